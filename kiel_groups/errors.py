@@ -1,0 +1,145 @@
+"""
+The whole hierarchy of errors, by who can act.
+
+``ConfigError`` is the user's, ``CoordinationError`` ZooKeeper's, ``BrokerError`` a broker's (with the Kafka code),
+``ProtocolError`` means bytes that nobody could have meant. ``retriable`` stands on the class: True where the same
+call may succeed later without anybody changing anything. All of them survive pickling.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "KielGroupsError",
+    "ConfigError",
+    "UnknownTopicError",
+    "GroupConfigError",
+    "AllocatorError",
+    "CoordinationError",
+    "NoZooKeeperError",
+    "ChrootMissingError",
+    "SessionLostError",
+    "ForeignMemberError",
+    "BrokerError",
+    "NoBrokersError",
+    "BrokerConnectionError",
+    "RequestTimeoutError",
+    "NoOffsetsError",
+    "OffsetOutOfRangeError",
+    "ProtocolError",
+    "MessageTooLargeError",
+    "ServerError",
+    "ClosedError",
+]
+
+
+class KielGroupsError(Exception):
+    """Everything that this package raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls the class with self.args, which breaks every subclass with keyword-only fields.
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+def _rebuild(cls: type[KielGroupsError], args: tuple[Any, ...], fields: dict[str, Any]) -> KielGroupsError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class ConfigError(KielGroupsError, ValueError):
+    """A setting or argument that cannot work; says which one, what was expected and what to do."""
+
+
+class UnknownTopicError(ConfigError):
+    """A topic that no broker of the cluster knows."""
+
+
+class GroupConfigError(ConfigError):
+    """This member disagrees with the group's ``/config`` znode, or that znode cannot be read."""
+
+
+class AllocatorError(KielGroupsError):
+    """An allocator raised, took too long, or returned something that is no allocation."""
+
+
+class CoordinationError(KielGroupsError):
+    """ZooKeeper could not do, or did not answer, what the group needs."""
+
+
+class NoZooKeeperError(CoordinationError):
+    """No ZooKeeper server answered within the time allowed."""
+
+    retriable = True
+
+
+class ChrootMissingError(CoordinationError):
+    """The chroot of the connection string does not exist."""
+
+
+class SessionLostError(CoordinationError):
+    """The session that a call belonged to is over; its claims are gone with it."""
+
+    retriable = True
+
+
+class ForeignMemberError(CoordinationError):
+    """Members that are not ours (Java consumers, pykafka, kiel) are alive in the group."""
+
+
+class BrokerError(KielGroupsError):
+    """
+    A broker answered with an error code, or could not be reached.
+
+    ``code`` is the Kafka error number, None where no broker answered.
+    """
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class NoBrokersError(BrokerError):
+    """None of the given brokers answered."""
+
+    retriable = True
+
+
+class BrokerConnectionError(BrokerError):
+    """A connection to a broker could not be opened, or broke."""
+
+    retriable = True
+
+
+class RequestTimeoutError(BrokerError):
+    """A broker did not answer a request in time."""
+
+    retriable = True
+
+
+class NoOffsetsError(BrokerError):
+    """The offsets of the group could not be fetched."""
+
+
+class OffsetOutOfRangeError(BrokerError):
+    """A position lies outside the log of its partition, and the reset policy is ``none``."""
+
+
+class ProtocolError(KielGroupsError):
+    """Bytes from the wire, or from a znode, that do not mean anything."""
+
+
+class MessageTooLargeError(ProtocolError):
+    """A message, or what it decompresses to, is larger than the bound."""
+
+
+class ServerError(KielGroupsError):
+    """An embedded server did not start, died, or its jars could not be had."""
+
+
+class ClosedError(KielGroupsError):
+    """The client was closed."""

@@ -1,0 +1,52 @@
+"""Metadata of the package; ``pyproject.toml`` holds the build backend and the tools' settings only."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+setup(
+    name="kiel-groups",
+    version="0.1.0",
+    description="Consumer groups for Kafka 0.8.x: a partition allocator on ZooKeeper and Tornado consumers",
+    long_description=(HERE / "README.rst").read_text(encoding="utf-8"),
+    long_description_content_type="text/x-rst",
+    license="Apache-2.0",
+    # tornado 6.6 and cramjam 2.14 ask for 3.11.
+    python_requires=">=3.11",
+    packages=find_packages(include=["kiel_groups", "kiel_groups.*"]),
+    package_data={"kiel_groups": ["py.typed"], "kiel_groups.demo": ["*.txt.gz"]},
+    install_requires=[
+        "kazoo>=2.11",
+        "tornado>=6.5",
+        "six>=1.16",
+        # Its compiled record codec only; the public name is stable since 0.12.
+        "aiokafka>=0.12",
+        "cramjam>=2.8",
+        "click>=8.1",
+        "rich>=13.7",
+    ],
+    extras_require={
+        "dev": [
+            "build>=1.2",
+            "hypothesis>=6.100",
+            "mypy>=1.14",
+            "pytest>=8.2",
+            "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
+            "ruff>=0.9",
+            "types-six>=1.16",
+        ],
+    },
+    entry_points={
+        "console_scripts": ["kiel-groups = kiel_groups.cli:main"],
+    },
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
+)
