@@ -1,0 +1,49 @@
+"""
+How long a member may trust its claims.
+
+A claim is worth what ZooKeeper last confirmed of the session behind it. Only an answered quorum write confirms
+anything (pings and reads are answered by servers cut off from their quorum), and it confirms the moment it was *sent*.
+"""
+
+from __future__ import annotations
+
+__all__ = ["lease_deadline", "heartbeat_interval_s", "answer_limit_s"]
+
+#: Shares of the granted session timeout.
+HEARTBEAT_SHARE = 1 / 6
+LEASE_SHARE = 0.5
+
+
+def lease_deadline(last_proof_s: float, session_timeout_ms: int, *, reserve: float = LEASE_SHARE) -> float:
+    """
+    The moment to stop trusting claims that ZooKeeper has not confirmed since.
+
+    Args:
+        last_proof_s: Send time of the newest answered quorum write, in seconds on the boot-time clock.
+        session_timeout_ms: The timeout that the server granted, in milliseconds.
+        reserve: Share of it kept for pauses and clock rate, ``0.5 <= reserve < 1``.
+
+    Returns:
+        Seconds on the same clock; fetching, handing out and committing have ceased by then.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Source:
+        ZooKeeper Programmer's Guide, "ZooKeeper Sessions".
+    """
+    if session_timeout_ms <= 0:
+        raise ValueError(f"session_timeout_ms: {session_timeout_ms} given; expected more than 0")
+    if not 0.5 <= reserve < 1:
+        raise ValueError(f"reserve: {reserve} given; expected 0.5 <= reserve < 1")
+    return last_proof_s + session_timeout_ms / 1000 * (1 - reserve)
+
+
+def heartbeat_interval_s(session_timeout_ms: int) -> float:
+    """Seconds between heartbeats: two may be lost before a lease of half the timeout ends."""
+    return session_timeout_ms / 1000 * HEARTBEAT_SHARE
+
+
+def answer_limit_s(session_timeout_ms: int) -> float:
+    """Seconds after which an unanswered heartbeat means a dead connection."""
+    return session_timeout_ms / 1000 * HEARTBEAT_SHARE

@@ -1,0 +1,129 @@
+"""
+What a consumer subscribes to, what it is assigned, and where it stands in each partition.
+
+Method names are those of kafka-python's SubscriptionState. Offsets are *next* offsets throughout: the offset of the
+first record that was not handed out (``position``), not finished (``finished``) or not committed (``committed``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from kiel_groups.config import check_name
+from kiel_groups.model import TopicPartition
+
+__all__ = ["SubscriptionState", "PartitionState", "StartPosition"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartPosition:
+    """
+    Where a claim starts.
+
+    ``offset`` is the next offset, ``version`` that of the offset znode after the write-back, ``token`` the czxid of the
+    owner znode: the claim's fencing token, which grows with every claim of the partition.
+    """
+
+    offset: int
+    version: int
+    token: int
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """Where this consumer stands in one partition of one claim."""
+
+    token: int
+    position: int
+    finished: int
+    committed: int
+    version: int
+
+    @property
+    def uncommitted(self) -> bool:
+        return self.finished != self.committed
+
+
+class SubscriptionState:
+    """The topics asked for and the partitions held; one per consumer, used on its event loop only."""
+
+    def __init__(self) -> None:
+        self._topics: frozenset[str] = frozenset()
+        self._assigned: dict[TopicPartition, PartitionState] = {}
+
+    @property
+    def subscription(self) -> frozenset[str]:
+        """The topics asked for."""
+        return self._topics
+
+    def subscribe(self, topics: str | Iterable[str]) -> bool:
+        """
+        Replace the subscription.
+
+        Returns:
+            Whether it changed.
+
+        Raises:
+            ConfigError: A name that no topic of Kafka 0.8 can have.
+        """
+        names = [topics] if isinstance(topics, str) else list(topics)
+        wanted = frozenset(check_name(topic, "topic") for topic in names)
+        changed = wanted != self._topics
+        self._topics = wanted
+        return changed
+
+    def assigned_partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that may be handed out."""
+        return frozenset(self._assigned)
+
+    def is_assigned(self, partition: TopicPartition) -> bool:
+        return partition in self._assigned
+
+    def assign_from_subscribed(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
+        """Add freshly claimed partitions; each begins at its start, with nothing to commit."""
+        for partition, start in starts.items():
+            self._assigned[partition] = PartitionState(
+                token=start.token,
+                position=start.offset,
+                finished=start.offset,
+                committed=start.offset,
+                version=start.version,
+            )
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget partitions that were released or lost."""
+        for partition in partitions:
+            self._assigned.pop(partition, None)
+
+    def state(self, partition: TopicPartition) -> PartitionState | None:
+        """The state of a partition, None when it is not assigned."""
+        return self._assigned.get(partition)
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The next offset to hand out, None when the partition is not assigned."""
+        state = self._assigned.get(partition)
+        return None if state is None else state.position
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Hand out from ``offset`` on; what follows it counts as neither handed out nor finished."""
+        state = self._assigned[partition]
+        state.position = state.finished = offset
+
+    def all_consumed_offsets(self) -> dict[TopicPartition, int]:
+        """What a commit would store now: the finished offset of each partition where it differs from the stored one."""
+        return {partition: state.finished for partition, state in self._assigned.items() if state.uncommitted}
+
+    def mark_committed(self, partition: TopicPartition, offset: int, version: int) -> None:
+        """The store holds ``offset`` at ``version`` now."""
+        state = self._assigned.get(partition)
+        if state is not None:
+            state.committed = offset
+            state.version = version
+
+    def allocation(self) -> dict[str, list[int]]:
+        """The partitions held, ascending, per topic."""
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(self._assigned):
+            topics.setdefault(topic, []).append(partition)
+        return topics

@@ -1,0 +1,287 @@
+"""
+What stands in the znodes of a group: values, and their bytes.
+
+Everything is JSON that an operator can read with zkCli's ``get``, except owners and offsets, which are plain text as
+Kafka 0.8 writes them. Reading is strict: what is no such value raises ProtocolError naming the path, and the caller
+decides what that means (an unreadable member is left out, an unreadable slice means "unknown").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from six import ensure_binary, ensure_text
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.model import MemberId, TopicPartition
+
+__all__ = [
+    "MemberInfo",
+    "Pointer",
+    "PointerState",
+    "Slice",
+    "GroupSettings",
+    "make_member_id",
+    "encode_consumer_id",
+    "encode_owner",
+    "encode_offset",
+    "parse_offset",
+    "parse_topic",
+    "parse_broker",
+]
+
+PointerState = str
+PUBLISHING: PointerState = "publishing"
+DONE: PointerState = "done"
+
+_VERSION = 1
+
+
+def make_member_id(group: str, host: str, started_ms: int, session_id: int) -> MemberId:
+    """
+    A name in the form and charset of Java consumer ids, with the whole session id in hex at its end.
+
+    A session is never used twice, so neither is the name.
+    """
+    legal_host = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in host
+    )
+    return f"{group}_{legal_host}-{started_ms}-{session_id & 0xFFFFFFFFFFFFFFFF:x}"
+
+
+def _dump(fields: Mapping[str, Any]) -> bytes:
+    return ensure_binary(json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+
+
+def _load(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(ensure_text(data))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"{path}: not JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise ProtocolError(f"{path}: a JSON object was expected, found {type(fields).__name__}")
+    return fields
+
+
+def _typed(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
+    value = fields.get(name)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ProtocolError(f"{path}: field {name!r} should be {kind.__name__}, found {value!r}")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberInfo:
+    """A member as it registers itself; ``session_timeout_ms`` is what the server granted."""
+
+    member_id: MemberId
+    session_timeout_ms: int
+    subscription: tuple[str, ...]
+    host: str = ""
+    pid: int = 0
+    client: str = "tornado"
+    started_at_ms: int = 0
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "version": _VERSION,
+                "session_timeout_ms": self.session_timeout_ms,
+                "subscription": sorted(self.subscription),
+                "host": self.host,
+                "pid": self.pid,
+                "client": self.client,
+                "started_at": self.started_at_ms,
+            }
+        )
+
+    @classmethod
+    def parse(cls, member_id: MemberId, data: bytes, path: str) -> MemberInfo:
+        fields = _load(data, path)
+        topics = _typed(fields, "subscription", list, path)
+        if not all(isinstance(topic, str) for topic in topics):
+            raise ProtocolError(f"{path}: field 'subscription' should list topics, found {topics!r}")
+        return cls(
+            member_id=member_id,
+            session_timeout_ms=_typed(fields, "session_timeout_ms", int, path),
+            subscription=tuple(topics),
+            host=str(fields.get("host", "")),
+            pid=fields["pid"] if isinstance(fields.get("pid"), int) else 0,
+            client=str(fields.get("client", "")),
+            started_at_ms=fields["started_at"] if isinstance(fields.get("started_at"), int) else 0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointer:
+    """
+    The ``allocation`` znode.
+
+    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason; ``unassigned_names`` are the
+    first hundred of them. ``fallback`` says what was used where the allocator failed, "" where it did not.
+    """
+
+    generation: int
+    state: PointerState
+    leader: MemberId
+    allocator: str = ""
+    cause: str = ""
+    members: int = 0
+    partitions: int = 0
+    unassigned: Mapping[str, int] = field(default_factory=dict)
+    unassigned_names: tuple[str, ...] = ()
+    fallback: str = ""
+    created_at_ms: int = 0
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "version": _VERSION,
+                "generation": self.generation,
+                "state": self.state,
+                "leader": self.leader,
+                "allocator": self.allocator,
+                "cause": self.cause,
+                "members": self.members,
+                "partitions": self.partitions,
+                "unassigned": dict(self.unassigned),
+                "unassigned_names": list(self.unassigned_names),
+                "fallback": self.fallback,
+                "created_at": self.created_at_ms,
+            }
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> Pointer:
+        fields = _load(data, path)
+        state = _typed(fields, "state", str, path)
+        if state not in (PUBLISHING, DONE):
+            raise ProtocolError(f"{path}: field 'state' should be 'publishing' or 'done', found {state!r}")
+        unassigned = fields.get("unassigned")
+        names = fields.get("unassigned_names")
+        return cls(
+            generation=_typed(fields, "generation", int, path),
+            state=state,
+            leader=_typed(fields, "leader", str, path),
+            allocator=str(fields.get("allocator", "")),
+            cause=str(fields.get("cause", "")),
+            members=fields["members"] if isinstance(fields.get("members"), int) else 0,
+            partitions=fields["partitions"] if isinstance(fields.get("partitions"), int) else 0,
+            unassigned=unassigned if isinstance(unassigned, dict) else {},
+            unassigned_names=tuple(names) if isinstance(names, list) else (),
+            fallback=str(fields.get("fallback", "")),
+            created_at_ms=fields["created_at"] if isinstance(fields.get("created_at"), int) else 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one slot is to own, since ``generation``; ``member_id`` is the member that filled the slot then."""
+
+    generation: int
+    member_id: MemberId
+    partitions: frozenset[TopicPartition]
+
+    def encode(self) -> bytes:
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.partitions):
+            topics.setdefault(topic, []).append(partition)
+        return _dump({"generation": self.generation, "for": self.member_id, "partitions": topics})
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> Slice:
+        fields = _load(data, path)
+        return cls(
+            generation=_typed(fields, "generation", int, path),
+            member_id=_typed(fields, "for", str, path),
+            partitions=frozenset(_partitions(_typed(fields, "partitions", dict, path), path)),
+        )
+
+
+def _partitions(topics: Mapping[str, Any], path: str) -> Iterable[TopicPartition]:
+    for topic, numbers in topics.items():
+        if not isinstance(numbers, list) or not all(type(number) is int and number >= 0 for number in numbers):
+            raise ProtocolError(f"{path}: partitions of topic {topic!r} should be numbers, found {numbers!r}")
+        for number in numbers:
+            yield TopicPartition(topic, number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """What all members of a group must agree on; the first one writes it."""
+
+    store: str
+    mode: str
+    auto_offset_reset: str
+
+    def encode(self) -> bytes:
+        return _dump(
+            {
+                "version": _VERSION,
+                "store": self.store,
+                "mode": self.mode,
+                "auto_offset_reset": self.auto_offset_reset,
+            }
+        )
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> GroupSettings:
+        fields = _load(data, path)
+        return cls(
+            store=_typed(fields, "store", str, path),
+            mode=_typed(fields, "mode", str, path),
+            auto_offset_reset=_typed(fields, "auto_offset_reset", str, path),
+        )
+
+    def differences(self, other: GroupSettings) -> list[tuple[str, str, str]]:
+        """``(setting, here, there)`` for each setting that differs."""
+        return [
+            (name, getattr(self, name), getattr(other, name))
+            for name in ("store", "mode", "auto_offset_reset")
+            if getattr(self, name) != getattr(other, name)
+        ]
+
+
+def encode_consumer_id(subscription: Iterable[str], started_ms: int) -> bytes:
+    """
+    The ids znode as Kafka 0.8 reads it.
+
+    Its JSON parser takes every number for an int32, so the time stands there as a string.
+    """
+    topics = dict.fromkeys(sorted(subscription), 1)
+    return _dump({"version": 1, "subscription": topics, "pattern": "static", "timestamp": str(started_ms)})
+
+
+def encode_owner(member_id: MemberId) -> bytes:
+    """An owner znode as Kafka 0.8 reads it: a consumer id and the index of a thread; a member has one."""
+    return ensure_binary(f"{member_id}-0")
+
+
+def encode_offset(offset: int) -> bytes:
+    """The next offset, plain decimal: no newline, blank or quotes, or old tools break."""
+    return ensure_binary(str(offset))
+
+
+def parse_offset(data: bytes, path: str) -> int:
+    """Read an offset znode; Kafka's own tools may have written it."""
+    text = ensure_text(data, errors="replace")
+    if not (text.isascii() and text.isdigit()):
+        raise ProtocolError(f"{path}: a decimal offset was expected, found {text[:40]!r}")
+    return int(text)
+
+
+def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
+    """The partition numbers of a topic, ascending, from its znode under ``/brokers/topics``."""
+    partitions = _typed(_load(data, path), "partitions", dict, path)
+    if not all(number.isascii() and number.isdigit() for number in partitions):
+        raise ProtocolError(f"{path}: partition numbers were expected, found {sorted(partitions)[:5]!r}")
+    return tuple(sorted(map(int, partitions)))
+
+
+def parse_broker(data: bytes, path: str) -> tuple[str, int]:
+    """Host and port of a broker, from its znode under ``/brokers/ids``."""
+    fields = _load(data, path)
+    return _typed(fields, "host", str, path), _typed(fields, "port", int, path)
