@@ -22,6 +22,7 @@ __all__ = [
     "SessionLostError",
     "ForeignMemberError",
     "BrokerError",
+    "RetriableBrokerError",
     "NoBrokersError",
     "BrokerConnectionError",
     "RequestTimeoutError",
@@ -101,6 +102,12 @@ class BrokerError(KielGroupsError):
     def __init__(self, message: str, *, code: int | None = None) -> None:
         super().__init__(message)
         self.code = code
+
+
+class RetriableBrokerError(BrokerError):
+    """A broker refused for the moment; a later try may succeed, at times at another broker."""
+
+    retriable = True
 
 
 class NoBrokersError(BrokerError):

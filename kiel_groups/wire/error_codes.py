@@ -1,0 +1,146 @@
+"""
+Kafka's error codes as values: number, name, whether a retry may help, and what to do.
+
+0.8.0 knows −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20. A number beyond these comes from a newer or a patched
+broker and is a value like the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kiel_groups.errors import BrokerError, OffsetOutOfRangeError, RequestTimeoutError, RetriableBrokerError
+
+__all__ = [
+    "ErrorCode",
+    "error_code",
+    "UNKNOWN",
+    "NO_ERROR",
+    "OFFSET_OUT_OF_RANGE",
+    "INVALID_MESSAGE",
+    "UNKNOWN_TOPIC_OR_PARTITION",
+    "INVALID_FETCH_SIZE",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "REQUEST_TIMED_OUT",
+    "BROKER_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "MESSAGE_SIZE_TOO_LARGE",
+    "STALE_CONTROLLER_EPOCH",
+    "OFFSET_METADATA_TOO_LARGE",
+    "STALE_LEADER_EPOCH",
+    "OFFSETS_LOAD_IN_PROGRESS",
+    "CONSUMER_COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR_FOR_CONSUMER",
+    "INVALID_TOPIC",
+    "MESSAGE_SET_SIZE_TOO_LARGE",
+    "NOT_ENOUGH_REPLICAS",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCode:
+    """
+    What a broker says about one partition, topic or offset.
+
+    ``retriable``: the same request may succeed later without anybody changing anything. ``refresh_metadata``: it went
+    to the wrong broker, so look up the leader before the retry.
+    """
+
+    number: int
+    name: str
+    retriable: bool
+    refresh_metadata: bool
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.number})"
+
+    def exception(self, message: str) -> BrokerError:
+        """The error to raise, of the class that fits: ``message`` (what failed, and where), then name and hint."""
+        if self.number == OFFSET_OUT_OF_RANGE.number:
+            kind: type[BrokerError] = OffsetOutOfRangeError
+        elif self.number == REQUEST_TIMED_OUT.number:
+            kind = RequestTimeoutError
+        else:
+            kind = RetriableBrokerError if self.retriable else BrokerError
+        return kind(f"{message}: {self}: {self.hint}", code=self.number)
+
+
+_KNOWN: dict[int, ErrorCode] = {}
+
+
+def _code(number: int, name: str, hint: str, *, retriable: bool = False, refresh_metadata: bool = False) -> ErrorCode:
+    code = ErrorCode(number, name, retriable, refresh_metadata, hint)
+    _KNOWN[number] = code
+    return code
+
+
+UNKNOWN = _code(-1, "UNKNOWN", "the broker failed in a way that it has no code for; its log says how", retriable=True)
+NO_ERROR = _code(0, "NO_ERROR", "nothing is wrong")
+OFFSET_OUT_OF_RANGE = _code(1, "OFFSET_OUT_OF_RANGE", "the log starts later or ends earlier; reset the position")
+INVALID_MESSAGE = _code(
+    2, "INVALID_MESSAGE", "a message does not match its checksum; if it stays so, the log is damaged", retriable=True
+)
+UNKNOWN_TOPIC_OR_PARTITION = _code(
+    3,
+    "UNKNOWN_TOPIC_OR_PARTITION",
+    "this broker does not know the topic or partition (yet); check the name",
+    retriable=True,
+    refresh_metadata=True,
+)
+INVALID_FETCH_SIZE = _code(4, "INVALID_FETCH_SIZE", "the fetch asked for a negative number of bytes")
+LEADER_NOT_AVAILABLE = _code(
+    5, "LEADER_NOT_AVAILABLE", "a leader is being elected", retriable=True, refresh_metadata=True
+)
+NOT_LEADER_FOR_PARTITION = _code(
+    6, "NOT_LEADER_FOR_PARTITION", "another broker leads the partition by now", retriable=True, refresh_metadata=True
+)
+REQUEST_TIMED_OUT = _code(
+    7, "REQUEST_TIMED_OUT", "the replicas did not confirm in time; the messages may be stored", retriable=True
+)
+BROKER_NOT_AVAILABLE = _code(
+    8, "BROKER_NOT_AVAILABLE", "the broker in question is not alive", retriable=True, refresh_metadata=True
+)
+REPLICA_NOT_AVAILABLE = _code(
+    9, "REPLICA_NOT_AVAILABLE", "a replica is down; the leader works all the same", retriable=True
+)
+MESSAGE_SIZE_TOO_LARGE = _code(
+    10, "MESSAGE_SIZE_TOO_LARGE", "a message, compressed sets included, exceeds the broker's message.max.bytes"
+)
+STALE_CONTROLLER_EPOCH = _code(11, "STALE_CONTROLLER_EPOCH", "brokers tell each other this, clients should not see it")
+OFFSET_METADATA_TOO_LARGE = _code(
+    12, "OFFSET_METADATA_TOO_LARGE", "the text committed with the offset exceeds offset.metadata.max.bytes"
+)
+STALE_LEADER_EPOCH = _code(13, "STALE_LEADER_EPOCH", "brokers tell each other this, clients should not see it")
+OFFSETS_LOAD_IN_PROGRESS = _code(
+    14, "OFFSETS_LOAD_IN_PROGRESS", "the coordinator is still reading the offsets", retriable=True
+)
+CONSUMER_COORDINATOR_NOT_AVAILABLE = _code(
+    15, "CONSUMER_COORDINATOR_NOT_AVAILABLE", "the group has no coordinator yet", retriable=True
+)
+NOT_COORDINATOR_FOR_CONSUMER = _code(
+    16, "NOT_COORDINATOR_FOR_CONSUMER", "another broker coordinates the group", retriable=True
+)
+INVALID_TOPIC = _code(17, "INVALID_TOPIC", "the topic's name is not allowed, or the topic is internal")
+MESSAGE_SET_SIZE_TOO_LARGE = _code(
+    18, "MESSAGE_SET_SIZE_TOO_LARGE", "the batch exceeds the broker's segment size; send smaller batches"
+)
+NOT_ENOUGH_REPLICAS = _code(
+    19, "NOT_ENOUGH_REPLICAS", "fewer replicas are in sync than min.insync.replicas; nothing was stored", retriable=True
+)
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = _code(
+    20,
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "fewer replicas are in sync than min.insync.replicas; the messages are stored on those",
+    retriable=True,
+)
+
+
+def error_code(number: int) -> ErrorCode:
+    """The error code of a number; one that 0.8 does not know is not retriable and is named after its number."""
+    known = _KNOWN.get(number)
+    if known is not None:
+        return known
+    return ErrorCode(number, f"ERROR_{number}", False, False, "no broker of Kafka 0.8 sends this; is this one newer?")

@@ -1,0 +1,87 @@
+"""Fetch v0: message sets of partitions that the broker leads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import ErrorCode, error_code
+from kiel_groups.wire.partitions import read_partitions, write_partitions
+from kiel_groups.wire.primitives import Buffer, Reader, Writer
+
+__all__ = ["FetchRequest", "FetchResponse", "FetchPosition", "FetchedPartition", "CLIENT_REPLICA_ID"]
+
+#: What stands for "not a replica" where brokers name themselves.
+CLIENT_REPLICA_ID = -1
+
+_LEAST_RESULT_BYTES = 2 + 8 + 4
+
+
+class FetchPosition(NamedTuple):
+    """Where to read on in one partition, and how many bytes of it the answer may hold."""
+
+    offset: int
+    max_bytes: int
+
+
+class FetchedPartition(NamedTuple):
+    """
+    What one partition holds from the asked position on.
+
+    ``high_watermark`` is the offset after the last message that consumers may see, -1 after an error. ``message_set``
+    is a view into the response; it may begin before the asked position and end inside a message.
+    """
+
+    error: ErrorCode
+    high_watermark: int
+    message_set: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    """What was there, partition by partition; errors are per partition too."""
+
+    partitions: Mapping[TopicPartition, FetchedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """
+    Read message sets; the broker answers when ``min_bytes`` are there in all, or after ``max_wait_ms``.
+
+    The answer holds up to the sum of all ``max_bytes``, and a partition whose next message is larger than its share
+    comes back with a part of that message.
+    """
+
+    API_KEY: ClassVar[int] = 1
+    API_VERSION: ClassVar[int] = 0
+
+    max_wait_ms: int
+    min_bytes: int
+    partitions: Mapping[TopicPartition, FetchPosition]
+
+    @property
+    def expects_response(self) -> bool:
+        return True
+
+    def encode_body(self) -> bytes:
+        writer = Writer()
+        writer.int32(CLIENT_REPLICA_ID)
+        writer.int32(self.max_wait_ms)
+        writer.int32(self.min_bytes)
+        write_partitions(writer, self.partitions.items(), _write_position)
+        return writer.getvalue()
+
+    def decode_response(self, payload: Buffer) -> FetchResponse:
+        return FetchResponse(read_partitions(Reader(payload, "a fetch response"), _read_result, _LEAST_RESULT_BYTES))
+
+
+def _write_position(writer: Writer, position: FetchPosition) -> None:
+    writer.int64(position.offset)
+    writer.int32(position.max_bytes)
+
+
+def _read_result(reader: Reader) -> FetchedPartition:
+    return FetchedPartition(error_code(reader.int16()), reader.int64(), reader.blob())

@@ -1,0 +1,104 @@
+"""
+Frames: a request goes out, and a response comes back, behind four bytes that give its size.
+
+A broker answers the requests of one connection in their order; the correlation id says which answer is whose.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import ClassVar, Protocol, TypeVar
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.wire.primitives import Buffer, Writer
+
+__all__ = ["Request", "SIZE_BYTES", "encode_request", "decode_size", "split_response"]
+
+ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+
+_INT32 = Struct(">i")
+
+#: The length of the size in front of a frame.
+SIZE_BYTES = _INT32.size
+
+
+class Request(Protocol[ResponseT_co]):
+    """One request of the protocol: writes itself, reads its response."""
+
+    API_KEY: ClassVar[int]
+    API_VERSION: ClassVar[int]
+
+    @property
+    def expects_response(self) -> bool:
+        """Whether a broker answers; False for a produce request with acks 0 alone."""
+
+    def encode_body(self) -> bytes:
+        """
+        The request without its header.
+
+        Raises:
+            ConfigError: A field does not fit its place in the protocol.
+        """
+
+    def decode_response(self, payload: Buffer) -> ResponseT_co:
+        """
+        Read what a broker answered, without size and correlation id.
+
+        Raises:
+            ProtocolError: It is no answer to this kind of request.
+        """
+
+
+def encode_request(request: Request[object], correlation_id: int, client_id: str) -> bytes:
+    """
+    A request as it goes over the wire, the size in front included.
+
+    Args:
+        request: What to send.
+        correlation_id: Comes back with the response; an int32.
+        client_id: Shows up in the broker's logs and metrics.
+
+    Raises:
+        ConfigError: A field does not fit its place in the protocol.
+    """
+    header = Writer()
+    header.int16(request.API_KEY)
+    header.int16(request.API_VERSION)
+    header.int32(correlation_id)
+    header.string(client_id)
+    head, body = header.getvalue(), request.encode_body()
+    return b"".join((_INT32.pack(len(head) + len(body)), head, body))
+
+
+def decode_size(header: Buffer, limit: int) -> int:
+    """
+    The size of the response that follows, in bytes.
+
+    Args:
+        header: The four bytes in front of a response.
+        limit: The largest response to accept, in bytes.
+
+    Raises:
+        ProtocolError: Not four bytes, smaller than a correlation id, or larger than the limit.
+    """
+    if len(header) != SIZE_BYTES:
+        raise ProtocolError(f"a frame begins with {SIZE_BYTES} bytes of size; {len(header)} given")
+    size: int = _INT32.unpack(header)[0]
+    if not _INT32.size <= size <= limit:
+        raise ProtocolError(
+            f"a response of {size} bytes is announced; expected {_INT32.size} to {limit}. Is this a Kafka broker?"
+        )
+    return size
+
+
+def split_response(frame: Buffer) -> tuple[int, memoryview]:
+    """
+    Take a response apart into its correlation id and its payload (a view, not a copy).
+
+    Raises:
+        ProtocolError: It is shorter than a correlation id.
+    """
+    if len(frame) < _INT32.size:
+        raise ProtocolError(f"a response of {len(frame)} bytes has no room for its correlation id")
+    correlation_id: int = _INT32.unpack_from(frame)[0]
+    return correlation_id, memoryview(frame)[_INT32.size :]

@@ -1,0 +1,83 @@
+"""ListOffsets v0: where the log of a partition begins, ends, or stood at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import ErrorCode, error_code
+from kiel_groups.wire.fetch import CLIENT_REPLICA_ID
+from kiel_groups.wire.partitions import read_partitions, write_partitions
+from kiel_groups.wire.primitives import Buffer, Reader, Writer
+
+__all__ = ["ListOffsetsRequest", "ListOffsetsResponse", "OffsetQuery", "ListedOffsets", "EARLIEST", "LATEST"]
+
+#: Instead of a time: the first offset that the log still has.
+EARLIEST: Final = -2
+#: Instead of a time: the offset that the next message will get.
+LATEST: Final = -1
+
+_OFFSET_BYTES = 8
+_LEAST_RESULT_BYTES = 2 + 4
+
+
+class OffsetQuery(NamedTuple):
+    """
+    What to look up in one partition.
+
+    ``time`` is EARLIEST, LATEST, or milliseconds since the epoch: first offsets of segments last written before it,
+    so the answer is as coarse as a log segment.
+    """
+
+    time: int
+    max_offsets: int = 1
+
+
+class ListedOffsets(NamedTuple):
+    """Offsets in descending order, at most ``max_offsets``; none where no segment is older than the time asked."""
+
+    error: ErrorCode
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsResponse:
+    """What was found, partition by partition."""
+
+    partitions: Mapping[TopicPartition, ListedOffsets]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsRequest:
+    """Look up offsets in partitions that the broker leads."""
+
+    API_KEY: ClassVar[int] = 2
+    API_VERSION: ClassVar[int] = 0
+
+    partitions: Mapping[TopicPartition, OffsetQuery]
+
+    @property
+    def expects_response(self) -> bool:
+        return True
+
+    def encode_body(self) -> bytes:
+        writer = Writer()
+        writer.int32(CLIENT_REPLICA_ID)
+        write_partitions(writer, self.partitions.items(), _write_query)
+        return writer.getvalue()
+
+    def decode_response(self, payload: Buffer) -> ListOffsetsResponse:
+        reader = Reader(payload, "a list-offsets response")
+        return ListOffsetsResponse(read_partitions(reader, _read_result, _LEAST_RESULT_BYTES))
+
+
+def _write_query(writer: Writer, query: OffsetQuery) -> None:
+    writer.int64(query.time)
+    writer.int32(query.max_offsets)
+
+
+def _read_result(reader: Reader) -> ListedOffsets:
+    error = error_code(reader.int16())
+    return ListedOffsets(error, tuple(reader.int64() for _ in reader.array(_OFFSET_BYTES)))

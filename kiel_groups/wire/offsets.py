@@ -1,0 +1,110 @@
+"""
+OffsetCommit and OffsetFetch v0: a group's offsets in ZooKeeper, written and read by any broker of 0.8.1 or later.
+
+A broker of 0.8.0 closes the connection instead of answering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import ErrorCode, error_code
+from kiel_groups.wire.partitions import read_partitions, write_partitions
+from kiel_groups.wire.primitives import Buffer, Reader, Writer
+
+__all__ = ["OffsetCommitRequest", "OffsetFetchRequest", "OffsetAndMetadata", "FetchedOffset"]
+
+_ERROR_BYTES = 2
+_LEAST_OFFSET_BYTES = 8 + 2 + 2
+
+
+class OffsetAndMetadata(NamedTuple):
+    """The *next* offset to read, and a text that brokers of 0.8 check for its length and then throw away."""
+
+    offset: int
+    metadata: str = ""
+
+
+class FetchedOffset(NamedTuple):
+    """
+    A committed offset as a broker read it.
+
+    ``offset`` is -1 with UNKNOWN_TOPIC_OR_PARTITION where nothing was committed, and *also* where the broker has
+    just started and does not know the topic yet: that answer alone is no reason to reset a position.
+    """
+
+    offset: int
+    metadata: str
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitRequest:
+    """
+    Store offsets; each partition succeeds or fails on its own.
+
+    Brokers do not check that a partition exists: one that does not leaves a junk znode.
+    """
+
+    API_KEY: ClassVar[int] = 8
+    API_VERSION: ClassVar[int] = 0
+
+    group: str
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+
+    @property
+    def expects_response(self) -> bool:
+        return True
+
+    def encode_body(self) -> bytes:
+        writer = Writer()
+        writer.string(self.group)
+        write_partitions(writer, self.offsets.items(), _write_offset)
+        return writer.getvalue()
+
+    def decode_response(self, payload: Buffer) -> Mapping[TopicPartition, ErrorCode]:
+        return read_partitions(Reader(payload, "an offset-commit response"), _read_error, _ERROR_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest:
+    """Read the committed offsets of some partitions."""
+
+    API_KEY: ClassVar[int] = 9
+    API_VERSION: ClassVar[int] = 0
+
+    group: str
+    partitions: tuple[TopicPartition, ...]
+
+    @property
+    def expects_response(self) -> bool:
+        return True
+
+    def encode_body(self) -> bytes:
+        writer = Writer()
+        writer.string(self.group)
+        write_partitions(writer, ((partition, None) for partition in self.partitions), _write_nothing)
+        return writer.getvalue()
+
+    def decode_response(self, payload: Buffer) -> Mapping[TopicPartition, FetchedOffset]:
+        return read_partitions(Reader(payload, "an offset-fetch response"), _read_offset, _LEAST_OFFSET_BYTES)
+
+
+def _write_offset(writer: Writer, value: OffsetAndMetadata) -> None:
+    writer.int64(value.offset)
+    writer.string(value.metadata)
+
+
+def _write_nothing(writer: Writer, value: None) -> None:
+    """The partition's number is all that this request says of it."""
+
+
+def _read_error(reader: Reader) -> ErrorCode:
+    return error_code(reader.int16())
+
+
+def _read_offset(reader: Reader) -> FetchedOffset:
+    return FetchedOffset(reader.int64(), reader.optional_string(), error_code(reader.int16()))

@@ -1,0 +1,198 @@
+"""
+The protocol's primitive types: big-endian integers, strings and bytes with a length before them, arrays with a count.
+
+The reader trusts nothing: a value that would reach past the end, a count that promises more than the bytes left could
+hold, or text that is no UTF-8 is a ProtocolError, raised before anything is allocated.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - the struct module names its exception in lower case
+from typing import TypeAlias
+
+import six
+
+from kiel_groups.errors import ConfigError, ProtocolError
+
+__all__ = ["Buffer", "Reader", "Writer"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_INT64 = Struct(">q")
+
+#: The length that stands for null, of strings and bytes alike.
+_NULL = -1
+_LONGEST_STRING = 0x7FFF
+
+
+class Writer:
+    """Collects the parts of one request; what does not fit the protocol is a ConfigError."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def int16(self, value: int) -> None:
+        self._pack(_INT16, value)
+
+    def int32(self, value: int) -> None:
+        self._pack(_INT32, value)
+
+    def int64(self, value: int) -> None:
+        self._pack(_INT64, value)
+
+    def string(self, text: str) -> None:
+        """
+        Write text as UTF-8.
+
+        Raises:
+            ConfigError: Over 32,767 bytes, or not encodable.
+        """
+        try:
+            encoded = six.ensure_binary(text, "utf-8")
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{text!r} cannot be sent to a broker: it has no UTF-8 form") from error
+        if len(encoded) > _LONGEST_STRING:
+            raise ConfigError(
+                f"a text of {len(encoded)} bytes ({text[:20]!r}…) cannot be sent to a broker; "
+                f"at most {_LONGEST_STRING} bytes are allowed"
+            )
+        self._parts += (_INT16.pack(len(encoded)), encoded)
+
+    def blob(self, value: bytes) -> None:
+        """Write bytes; the protocol's null is never sent by this client."""
+        self._pack(_INT32, len(value))
+        self._parts.append(value)
+
+    def getvalue(self) -> bytes:
+        """Everything written so far."""
+        return b"".join(self._parts)
+
+    def _pack(self, number: Struct, value: int) -> None:
+        try:
+            self._parts.append(number.pack(value))
+        except StructError as error:
+            raise ConfigError(f"{value!r} cannot be sent to a broker: not an int{8 * number.size}") from error
+
+
+class Reader:
+    """
+    Takes one value after the other from a payload.
+
+    Args:
+        payload: What to read; blobs are handed out as views into it, without a copy.
+        what: What it is, for the errors: "a fetch response".
+    """
+
+    __slots__ = ("_buffer", "_position", "_what")
+
+    def __init__(self, payload: Buffer, what: str) -> None:
+        self._buffer = memoryview(payload)
+        self._position = 0
+        self._what = what
+
+    def int16(self) -> int:
+        return self._number(_INT16)
+
+    def int32(self) -> int:
+        return self._number(_INT32)
+
+    def int64(self) -> int:
+        return self._number(_INT64)
+
+    def string(self) -> str:
+        """
+        Read text.
+
+        Raises:
+            ProtocolError: Null, truncated, or no UTF-8.
+        """
+        start = self._position
+        encoded = bytes(self._take(self._length(_INT16, start), start))
+        try:
+            return six.ensure_text(encoded, "utf-8")
+        except UnicodeDecodeError as error:
+            raise self._refusal(start, "a text that is no UTF-8") from error
+
+    def optional_string(self) -> str:
+        """Read text; null, which brokers of 0.8 send for "nothing", is the empty text."""
+        start = self._position
+        if self._peek(_INT16) == _NULL:
+            self._position = start + _INT16.size
+            return ""
+        return self.string()
+
+    def blob(self) -> memoryview:
+        """Read bytes as a view; null is the empty view."""
+        start = self._position
+        if self._peek(_INT32) == _NULL:
+            self._position = start + _INT32.size
+            return self._buffer[:0]
+        return self._take(self._length(_INT32, start), start)
+
+    def array(self, least_bytes: int) -> range:
+        """
+        Read the count of an array, as a range to loop over.
+
+        Args:
+            least_bytes: What one element occupies at least, 1 or more.
+
+        Raises:
+            ProtocolError: Negative, or more elements than the bytes left could hold.
+        """
+        start = self._position
+        count = self._number(_INT32)
+        left = len(self._buffer) - self._position
+        if count < 0 or count * least_bytes > left:
+            raise self._refusal(start, f"an array of {count} elements, with {left} bytes left")
+        return range(count)
+
+    def end(self) -> None:
+        """
+        Assert that everything was read.
+
+        Raises:
+            ProtocolError: Bytes are left: this is not the response it was taken for.
+        """
+        left = len(self._buffer) - self._position
+        if left:
+            raise self._refusal(self._position, f"{left} bytes after its end")
+
+    def refuse(self, found: str) -> ProtocolError:
+        """The error for a value that could be read and makes no sense."""
+        return self._refusal(self._position, found)
+
+    def _number(self, number: Struct) -> int:
+        value = self._peek(number)
+        self._position += number.size
+        return value
+
+    def _peek(self, number: Struct) -> int:
+        if len(self._buffer) - self._position < number.size:
+            raise self._truncated(self._position, number.size)
+        value: int = number.unpack_from(self._buffer, self._position)[0]
+        return value
+
+    def _length(self, number: Struct, start: int) -> int:
+        length = self._number(number)
+        if length < 0:
+            raise self._refusal(start, f"a length of {length}")
+        return length
+
+    def _take(self, size: int, start: int) -> memoryview:
+        end = self._position + size
+        if end > len(self._buffer):
+            raise self._truncated(start, size)
+        taken = self._buffer[self._position : end]
+        self._position = end
+        return taken
+
+    def _truncated(self, start: int, size: int) -> ProtocolError:
+        return self._refusal(start, f"a value of {size} bytes, with {len(self._buffer) - self._position} bytes left")
+
+    def _refusal(self, position: int, found: str) -> ProtocolError:
+        return ProtocolError(f"{self._what} of {len(self._buffer)} bytes holds {found}, at byte {position}")

@@ -1,0 +1,65 @@
+"""Produce v0: append message sets to partitions that the broker leads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import ErrorCode, error_code
+from kiel_groups.wire.partitions import read_partitions, write_partitions
+from kiel_groups.wire.primitives import Buffer, Reader, Writer
+
+__all__ = ["ProduceRequest", "ProduceResponse", "ProducedPartition"]
+
+_RESULT_BYTES = 2 + 8
+
+
+class ProducedPartition(NamedTuple):
+    """What became of one message set; ``base_offset`` is the offset of its first message, -1 after an error."""
+
+    error: ErrorCode
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResponse:
+    """The outcome of every message set; errors are per partition, and some may fail while others are stored."""
+
+    partitions: Mapping[TopicPartition, ProducedPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """
+    Append message sets, one a partition.
+
+    ``acks`` is 0 (no answer comes at all), 1 (the leader has it) or -1 (all in-sync replicas have it), and the broker
+    waits ``timeout_ms`` for them.
+    """
+
+    API_KEY: ClassVar[int] = 0
+    API_VERSION: ClassVar[int] = 0
+
+    acks: int
+    timeout_ms: int
+    message_sets: Mapping[TopicPartition, bytes]
+
+    @property
+    def expects_response(self) -> bool:
+        return self.acks != 0
+
+    def encode_body(self) -> bytes:
+        writer = Writer()
+        writer.int16(self.acks)
+        writer.int32(self.timeout_ms)
+        write_partitions(writer, self.message_sets.items(), Writer.blob)
+        return writer.getvalue()
+
+    def decode_response(self, payload: Buffer) -> ProduceResponse:
+        return ProduceResponse(read_partitions(Reader(payload, "a produce response"), _read_result, _RESULT_BYTES))
+
+
+def _read_result(reader: Reader) -> ProducedPartition:
+    return ProducedPartition(error_code(reader.int16()), reader.int64())
