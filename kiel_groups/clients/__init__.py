@@ -1,0 +1,28 @@
+"""Tornado clients: connections, cluster metadata, fetching, producing, and the consumers on top."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kiel_groups.clients.grouped import GroupedConsumer
+    from kiel_groups.clients.producer import Producer, RecordMetadata
+    from kiel_groups.clients.single import SingleConsumer
+
+__all__ = ["GroupedConsumer", "SingleConsumer", "Producer", "RecordMetadata"]
+
+_HOMES = {
+    "GroupedConsumer": "kiel_groups.clients.grouped",
+    "SingleConsumer": "kiel_groups.clients.single",
+    "Producer": "kiel_groups.clients.producer",
+    "RecordMetadata": "kiel_groups.clients.producer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,38 @@
+"""How long to wait before the next try. Pure: randomness comes in as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Backoff"]
+
+#: 2 ** 40 base delays are longer than any ceiling.
+_MOST_DOUBLINGS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """
+    Exponential backoff with jitter: ``base_ms``, doubled with every failure in a row up to ``max_ms``.
+
+    Up to ``jitter`` of the delay (0 to 1) is taken off at random, so that clients that failed together do not return
+    together.
+    """
+
+    base_ms: int
+    max_ms: int
+    jitter: float = 0.3
+
+    def delay_s(self, failures: int, random: Callable[[], float]) -> float:
+        """
+        Seconds to wait after ``failures`` failures in a row: none after 0, ``base_ms`` (less jitter) after 1.
+
+        Args:
+            failures: How many tries in a row have failed.
+            random: Uniform in [0, 1), such as ``random.Random(seed).random``.
+        """
+        if failures <= 0:
+            return 0.0
+        full_ms = min(self.base_ms << min(failures - 1, _MOST_DOUBLINGS), self.max_ms)
+        return full_ms * (1 - self.jitter * random()) / 1000

@@ -1,0 +1,340 @@
+"""
+What one client knows of the cluster, how it learns it, and how it mends it.
+
+A view of the cluster ages without notice: leaders change, brokers move. Whoever is told so by a broker (not leader,
+unknown topic, a broken connection) calls ``refresh`` and tries again after ``delay_s``. Refreshes are single-flight and
+rate limited, so a hundred partitions that lose their leader together cost one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from kiel_groups.clients.backoff import Backoff
+from kiel_groups.clients.connection import Connection
+from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.offset_lookup import list_offsets
+from kiel_groups.clients.pool import ConnectionPool
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    ClosedError,
+    KielGroupsError,
+    NoBrokersError,
+    UnknownTopicError,
+)
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
+from kiel_groups.wire.framing import Request
+from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
+
+__all__ = ["Cluster", "BrokerSource", "CONTROL"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Where else brokers may be found, such as ``/brokers/ids``; called when no known address answers.
+BrokerSource: TypeAlias = Callable[[], Awaitable[Iterable[HostPort]]]
+
+#: The purpose of connections for short requests that are answered at once.
+CONTROL = "control"
+
+#: A broker knows a new topic only once the controller has told it: asked so often, then believed.
+_TRIES_UNKNOWN = 4
+#: A topic that is being made, or loses its leader, has one again within seconds.
+_TRIES_LEADERLESS = 8
+_MOST_REASONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """One topic as last seen; partitions without a leader map to None."""
+
+    leaders: dict[int, int | None]
+    seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Refresh:
+    """A refresh under way."""
+
+    topics: frozenset[str]
+    task: asyncio.Task[None]
+
+
+class Cluster:
+    """
+    Brokers, leaders and the connections to them; belongs to one event loop.
+
+    Args:
+        config: Where the brokers are, timeouts, backoff.
+        metrics: Counts refreshes by reason, and failures.
+        broker_source: Further addresses, for when none of the known ones answers.
+        random: Uniform in [0, 1), for the jitter of backoff.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metrics: Metrics,
+        *,
+        broker_source: BrokerSource | None = None,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._broker_source = broker_source
+        self._random = random
+        self._backoff = Backoff(config.backoff_ms, config.max_backoff_ms)
+        self._pool = ConnectionPool(config, metrics)
+        self._brokers: dict[int, HostPort] = {}
+        self._topics: dict[str, _Topic] = {}
+        self._tracked: set[str] = set()
+        #: Where to ask, best first: who failed last stands last.
+        self._addresses: list[HostPort] = list(dict.fromkeys(config.hosts))
+        self._running: _Refresh | None = None
+        self._failures = 0
+        self._not_before_s = 0.0
+        self._closed = False
+
+    # ------------------------------------------------------------------ what is known
+
+    @property
+    def brokers(self) -> dict[int, HostPort]:
+        """The live brokers by node id, as last heard."""
+        return dict(self._brokers)
+
+    def leader_of(self, topic_partition: TopicPartition) -> int | None:
+        """The node id of the partition's leader as last heard; None where there is none, or none is known."""
+        topic = self._topics.get(topic_partition.topic)
+        leader = topic.leaders.get(topic_partition.partition) if topic else None
+        return leader if leader in self._brokers else None
+
+    def delay_s(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row."""
+        return self._backoff.delay_s(failures, self._random)
+
+    async def partitions_of(self, topic: str) -> tuple[int, ...]:
+        """
+        The topic's partition numbers, ascending, not older than ``metadata_max_age_ms``.
+
+        Raises:
+            UnknownTopicError: No broker knows the topic.
+            NoBrokersError: Nobody could be asked.
+        """
+        known = self._topics.get(topic)
+        if known is None or (time.monotonic() - known.seen_s) * 1000 > self._config.metadata_max_age_ms:
+            await self.learn([topic])
+        return tuple(sorted(self._topics[topic].leaders))
+
+    # ------------------------------------------------------------------ learning
+
+    async def learn(self, topics: Collection[str]) -> None:
+        """
+        Ask until every topic is known and has partitions, patiently with those that are just being made.
+
+        Raises:
+            UnknownTopicError: No broker knows one of the topics, asked several times.
+            BrokerError: A topic exists, but got no partitions in time.
+            NoBrokersError: Nobody could be asked.
+        """
+        if not topics:
+            return
+        for attempt in range(_TRIES_LEADERLESS):
+            await asyncio.sleep(self.delay_s(attempt))
+            await self.refresh(topics, "asked")
+            missing = [topic for topic in topics if topic not in self._topics]
+            if missing and attempt + 1 >= _TRIES_UNKNOWN:
+                names = ", ".join(sorted(missing))
+                raise UnknownTopicError(f"no broker knows the topic {names}; check the name, or create it first")
+            if not missing and all(self._topics[topic].leaders for topic in topics):
+                return
+        bare = ", ".join(sorted(topic for topic in topics if not self._topics[topic].leaders))
+        raise LEADER_NOT_AVAILABLE.exception(f"the topic {bare} has no partitions yet; is a broker missing?")
+
+    async def find_leader(self, topic_partition: TopicPartition) -> int:
+        """
+        The leader of a partition; asks the brokers, with backoff, while none is known.
+
+        Raises:
+            UnknownTopicError: No broker knows the topic.
+            BrokerError: There is no leader, and none came in time (code 5).
+            NoBrokersError: Nobody could be asked.
+        """
+        for attempt in range(_TRIES_LEADERLESS):
+            leader = self.leader_of(topic_partition)
+            if leader is not None:
+                return leader
+            await asyncio.sleep(self.delay_s(attempt))
+            await self.learn([topic_partition.topic])
+        raise LEADER_NOT_AVAILABLE.exception(f"{topic_partition} has no leader; is the broker that holds it down?")
+
+    async def refresh(self, topics: Collection[str], reason: str) -> None:
+        """
+        Ask for the metadata of these topics, and of all that are followed already.
+
+        One request serves all who call while it runs; the next waits ``backoff_ms``, and longer after failures.
+
+        Args:
+            topics: What to follow from now on; a topic that turns out to be unknown is followed no longer. Where
+                nothing is followed at all, a broker answers for every topic it knows.
+            reason: One word for the log and the metric.
+
+        Raises:
+            NoBrokersError: None of the known addresses answered; names them, and why.
+            ClosedError: The client was closed.
+        """
+        wanted = frozenset(topics)
+        while self._running is not None:
+            if wanted <= self._running.topics:
+                await asyncio.shield(self._running.task)
+                return
+            await asyncio.wait([self._running.task])
+        self._tracked |= wanted
+        asked = frozenset(self._tracked)
+        task = spawn(self._refresh_once(asked, reason), f"metadata refresh ({reason})")
+        self._running = _Refresh(asked, task)
+        await asyncio.shield(task)
+
+    async def _refresh_once(self, topics: frozenset[str], reason: str) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._not_before_s - time.monotonic()))
+            log.debug("asking for the metadata of %d topics (%s)", len(topics), reason)
+            self._metrics.count("metadata_refreshes", reason=reason)
+            self._apply(topics, *await self._ask(MetadataRequest(tuple(sorted(topics)))))
+            self._failures = 0
+        except KielGroupsError:
+            self._failures += 1
+            self._metrics.count("metadata_failures")
+            raise
+        finally:
+            self._not_before_s = time.monotonic() + self.delay_s(max(1, self._failures))
+            self._running = None
+
+    async def _ask(self, request: MetadataRequest) -> tuple[HostPort, MetadataResponse]:
+        """Ask one address after the other, then those of the broker source, until one answers."""
+        reasons: list[str] = []
+        tried: set[HostPort] = set()
+        for further in (False, True):
+            addresses = await self._further_addresses(reasons) if further else list(self._addresses)
+            for address in addresses:
+                if address in tried:
+                    continue
+                tried.add(address)
+                self._check_open()
+                try:
+                    connection = self._pool.get(address, CONTROL)
+                    # Metadata is answered from memory: a broker that takes longer than a handshake is stuck.
+                    answer = await connection.request(request, self._config.connect_timeout_ms)
+                except KielGroupsError as error:
+                    log.info("no metadata from %s", error)
+                    reasons.append(str(error))
+                    self._demote(address)
+                else:
+                    assert answer is not None
+                    return address, answer
+        self._check_open()
+        more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+        raise NoBrokersError(f"no broker answered: {'; '.join(reasons[:_MOST_REASONS])}{more}")
+
+    async def _further_addresses(self, reasons: list[str]) -> list[HostPort]:
+        if self._broker_source is None:
+            return []
+        try:
+            return list(await self._broker_source())
+        except KielGroupsError as error:
+            reasons.append(f"no further brokers from ZooKeeper: {error}")
+            return []
+
+    def _demote(self, address: HostPort) -> None:
+        if address in self._addresses:
+            self._addresses.remove(address)
+            self._addresses.append(address)
+
+    def _apply(self, asked: frozenset[str], source: HostPort, answer: MetadataResponse) -> None:
+        now_s = time.monotonic()
+        for topic in answer.topics:
+            leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
+            if leaders or topic.error.number == LEADER_NOT_AVAILABLE.number:
+                self._topics[topic.topic] = _Topic(leaders, now_s)
+            else:
+                self._topics.pop(topic.topic, None)
+        unknown = asked - self._topics.keys()
+        self._tracked -= unknown
+        if unknown or not answer.brokers:
+            # A broker that has just started knows nothing yet: ask another one next time.
+            self._demote(source)
+        if answer.brokers:
+            self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.brokers}
+            fresh = [address for address in self._brokers.values() if address not in self._addresses]
+            live = {*self._brokers.values(), *self._config.hosts}
+            self._addresses = [address for address in self._addresses if address in live] + fresh
+            self._pool.keep_only(live)
+
+    # ------------------------------------------------------------------ talking
+
+    def connection(self, node_id: int, purpose: str = CONTROL) -> Connection:
+        """
+        The connection to a broker for one purpose.
+
+        Raises:
+            BrokerConnectionError: No broker of this id is known to be alive.
+            ClosedError: The client was closed.
+        """
+        self._check_open()
+        address = self._brokers.get(node_id)
+        if address is None:
+            raise BrokerConnectionError(f"broker {node_id} is not among the live brokers {sorted(self._brokers)}")
+        return self._pool.get(address, purpose)
+
+    async def send(
+        self,
+        target: TopicPartition | int,
+        request: Request[T],
+        *,
+        purpose: str = CONTROL,
+        timeout_ms: int | None = None,
+    ) -> T:
+        """
+        Send a request that has an answer to a broker, or to the leader of a partition; one try.
+
+        Raises:
+            BrokerError: No leader, no connection, no answer in time.
+            ProtocolError: The answer makes no sense.
+        """
+        node_id = target if isinstance(target, int) else await self.find_leader(target)
+        answer = await self.connection(node_id, purpose).request(request, timeout_ms)
+        assert answer is not None, "requests without an answer are sent on a connection"
+        return answer
+
+    async def list_offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        """
+        The offsets of partitions at a time; asks their leaders, and again with backoff while leaders change.
+
+        Args:
+            partitions: Any number, of any topics.
+            at: -2 for the earliest offset there is, -1 for the next one to be written, else epoch milliseconds: where
+                the newest log segment begins that is older. Where none is older, the earliest offset.
+
+        Raises:
+            UnknownTopicError: No broker knows one of the topics.
+            BrokerError: A partition got no answer in time; names it, with the last reason.
+        """
+        return await list_offsets(self, frozenset(partitions), at)
+
+    def close(self) -> None:
+        """Close every connection; whatever waits for a broker fails with an error."""
+        self._closed = True
+        self._pool.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the client was closed")

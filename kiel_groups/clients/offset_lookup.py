@@ -1,0 +1,99 @@
+"""Where logs begin and end: ListOffsets to the leaders of many partitions, again until each has answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from kiel_groups.errors import BrokerError, KielGroupsError
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR
+from kiel_groups.wire.list_offsets import EARLIEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
+
+if TYPE_CHECKING:
+    from kiel_groups.clients.cluster import Cluster
+
+__all__ = ["list_offsets"]
+
+log = logging.getLogger(__name__)
+
+#: With the default backoff about six seconds: an election takes one or two.
+_TRIES = 8
+
+
+class _Failure(NamedTuple):
+    """Why a partition has no answer yet."""
+
+    error: KielGroupsError
+    retriable: bool
+
+
+async def list_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    """``Cluster.list_offsets``: see there for arguments and errors."""
+    await cluster.learn(sorted({tp.topic for tp in partitions if cluster.leader_of(tp) is None}))
+    found: dict[TopicPartition, int] = {}
+    missing = partitions
+    failures: dict[TopicPartition, _Failure] = {}
+    for attempt in range(_TRIES):
+        if attempt:
+            await asyncio.sleep(cluster.delay_s(attempt))
+            await cluster.refresh({tp.topic for tp in missing}, "offsets")
+        failures = await _ask_leaders(cluster, missing, at, found)
+        missing = frozenset(failures)
+        if not missing:
+            return found
+        log.info("offsets of %d partitions are missing, such as: %s", len(missing), next(iter(failures.values())).error)
+        for failure in failures.values():
+            if not failure.retriable:
+                raise failure.error
+    raise failures[min(missing)].error
+
+
+async def _ask_leaders(
+    cluster: Cluster, partitions: Iterable[TopicPartition], at: int, found: dict[TopicPartition, int]
+) -> dict[TopicPartition, _Failure]:
+    """Ask each leader once, all at the same time; put answers into ``found`` and return the failures."""
+    failures: dict[TopicPartition, _Failure] = {}
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for tp in partitions:
+        leader = cluster.leader_of(tp)
+        if leader is None:
+            failures[tp] = _Failure(LEADER_NOT_AVAILABLE.exception(f"the offsets of {tp} cannot be listed"), True)
+        else:
+            by_leader.setdefault(leader, []).append(tp)
+    outcomes = await asyncio.gather(*(_ask_leader(cluster, leader, tps, at) for leader, tps in by_leader.items()))
+    for outcome in outcomes:
+        for tp, result in outcome.items():
+            if isinstance(result, int):
+                found[tp] = result
+            else:
+                failures[tp] = result
+    return failures
+
+
+async def _ask_leader(
+    cluster: Cluster, leader: int, partitions: list[TopicPartition], at: int
+) -> dict[TopicPartition, int | _Failure]:
+    request = ListOffsetsRequest({tp: OffsetQuery(at) for tp in partitions})
+    try:
+        answer = (await cluster.send(leader, request)).partitions
+    except BrokerError as error:
+        return dict.fromkeys(partitions, _Failure(error, error.retriable))
+    results = {tp: _read(tp, answer.get(tp), at) for tp in partitions}
+    too_early = [tp for tp, result in results.items() if result is None]
+    earliest = await _ask_leader(cluster, leader, too_early, EARLIEST) if too_early else {}
+    return {tp: result for tp, result in (results | earliest).items() if result is not None}
+
+
+def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | _Failure | None:
+    """The offset, or the failure; None where no segment is older than the time asked."""
+    what = f"the offsets of {tp} cannot be listed"
+    if listed is None:
+        return _Failure(BrokerError(f"{what}: the leader's answer leaves it out"), True)
+    if listed.error != NO_ERROR:
+        return _Failure(listed.error.exception(what), listed.error.retriable)
+    if listed.offsets:
+        return listed.offsets[0]
+    return None if at >= 0 else _Failure(BrokerError(f"{what}: the leader's answer is empty"), True)
