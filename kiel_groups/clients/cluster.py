@@ -31,7 +31,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 
@@ -166,7 +166,7 @@ class Cluster:
 
         Raises:
             UnknownTopicError: No broker knows the topic.
-            BrokerError: There is no leader, and none came in time (code 5).
+            BrokerError: There is no such partition (code 3), or no leader, and none came in time (code 5).
             NoBrokersError: Nobody could be asked.
         """
         for attempt in range(_TRIES_LEADERLESS):
@@ -175,6 +175,8 @@ class Cluster:
                 return leader
             await asyncio.sleep(self.delay_s(attempt))
             await self.learn([topic_partition.topic])
+        if topic_partition.partition not in self._topics[topic_partition.topic].leaders:
+            raise UNKNOWN_TOPIC_OR_PARTITION.exception(f"{topic_partition} does not exist")
         raise LEADER_NOT_AVAILABLE.exception(f"{topic_partition} has no leader; is the broker that holds it down?")
 
     async def refresh(self, topics: Collection[str], reason: str) -> None:
