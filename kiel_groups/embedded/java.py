@@ -1,0 +1,71 @@
+"""How a server is run by Java: a small heap, a quick start, no file outside its folder. No shell script of Kafka's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from kiel_groups.embedded.classpaths import ClassPath
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.errors import ServerError
+
+__all__ = ["java_command"]
+
+_LOG4J = """\
+log4j.rootLogger=INFO, stdout
+log4j.appender.stdout=org.apache.log4j.ConsoleAppender
+log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
+log4j.appender.stdout.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1}: %m%n
+"""
+
+
+def java_command(classes: ClassPath, folder: Path, main: str, configuration: Path, *, heap_mb: int) -> list[str]:
+    """
+    The command that runs a server's main class with a configuration file.
+
+    Args:
+        classes: Its jars; fetched where they are not in the cache.
+        folder: The server's own folder.
+        main: The class with the main method.
+        configuration: The one argument of it.
+        heap_mb: The largest heap, in MiB.
+
+    Raises:
+        ServerError: There is no Java, or the jars cannot be had.
+    """
+    logging = folder / "log4j.properties"
+    logging.write_text(_LOG4J, encoding="utf-8")
+    scratch = folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    return [
+        _java(),
+        f"-Xmx{heap_mb}m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-Xshare:auto",
+        "-Djava.net.preferIPv4Stack=true",
+        # Performance data, unpacked native code and crash reports would outlive a killed server elsewhere.
+        "-XX:-UsePerfData",
+        f"-Djava.io.tmpdir={scratch}",
+        f"-XX:ErrorFile={folder}/crash.log",
+        # ZooKeeper 3.9 logs through slf4j-simple, everything older through log4j.
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss,SSS",
+        f"-Dlog4j.configuration=file:{logging}",
+        "-cp",
+        java_class_path(classes),
+        main,
+        str(configuration),
+    ]
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
+    if java is None:
+        raise ServerError(
+            "Java is needed to run ZooKeeper and Kafka, and there is no 'java' here; install a runtime, version 11 or "
+            "later (Debian: apt install default-jre-headless)"
+        )
+    return java

@@ -1,0 +1,67 @@
+"""One stand-alone ZooKeeper server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from kiel_groups.coordination import admin
+from kiel_groups.embedded.classpaths import zookeeper_class_path
+from kiel_groups.embedded.java import java_command
+from kiel_groups.embedded.ports import accepts
+from kiel_groups.embedded.server import Server
+
+__all__ = ["ZooKeeperServer"]
+
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+class ZooKeeperServer(Server):
+    """
+    A real ZooKeeper on a loopback port.
+
+    Args:
+        version: ``"3.9.5"`` or ``"3.4.6"``.
+        tick_time_ms: ZooKeeper's unit of time; sessions last between 2 and 20 of them.
+        max_session_timeout_ms: The longest session granted; 20 ticks unless given.
+        overrides: Further lines of ``zoo.cfg``.
+    """
+
+    def __init__(
+        self,
+        version: str = "3.9.5",
+        *,
+        tick_time_ms: int = 500,
+        max_session_timeout_ms: int | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(f"zookeeper-{version}")
+        self.version = version
+        self._classes = zookeeper_class_path(version)
+        self._settings: dict[str, object] = {
+            "tickTime": tick_time_ms,
+            "clientPortAddress": "127.0.0.1",
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+        }
+        if max_session_timeout_ms is not None:
+            self._settings["maxSessionTimeout"] = max_session_timeout_ms
+        self._settings |= overrides or {}
+
+    @property
+    def hosts(self) -> str:
+        """The connection string of its clients, ``127.0.0.1:port``."""
+        return self.address
+
+    def _command(self) -> list[str]:
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        settings = {"dataDir": data, "clientPort": self.port} | self._settings
+        configuration = self.folder / "zoo.cfg"
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+        return java_command(self._classes, self.folder, _MAIN, configuration, heap_mb=128)
+
+    @contextmanager
+    def _readiness(self) -> Iterator[Callable[[], bool]]:
+        yield lambda: accepts(self.port) and admin.answers(self.hosts, timeout_s=2.0)

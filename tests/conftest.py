@@ -1,0 +1,28 @@
+"""What every test may use: coroutine functions as tests, and names that nobody else has."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine function as a test, on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Make names of topics and groups that no other test on the same servers uses: ``unique("topic")``."""
+    test = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name).strip("-")[:60]
+    return lambda kind: f"{kind}-{test}-{uuid.uuid4().hex[:6]}"
