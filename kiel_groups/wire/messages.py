@@ -192,11 +192,22 @@ def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
         ]
     except ProtocolError:
         raise
-    except Exception as error:  # it raises AssertionError, SystemError and others on lengths that make no sense
-        first = _PLACE.unpack_from(data)[0]
-        raise _refusal(
-            source, first, f"a message (this one or a later one) that cannot be decoded ({error})"
-        ) from error
+    except Exception as error:  # SystemError, CorruptRecordException and others on lengths that make no sense
+        offset = _first_undecodable(data)
+        raise _refusal(source, offset, "a message whose key or value has a length that makes no sense") from error
+
+
+def _first_undecodable(data: bytes) -> int:
+    """The offset of the message that stopped the decoder, in a run that the scan found in order."""
+    start = 0
+    while True:
+        offset, length = _PLACE.unpack_from(data, start)
+        end = start + _OVERHEAD_BYTES + length
+        try:
+            MemoryRecords(data[start:end]).next_batch()
+        except Exception:
+            return int(offset)
+        start = end
 
 
 def _refuse_crc(batch: Any, source: TopicPartition) -> bool:
