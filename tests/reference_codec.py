@@ -90,10 +90,13 @@ def _decode_one(offset: int, body: bytes, last: int, nested: bool) -> list[tuple
         return [(offset, key, value)]
     if codec != 1 or nested or rest or value is None:
         raise RefusedError(f"wrapper at {offset}")
+    stream = zlib.decompressobj(31)
     try:
-        content = gzip.decompress(value)
-    except (OSError, EOFError, zlib.error) as error:
+        content = stream.decompress(value)
+    except zlib.error as error:
         raise RefusedError(f"gzip at {offset}") from error
+    if not stream.eof or stream.unused_data:
+        raise RefusedError(f"gzip at {offset}")
     inner, left = decode(content, nested=True)
     if left or not inner or inner[-1][0] != offset or inner[0][0] <= last:
         raise RefusedError(f"content of {offset}")

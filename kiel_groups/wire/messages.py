@@ -199,15 +199,16 @@ def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
 
 def _first_undecodable(data: bytes) -> int:
     """The offset of the message that stopped the decoder, in a run that the scan found in order."""
-    start = 0
-    while True:
+    start, offset = 0, -1
+    while start < len(data):
         offset, length = _PLACE.unpack_from(data, start)
         end = start + _OVERHEAD_BYTES + length
         try:
-            MemoryRecords(data[start:end]).next_batch()
+            list(MemoryRecords(data[start:end]).next_batch())
         except Exception:
-            return int(offset)
+            break
         start = end
+    return offset
 
 
 def _refuse_crc(batch: Any, source: TopicPartition) -> bool:

@@ -1,0 +1,54 @@
+"""Kafka's error codes as values."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.errors import BrokerError, OffsetOutOfRangeError, RequestTimeoutError, RetriableBrokerError
+from kiel_groups.wire import error_codes
+from kiel_groups.wire.error_codes import ErrorCode, error_code
+
+pytestmark = pytest.mark.unit
+
+ALL = [error_code(number) for number in range(-1, 21)]
+
+
+def test_every_code_of_0_8_is_known_by_name_and_number() -> None:
+    """-1 to 20, each one a constant of the module that is the very value a decoder returns."""
+    assert [code.number for code in ALL] == list(range(-1, 21))
+    for code in ALL:
+        assert getattr(error_codes, code.name) is code
+        assert code.name in error_codes.__all__
+        assert code.hint
+
+
+@pytest.mark.parametrize("number", [21, 22, 87, -2, 32_767])
+def test_unknown_number_is_a_value_too(number: int) -> None:
+    """A newer broker's code is named after its number, and is not retried."""
+    code = error_code(number)
+    assert (code.number, code.name, code.retriable, code.refresh_metadata) == (number, f"ERROR_{number}", False, False)
+    assert code == error_code(number)
+
+
+def test_what_heals_by_itself() -> None:
+    """Leader changes and slow brokers are retried; the first kind after a look at the metadata."""
+    assert {code.number for code in ALL if code.retriable} == {-1, 2, 3, 5, 6, 7, 8, 9, 14, 15, 16, 19, 20}
+    assert {code.number for code in ALL if code.refresh_metadata} == {3, 5, 6, 8}
+
+
+@pytest.mark.parametrize("code", [*ALL, error_code(87)], ids=str)
+def test_exception_carries_code_and_says_what_to_do(code: ErrorCode) -> None:
+    """The class tells whether a retry may help, the text names place, error and hint."""
+    error = code.exception("fetch of clicks:3")
+    assert isinstance(error, BrokerError)
+    assert error.code == code.number
+    assert error.retriable == code.retriable
+    assert str(error) == f"fetch of clicks:3: {code.name} ({code.number}): {code.hint}"
+
+
+def test_codes_with_a_class_of_their_own() -> None:
+    """What callers tell apart by class."""
+    assert type(error_codes.OFFSET_OUT_OF_RANGE.exception("")) is OffsetOutOfRangeError
+    assert type(error_codes.REQUEST_TIMED_OUT.exception("")) is RequestTimeoutError
+    assert type(error_codes.LEADER_NOT_AVAILABLE.exception("")) is RetriableBrokerError
+    assert type(error_codes.INVALID_TOPIC.exception("")) is BrokerError
