@@ -68,7 +68,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         CoordinationError: ZooKeeper failed in the block, in a way that the block did not foresee.
     """
     config = ZooKeeperConfig.parse(hosts)
-    client = KazooClient(hosts=config.hosts, timeout=10.0, logger=_kazoo_log)
+    client = KazooClient(hosts=config.hosts.removesuffix(config.chroot), timeout=10.0, logger=_kazoo_log)
     try:
         try:
             client.start(timeout=timeout_s)
@@ -76,8 +76,9 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
             raise NoZooKeeperError(
                 f"no ZooKeeper answered at {config.hosts} within {timeout_s:g} s; is it running, and the port right?"
             ) from error
-        if config.chroot and not client.exists("/"):
+        if config.chroot and not client.exists(config.chroot):
             raise ChrootMissingError(f"the chroot {config.chroot} does not exist in ZooKeeper at {config.hosts}")
+        client.chroot = config.chroot  # Only now: kazoo would warn about a missing one in words of its own.
         yield client
     except KazooException as error:
         raise CoordinationError(

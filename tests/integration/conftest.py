@@ -1,7 +1,7 @@
 """
 Real servers for tests.
 
-Shared ones are started once a session (with ``pytest -n``, once a worker) and must be left as they were found: tests use
+Shared ones are started once a session (with ``pytest -n``, once a worker) and are left as they were found: tests use
 topics and groups of their own names (``unique``). A test that stops, kills or freezes servers starts its own.
 """
 
@@ -51,7 +51,7 @@ def zookeeper_version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def start_cluster() -> Iterator[Callable[..., Cluster]]:
-    """Start a cluster of the test's own, ``start_cluster(brokers=2, …)``; it may be maltreated, and ends with the test."""
+    """Start a cluster of this test's own, ``start_cluster(brokers=2, …)``, to maltreat; it ends with the test."""
     with ExitStack() as stack:
         yield lambda *args, **kwargs: stack.enter_context(Cluster(*args, **kwargs))
 
