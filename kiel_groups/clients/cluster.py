@@ -89,7 +89,7 @@ class Cluster:
         broker_source: BrokerSource | None = None,
         random: Callable[[], float] = random.random,
     ) -> None:
-        self._config = config
+        self.config = config
         self._metrics = metrics
         self._broker_source = broker_source
         self._random = random
@@ -131,7 +131,7 @@ class Cluster:
             NoBrokersError: Nobody could be asked.
         """
         known = self._topics.get(topic)
-        if known is None or (time.monotonic() - known.seen_s) * 1000 > self._config.metadata_max_age_ms:
+        if known is None or (time.monotonic() - known.seen_s) * 1000 > self.config.metadata_max_age_ms:
             await self.learn([topic])
         return tuple(sorted(self._topics[topic].leaders))
 
@@ -235,7 +235,7 @@ class Cluster:
                 try:
                     connection = self._pool.get(address, CONTROL)
                     # Metadata is answered from memory: a broker that takes longer than a handshake is stuck.
-                    answer = await connection.request(request, self._config.connect_timeout_ms)
+                    answer = await connection.request(request, self.config.connect_timeout_ms)
                 except KielGroupsError as error:
                     log.info("no metadata from %s", error)
                     reasons.append(str(error))
@@ -277,7 +277,7 @@ class Cluster:
         if answer.brokers:
             self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.brokers}
             fresh = [address for address in self._brokers.values() if address not in self._addresses]
-            live = {*self._brokers.values(), *self._config.hosts}
+            live = {*self._brokers.values(), *self.config.hosts}
             self._addresses = [address for address in self._addresses if address in live] + fresh
             self._pool.keep_only(live)
 

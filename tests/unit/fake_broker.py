@@ -86,6 +86,7 @@ class FakeBroker:
         self.port = 0
         self.connections = 0
         self._grown = asyncio.Event()
+        self._news = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -132,6 +133,13 @@ class FakeBroker:
         """How many requests of a kind came."""
         return sum(asked.api_key == api_key for asked in self.asked)
 
+    async def until_asked(self, api_key: int, count: int) -> None:
+        """Wait until so many requests of a kind have come."""
+        async with asyncio.timeout(5):
+            while self.count(api_key) < count:
+                self._news.clear()
+                await self._news.wait()
+
     # ------------------------------------------------------------------ serving
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -154,6 +162,7 @@ class FakeBroker:
         body = frame[10 + len(client_id) :]
         asked = Asked(api_key, number, body)
         self.asked.append(asked)
+        self._news.set()
         answer = self.script(asked) if self.script else None
         if answer is None:
             answer = await self._answer(api_key, Reader(body, "a request"))

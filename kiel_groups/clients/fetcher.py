@@ -1,0 +1,391 @@
+"""
+Fetching: keeps a little of every assigned partition at hand, from whichever broker leads it.
+
+Partitions come and go one by one while the others keep flowing. Order within a partition is kept; partitions are
+served in turn, batch by batch. What can heal by itself (a leader that moves, a broker that restarts) is retried for as
+long as the partition is assigned, with backoff, and never silently; what cannot is raised by ``poll``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from typing import TypeAlias
+
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.connection import MAX_RESPONSE_BYTES
+from kiel_groups.clients.fetch_lanes import LEAST_SHARE_BYTES, BrokerLanes, PlannedFetch
+from kiel_groups.clients.fetch_state import FetchedBatch, PartitionFetch, Phase
+from kiel_groups.clients.futures import spawn
+from kiel_groups.config import FetchConfig
+from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, MessageTooLargeError, ProtocolError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
+from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
+from kiel_groups.wire.messages import PartialMessage, decode_message_set
+
+__all__ = ["Fetcher", "FetchedBatch", "Reset"]
+
+log = logging.getLogger(__name__)
+
+#: Called with a partition and the position that its log does not have; returns the position to go on from.
+Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int]]
+
+#: Bytes to keep at hand, in answers: beyond this, requests ask for the least there is.
+_MOST_ANSWERS_BUFFERED = 16
+#: An election is over by then; a failure that lasts longer is worth a warning.
+_FAILURES_TO_WARN = 5
+
+
+class Fetcher:
+    """
+    Fetches assigned partitions in the background; belongs to one event loop, on which every method is called.
+
+    Args:
+        cluster: Who leads what, and the connections; not closed by the fetcher.
+        config: How long a broker may wait, and how much it may send.
+        metrics: Counts records, bytes, retries and resets.
+        reset: Asked for a new position when a log does not have the old one. An error of it that is not ``retriable``
+            is raised by ``poll``.
+    """
+
+    def __init__(self, cluster: Cluster, config: FetchConfig, metrics: Metrics, *, reset: Reset) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._metrics = metrics
+        self._reset = reset
+        self._partitions: dict[TopicPartition, PartitionFetch] = {}
+        self._lanes: dict[int, BrokerLanes] = {}
+        #: Partitions with something to hand out, next one first.
+        self._turns: deque[PartitionFetch] = deque()
+        self._has_batch = asyncio.Event()
+        self._epochs = itertools.count(1)
+        self._buffered_bytes = 0
+        self._paused = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------ assignment
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions being fetched."""
+        return frozenset(self._partitions)
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """
+        Add partitions, and begin to fetch them at once from these offsets.
+
+        One that is assigned already starts over at its new position, as with ``seek``.
+        """
+        self.unassign(positions)
+        states = [PartitionFetch(tp, next(self._epochs), position) for tp, position in positions.items()]
+        self._partitions |= {state.topic_partition: state for state in states}
+        self._offer(states)
+
+    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop partitions and what is buffered of them; answers in flight are ignored when they come."""
+        for tp in partitions:
+            state = self._partitions.pop(tp, None)
+            if state is not None:
+                self._buffered_bytes -= state.drop()
+
+    def seek(self, topic_partition: TopicPartition, position: int) -> None:
+        """
+        Go on from another offset; what is buffered of the partition is dropped.
+
+        Raises:
+            KeyError: The partition is not assigned.
+        """
+        if topic_partition not in self._partitions:
+            raise KeyError(f"{topic_partition} is not assigned")
+        self.assign({topic_partition: position})
+
+    def position(self, topic_partition: TopicPartition) -> int | None:
+        """The offset that is handed out next; None if the partition is not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.next_offset if state else None
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int | None:
+        """The offset after the last visible message, as last heard; None if unknown or not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.high_watermark if state else None
+
+    def lag(self, topic_partition: TopicPartition) -> int | None:
+        """How many messages are not handed out yet, as last heard; None if unknown or not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.lag if state else None
+
+    # ------------------------------------------------------------------ handing out
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is handed out and no new request goes out."""
+        return self._paused
+
+    def pause(self) -> None:
+        """Hand out nothing and send no new requests, until ``resume``; what comes meanwhile is buffered."""
+        self._paused = True
+        self._has_batch.clear()
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._paused = False
+        if self._turns:
+            self._has_batch.set()
+        self._send_all(list(self._lanes.values()))
+
+    def poll(self) -> FetchedBatch | None:
+        """
+        The next batch, without waiting; None where none is at hand, or while paused.
+
+        Raises:
+            MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
+                than ``max_decompressed_bytes``.
+            ProtocolError: A partition's messages cannot be read.
+            BrokerError: A broker refuses for good, or ``reset`` did.
+
+        Each of them names partition and offset, and comes after all that could be read before. That partition stands
+        still, and its error is raised again at each of its turns, until it is unassigned or sought past the offset.
+        """
+        while self._turns and not self._paused:
+            state = self._turns.popleft()
+            if state.dropped:
+                continue
+            head = state.buffered[0]
+            if isinstance(head, Exception):
+                self._turns.append(state)
+                raise head.with_traceback(None)
+            state.buffered.popleft()
+            self._buffered_bytes -= head.size_bytes
+            if state.buffered:
+                self._turns.append(state)
+            if state.phase is Phase.PARKED:
+                self._offer([state])
+            return head
+        self._has_batch.clear()
+        return None
+
+    async def wait_for_batch(self) -> None:
+        """Wait until ``poll`` is likely to have something; it may still return None, as after an unassign."""
+        await self._has_batch.wait()
+
+    def close(self) -> None:
+        """Drop every partition and stop all work."""
+        self.unassign(list(self._partitions))
+        for task in self._tasks:
+            task.cancel()
+
+    # ------------------------------------------------------------------ sending
+
+    def _offer(self, states: Iterable[PartitionFetch]) -> None:
+        """Queue partitions at their leaders where they have room, and send what can be sent."""
+        lost: list[PartitionFetch] = []
+        touched: dict[int, BrokerLanes] = {}
+        for state in states:
+            if state.dropped:
+                continue
+            if state.full or (state.buffered and self._buffered_bytes >= self._most_buffered_bytes):
+                state.phase = Phase.PARKED
+                continue
+            leader = self._cluster.leader_of(state.topic_partition)
+            if leader is None:
+                lost.append(state)
+                continue
+            lanes = touched[leader] = self._lanes.get(leader) or BrokerLanes(leader)
+            self._lanes[leader] = lanes
+            lanes.ready[state] = None
+            state.phase = Phase.READY
+        if lost:
+            self._retry(lost, "no leader is known")
+        self._send_all(touched.values())
+
+    def _send_all(self, lanes: Iterable[BrokerLanes]) -> None:
+        for broker in lanes:
+            while not self._paused:
+                planned = broker.plan(self._config, self._budget_bytes())
+                if planned is None:
+                    break
+                self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
+
+    @property
+    def _most_buffered_bytes(self) -> int:
+        return self._config.max_bytes * _MOST_ANSWERS_BUFFERED
+
+    def _budget_bytes(self) -> int:
+        """What the next answer may hold: all that is allowed, or little while much is buffered, but never nothing."""
+        most = self._config.max_bytes
+        return max(min(LEAST_SHARE_BYTES, most), min(most, self._most_buffered_bytes - self._buffered_bytes))
+
+    async def _fetch(self, broker: BrokerLanes, planned: PlannedFetch) -> None:
+        shares = planned.shares
+        try:
+            answer = await self._request(broker, planned)
+        except ClosedError:
+            return
+        except ConfigError as error:
+            for state in shares:
+                self._halt(state, error)
+        except KielGroupsError as error:
+            self._retry(shares, str(error))
+        else:
+            self._take_all(shares, answer.partitions)
+        self._send_all([broker])
+
+    async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> FetchResponse:
+        positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}
+        try:
+            answer = await self._cluster.connection(broker.node_id, f"fetch-{planned.lane}").request(
+                FetchRequest(planned.wait_ms, self._config.min_bytes, positions),
+                planned.wait_ms + self._cluster.config.request_timeout_ms,
+                max_response_bytes=MAX_RESPONSE_BYTES + sum(planned.shares.values()),
+            )
+        finally:
+            # Free before the answer is looked at: what it leads to may use the lane again.
+            del broker.in_flight[planned.lane]
+        assert answer is not None
+        return answer
+
+    # ------------------------------------------------------------------ answers
+
+    def _take_all(
+        self, shares: Mapping[PartitionFetch, int], answer: Mapping[TopicPartition, FetchedPartition]
+    ) -> None:
+        again: list[PartitionFetch] = []
+        moved: dict[str, list[PartitionFetch]] = {}
+        for state, share in shares.items():
+            if state.dropped:
+                continue
+            fetched = answer.get(state.topic_partition)
+            if fetched is None:
+                moved.setdefault("left out of the answer", []).append(state)
+            elif fetched.error == NO_ERROR:
+                if self._read(state, share, fetched):
+                    again.append(state)
+            elif fetched.error == OFFSET_OUT_OF_RANGE:
+                state.phase = Phase.WAITING
+                self._start(self._find_position(state), f"reset of {state.topic_partition}")
+            elif fetched.error.retriable:
+                moved.setdefault(str(fetched.error), []).append(state)
+            else:
+                self._halt(state, fetched.error.exception(f"fetching {state.topic_partition} at {state.position}"))
+        for why, states in moved.items():
+            self._retry(states, why)
+        self._offer(again)
+
+    def _read(self, state: PartitionFetch, share: int, fetched: FetchedPartition) -> bool:
+        """Buffer what came; whether to go on with the partition."""
+        state.failures = 0
+        state.high_watermark = fetched.high_watermark
+        state.idle = not len(fetched.message_set)
+        if state.idle:
+            return True
+        tp, limit = state.topic_partition, self._config.max_decompressed_bytes
+        try:
+            records = decode_message_set(fetched.message_set, tp, state.position, max_decompressed_bytes=limit)
+            if not records:
+                raise ProtocolError(f"{tp} at offset {state.position}: the broker sends older messages only")
+        except PartialMessage as error:
+            return self._grow(state, share, error)
+        except ProtocolError as error:
+            self._halt(state, error)
+            return False
+        self._buffer(state, records, len(fetched.message_set))
+        return True
+
+    def _buffer(self, state: PartitionFetch, records: list[Record], size_bytes: int) -> None:
+        assert state.high_watermark is not None
+        batch = FetchedBatch(state.topic_partition, records, state.high_watermark, state.epoch, size_bytes)
+        state.position = records[-1].offset + 1
+        state.needed_bytes = 0
+        self._buffered_bytes += size_bytes
+        self._metrics.count("records_fetched", len(records))
+        self._metrics.count("bytes_fetched", size_bytes)
+        self._queue(state, batch)
+
+    def _queue(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
+        if not state.buffered:
+            self._turns.append(state)
+        state.buffered.append(item)
+        if not self._paused:
+            self._has_batch.set()
+
+    def _grow(self, state: PartitionFetch, share: int, partial: PartialMessage) -> bool:
+        """Ask for more bytes after a fetch that brought only the beginning of a message; whether that is allowed."""
+        most = self._config.max_message_bytes
+        needed = partial.needed_bytes or 0
+        if needed > most or share >= most:
+            size = f"takes {needed} bytes" if needed else "takes more"
+            text = (
+                f"{state.topic_partition} at offset {state.position}: the message {size}, max_message_bytes is {most}"
+            )
+            self._halt(state, MessageTooLargeError(f"{text}; raise it, or seek past the message"))
+            return False
+        state.needed_bytes = min(max(needed, 2 * share), most)
+        self._metrics.count("fetch_share_grown")
+        return True
+
+    def _halt(self, state: PartitionFetch, error: Exception) -> None:
+        if state.dropped:
+            return
+        log.error("fetching of %s stops at offset %d: %s", state.topic_partition, state.position, error)
+        self._metrics.count("fetch_failures")
+        state.phase = Phase.HALTED
+        self._queue(state, error)
+
+    # ------------------------------------------------------------------ healing
+
+    def _retry(self, states: Collection[PartitionFetch], why: str) -> None:
+        """Look up the leaders anew and go on, after a delay that grows with the failures in a row."""
+        waiting = [state for state in states if not state.dropped]
+        if not waiting:
+            return
+        for state in waiting:
+            state.phase = Phase.WAITING
+            state.failures += 1
+        failures = max(state.failures for state in waiting)
+        level = logging.WARNING if failures >= _FAILURES_TO_WARN else logging.INFO
+        names = ", ".join(str(state.topic_partition) for state in waiting[:3])
+        log.log(level, "%d partitions (%s ...) cannot be fetched, try %d: %s", len(waiting), names, failures, why)
+        self._metrics.count("fetch_retries", len(waiting))
+        self._start(self._heal(waiting, failures), "healing of fetches")
+
+    async def _heal(self, states: list[PartitionFetch], failures: int) -> None:
+        # The first refresh goes out at once: most leaders have moved before anybody notices.
+        await asyncio.sleep(self._cluster.delay_s(failures - 1))
+        topics = {state.topic_partition.topic for state in states if not state.dropped}
+        try:
+            if topics:
+                await self._cluster.refresh(topics, "fetch")
+        except ClosedError:
+            return
+        except KielGroupsError as error:
+            log.warning("no metadata for %d topics: %s", len(topics), error)
+        self._offer(states)
+
+    async def _find_position(self, state: PartitionFetch) -> None:
+        tp, lost = state.topic_partition, state.position
+        try:
+            position = await self._reset(tp, lost)
+        except KielGroupsError as error:
+            if error.retriable:
+                self._retry([state], str(error))
+            else:
+                self._halt(state, error)
+            return
+        except Exception as error:  # the callback is not ours: its failure belongs to whoever polls
+            self._halt(state, error)
+            return
+        if not state.dropped:
+            log.warning("%s: offset %d is out of range, going on at %d", tp, lost, position)
+            self._metrics.count("offset_resets")
+            state.position = position
+            self._offer([state])
+
+    def _start(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = spawn(work, name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
