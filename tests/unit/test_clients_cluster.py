@@ -36,253 +36,197 @@ async def pair() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
         yield one, two
 
 
-def test_partitions_and_leaders_are_learnt_from_one_broker() -> None:
+async def test_partitions_and_leaders_are_learnt_from_one_broker() -> None:
     """One bootstrap address is enough to know all brokers and leaders."""
-
-    async def main() -> None:
-        async with pair() as (one, two):
-            cluster = Cluster(one.config(), Metrics())
-            assert await cluster.partitions_of("t") == (0, 1)
-            assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (1, 2)
-            assert cluster.brokers == {1: one.address, 2: two.address}
-            assert two.count(METADATA) == 0
-            cluster.close()
-
-    asyncio.run(main())
+    async with pair() as (one, two):
+        cluster = Cluster(one.config(), Metrics())
+        assert await cluster.partitions_of("t") == (0, 1)
+        assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (1, 2)
+        assert cluster.brokers == {1: one.address, 2: two.address}
+        assert two.count(METADATA) == 0
+        cluster.close()
 
 
-def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
+async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
     """A refusing address and one that never answers cost a delay, not the connection."""
-
-    async def main() -> None:
-        async with FakeBroker(script=lambda _: Fault.SILENT) as stuck, FakeBroker({"t": 1}) as alive:
-            async with FakeBroker() as dead:
-                pass
-            hosts = (dead.address, stuck.address, alive.address)
-            cluster = Cluster(BrokerConfig(hosts=hosts, connect_timeout_ms=50, backoff_ms=1), Metrics())
-            assert await cluster.partitions_of("t") == (0,)
-            await cluster.refresh(["t"], "again")
-            assert stuck.count(METADATA) == 1, "who failed is asked last"
-            cluster.close()
-
-    asyncio.run(main())
-
-
-def test_nobody_answers() -> None:
-    """The error names every address that was tried, and why it failed."""
-
-    async def main() -> None:
+    async with FakeBroker(script=lambda _: Fault.SILENT) as stuck, FakeBroker({"t": 1}) as alive:
         async with FakeBroker() as dead:
             pass
-        async with FakeBroker(script=lambda _: Fault.CLOSE) as closing:
-            cluster = Cluster(BrokerConfig(hosts=(dead.address, closing.address)), Metrics())
-            with pytest.raises(NoBrokersError) as caught:
-                await cluster.partitions_of("t")
-        assert f"{dead.address}: cannot connect: Connection refused" in str(caught.value)
-        assert f"{closing.address}: the connection broke: closed by the other side" in str(caught.value)
-
-    asyncio.run(main())
+        hosts = (dead.address, stuck.address, alive.address)
+        cluster = Cluster(BrokerConfig(hosts=hosts, connect_timeout_ms=50, backoff_ms=1), Metrics())
+        assert await cluster.partitions_of("t") == (0,)
+        await cluster.refresh(["t"], "again")
+        assert stuck.count(METADATA) == 1, "who failed is asked last"
+        cluster.close()
 
 
-def test_brokers_are_found_by_the_source_when_no_address_answers() -> None:
+async def test_nobody_answers() -> None:
+    """The error names every address that was tried, and why it failed."""
+    async with FakeBroker() as dead:
+        pass
+    async with FakeBroker(script=lambda _: Fault.CLOSE) as closing:
+        cluster = Cluster(BrokerConfig(hosts=(dead.address, closing.address)), Metrics())
+        with pytest.raises(NoBrokersError) as caught:
+            await cluster.partitions_of("t")
+    assert f"{dead.address}: cannot connect: Connection refused" in str(caught.value)
+    assert f"{closing.address}: the connection broke: closed by the other side" in str(caught.value)
+
+
+async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None:
     """ZooKeeper's list of brokers helps when all bootstrap addresses are stale, and is not asked before."""
     calls = 0
-
-    async def main() -> None:
-        async with FakeBroker({"t": 1}) as alive:
-            async with FakeBroker() as dead:
-                pass
-
-            async def source() -> list[HostPort]:
-                nonlocal calls
-                calls += 1
-                return [alive.address]
-
-            cluster = Cluster(dead.config(), Metrics(), broker_source=source)
-            assert await cluster.partitions_of("t") == (0,)
-            await cluster.refresh(["t"], "again")
-            assert calls == 1
-            cluster.close()
-
-    asyncio.run(main())
-
-
-def test_an_unknown_topic_is_believed_after_some_tries() -> None:
-    """A broker may not have heard of a new topic yet; once all tries agree, the topic is unknown."""
-
-    async def main() -> None:
-        async with FakeBroker({"t": 1}) as broker:
-            cluster = Cluster(broker.config(), Metrics())
-            with pytest.raises(UnknownTopicError, match="no broker knows the topic nope"):
-                await cluster.partitions_of("nope")
-            assert broker.count(METADATA) == 4
-            await cluster.refresh(["t"], "again")
-            assert b"nope" not in broker.asked[-1].body, "it is not asked for any longer"
-            cluster.close()
-
-    asyncio.run(main())
-
-
-def test_a_topic_that_a_fresh_broker_does_not_know_is_asked_of_another() -> None:
-    """A broker that has just started knows nothing, and is no proof that a topic does not exist."""
-
-    async def main() -> None:
-        async with FakeBroker() as fresh, FakeBroker({"t": 1}, node_id=7) as old:
-            fresh.peers = []
-            cluster = Cluster(BrokerConfig(hosts=(fresh.address, old.address), backoff_ms=1), Metrics())
-            assert await cluster.partitions_of("t") == (0,)
-            cluster.close()
-
-    asyncio.run(main())
-
-
-def test_refreshes_run_one_at_a_time() -> None:
-    """A hundred callers at once cost one request."""
-
-    async def main() -> None:
-        async with FakeBroker({"t": 1}) as broker:
-            cluster = Cluster(broker.config(), Metrics())
-            await asyncio.gather(*(cluster.refresh(["t"], "storm") for _ in range(100)))
-            assert broker.count(METADATA) == 1
-            await asyncio.gather(cluster.refresh(["t"], "one"), cluster.refresh(["u"], "other"))
-            assert broker.count(METADATA) == 3, "a topic that the running request leaves out needs another"
-            cluster.close()
-
-    asyncio.run(main())
-
-
-def test_failed_refreshes_come_at_growing_intervals() -> None:
-    """While nobody answers, refreshes wait longer each time instead of hammering the brokers."""
-
-    async def main() -> None:
-        metrics = Metrics()
+    async with FakeBroker({"t": 1}) as alive:
         async with FakeBroker() as dead:
             pass
-        cluster = Cluster(dead.config(backoff_ms=16, max_backoff_ms=1_000), metrics, random=lambda: 0.0)
-        clock = asyncio.get_running_loop().time
-        started = clock()
-        for _ in range(4):
-            with pytest.raises(NoBrokersError):
-                await cluster.refresh(["t"], "down")
-        assert clock() - started >= 0.016 + 0.032 + 0.064
-        assert metrics.counter("metadata_failures") == 4
 
-    asyncio.run(main())
+        async def source() -> list[HostPort]:
+            nonlocal calls
+            calls += 1
+            return [alive.address]
+
+        cluster = Cluster(dead.config(), Metrics(), broker_source=source)
+        assert await cluster.partitions_of("t") == (0,)
+        await cluster.refresh(["t"], "again")
+        assert calls == 1
+        cluster.close()
 
 
-def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
+async def test_an_unknown_topic_is_believed_after_some_tries() -> None:
+    """A broker may not have heard of a new topic yet; once all tries agree, the topic is unknown."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(broker.config(), Metrics())
+        with pytest.raises(UnknownTopicError, match="no broker knows the topic nope"):
+            await cluster.partitions_of("nope")
+        assert broker.count(METADATA) == 4
+        await cluster.refresh(["t"], "again")
+        assert b"nope" not in broker.asked[-1].body, "it is not asked for any longer"
+        cluster.close()
+
+
+async def test_a_topic_that_a_fresh_broker_does_not_know_is_asked_of_another() -> None:
+    """A broker that has just started knows nothing, and is no proof that a topic does not exist."""
+    async with FakeBroker() as fresh, FakeBroker({"t": 1}, node_id=7) as old:
+        fresh.peers = []
+        cluster = Cluster(BrokerConfig(hosts=(fresh.address, old.address), backoff_ms=1), Metrics())
+        assert await cluster.partitions_of("t") == (0,)
+        cluster.close()
+
+
+async def test_refreshes_run_one_at_a_time() -> None:
+    """A hundred callers at once cost one request."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(broker.config(), Metrics())
+        await asyncio.gather(*(cluster.refresh(["t"], "storm") for _ in range(100)))
+        assert broker.count(METADATA) == 1
+        await asyncio.gather(cluster.refresh(["t"], "one"), cluster.refresh(["u"], "other"))
+        assert broker.count(METADATA) == 3, "a topic that the running request leaves out needs another"
+        cluster.close()
+
+
+async def test_failed_refreshes_come_at_growing_intervals() -> None:
+    """While nobody answers, refreshes wait longer each time instead of hammering the brokers."""
+    metrics = Metrics()
+    async with FakeBroker() as dead:
+        pass
+    cluster = Cluster(dead.config(backoff_ms=16, max_backoff_ms=1_000), metrics, random=lambda: 0.0)
+    clock = asyncio.get_running_loop().time
+    started = clock()
+    for _ in range(4):
+        with pytest.raises(NoBrokersError):
+            await cluster.refresh(["t"], "down")
+    assert clock() - started >= 0.016 + 0.032 + 0.064
+    assert metrics.counter("metadata_failures") == 4
+
+
+async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
     """The connections to the old address are closed, and the next ones lead to the new."""
-
-    async def main() -> None:
-        boot, before, after = (FakeBroker({"t": 1}, node_id=node_id) for node_id in (1, 2, 2))
-        async with boot, before, after:
-            boot.leaders = {T0: 2}
-            boot.peers = [boot, before]
-            cluster = Cluster(boot.config(), Metrics())
-            await cluster.refresh(["t"], "first")
-            old = cluster.connection(2)
-            assert old.address == before.address
-            boot.peers = [boot, after]
-            await cluster.refresh(["t"], "moved")
-            assert old.closed
-            assert cluster.connection(2).address == after.address
-            cluster.close()
-
-    asyncio.run(main())
+    boot, before, after = (FakeBroker({"t": 1}, node_id=node_id) for node_id in (1, 2, 2))
+    async with boot, before, after:
+        boot.leaders = {T0: 2}
+        boot.peers = [boot, before]
+        cluster = Cluster(boot.config(), Metrics())
+        await cluster.refresh(["t"], "first")
+        old = cluster.connection(2)
+        assert old.address == before.address
+        boot.peers = [boot, after]
+        await cluster.refresh(["t"], "moved")
+        assert old.closed
+        assert cluster.connection(2).address == after.address
+        cluster.close()
 
 
-def test_purposes_have_connections_of_their_own() -> None:
+async def test_purposes_have_connections_of_their_own() -> None:
     """The same purpose shares a connection, another one gets another; one that broke is made anew."""
-
-    async def main() -> None:
-        async with FakeBroker({"t": 1}) as broker:
-            cluster = Cluster(broker.config(), Metrics())
-            await cluster.refresh(["t"], "first")
-            assert cluster.connection(0) is cluster.connection(0)
-            fetching = cluster.connection(0, "fetch-0")
-            assert fetching is not cluster.connection(0)
-            fetching.close()
-            assert cluster.connection(0, "fetch-0") is not fetching
-            with pytest.raises(BrokerConnectionError, match="broker 9 is not among"):
-                cluster.connection(9)
-            cluster.close()
-            with pytest.raises(ClosedError):
-                cluster.connection(0)
-
-    asyncio.run(main())
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(broker.config(), Metrics())
+        await cluster.refresh(["t"], "first")
+        assert cluster.connection(0) is cluster.connection(0)
+        fetching = cluster.connection(0, "fetch-0")
+        assert fetching is not cluster.connection(0)
+        fetching.close()
+        assert cluster.connection(0, "fetch-0") is not fetching
+        with pytest.raises(BrokerConnectionError, match="broker 9 is not among"):
+            cluster.connection(9)
+        cluster.close()
+        with pytest.raises(ClosedError):
+            cluster.connection(0)
 
 
-def test_offsets_are_listed_by_each_leader() -> None:
+async def test_offsets_are_listed_by_each_leader() -> None:
     """Earliest and latest come from the broker that leads the partition."""
-
-    async def main() -> None:
-        async with pair() as (one, two):
-            one.logs[T0].start, one.logs[T0].end = 5, 9
-            two.logs[T1].start, two.logs[T1].end = 6, 8
-            cluster = Cluster(one.config(), Metrics())
-            assert await cluster.list_offsets([T0, T1], -2) == {T0: 5, T1: 6}
-            assert await cluster.list_offsets([T0, T1], -1) == {T0: 9, T1: 8}
-            assert await cluster.list_offsets([T0], 1_400_000_000_000) == {T0: 5}, "nothing is older: the earliest"
-            cluster.close()
-
-    asyncio.run(main())
+    async with pair() as (one, two):
+        one.logs[T0].start, one.logs[T0].end = 5, 9
+        two.logs[T1].start, two.logs[T1].end = 6, 8
+        cluster = Cluster(one.config(), Metrics())
+        assert await cluster.list_offsets([T0, T1], -2) == {T0: 5, T1: 6}
+        assert await cluster.list_offsets([T0, T1], -1) == {T0: 9, T1: 8}
+        assert await cluster.list_offsets([T0], 1_400_000_000_000) == {T0: 5}, "nothing is older: the earliest"
+        cluster.close()
 
 
-def test_listing_offsets_follows_a_leader_that_moves() -> None:
+async def test_listing_offsets_follows_a_leader_that_moves() -> None:
     """Not-leader answers refresh the view and ask the new leader."""
-
-    async def main() -> None:
-        async with pair() as (one, two):
-            cluster = Cluster(one.config(), Metrics())
-            await cluster.refresh(["t"], "first")
-            for broker in (one, two):
-                broker.leaders = {T0: 2, T1: 2}
-            two.logs[T0].end = 3
-            assert await cluster.list_offsets([T0], -1) == {T0: 3}
-            cluster.close()
-
-    asyncio.run(main())
+    async with pair() as (one, two):
+        cluster = Cluster(one.config(), Metrics())
+        await cluster.refresh(["t"], "first")
+        for broker in (one, two):
+            broker.leaders = {T0: 2, T1: 2}
+        two.logs[T0].end = 3
+        assert await cluster.list_offsets([T0], -1) == {T0: 3}
+        cluster.close()
 
 
-def test_listing_offsets_ends_with_the_last_reason() -> None:
+async def test_listing_offsets_ends_with_the_last_reason() -> None:
     """Retriable errors are retried within a bound, others not at all; the error names the partition and the code."""
-
-    async def main() -> None:
-        async with FakeBroker({"t": 2}) as broker:
-            cluster = Cluster(broker.config(), Metrics())
-            broker.fail_next(LIST_OFFSETS, T0, *[6] * 100)
-            with pytest.raises(BrokerError, match=r"offsets of t:0 .*NOT_LEADER_FOR_PARTITION") as caught:
-                await cluster.list_offsets([T0, T1], -1)
-            assert caught.value.code == 6
-            assert broker.count(LIST_OFFSETS) == 8
-            broker.fail_next(LIST_OFFSETS, T1, 17)
-            with pytest.raises(BrokerError, match=r"offsets of t:1 .*INVALID_TOPIC"):
-                await cluster.list_offsets([T1], -1)
-            assert broker.count(LIST_OFFSETS) == 9
-            cluster.close()
-
-    asyncio.run(main())
+    async with FakeBroker({"t": 2}) as broker:
+        cluster = Cluster(broker.config(), Metrics())
+        broker.fail_next(LIST_OFFSETS, T0, *[6] * 100)
+        with pytest.raises(BrokerError, match=r"offsets of t:0 .*NOT_LEADER_FOR_PARTITION") as caught:
+            await cluster.list_offsets([T0, T1], -1)
+        assert caught.value.code == 6
+        assert broker.count(LIST_OFFSETS) == 8
+        broker.fail_next(LIST_OFFSETS, T1, 17)
+        with pytest.raises(BrokerError, match=r"offsets of t:1 .*INVALID_TOPIC"):
+            await cluster.list_offsets([T1], -1)
+        assert broker.count(LIST_OFFSETS) == 9
+        cluster.close()
 
 
-def test_a_partition_without_a_leader_is_waited_for() -> None:
+async def test_a_partition_without_a_leader_is_waited_for() -> None:
     """An election that ends within the bound is not an error; one that does not is, with code 5."""
+    async with FakeBroker({"t": 1}) as broker:
+        broker.leaders = {T0: -1}
 
-    async def main() -> None:
-        async with FakeBroker({"t": 1}) as broker:
-            broker.leaders = {T0: -1}
+        def elect(asked: Asked) -> None:
+            if broker.count(METADATA) == 3:
+                broker.leaders = {}
 
-            def elect(asked: Asked) -> None:
-                if broker.count(METADATA) == 3:
-                    broker.leaders = {}
-
-            broker.script = elect
-            cluster = Cluster(broker.config(), Metrics())
-            assert await cluster.find_leader(T0) == 0
-            broker.leaders = {T0: -1}
-            await cluster.refresh(["t"], "lost")
-            with pytest.raises(BrokerError, match="t:0 has no leader") as caught:
-                await cluster.find_leader(T0)
-            assert caught.value.code == 5
-            cluster.close()
-
-    asyncio.run(main())
+        broker.script = elect
+        cluster = Cluster(broker.config(), Metrics())
+        assert await cluster.find_leader(T0) == 0
+        broker.leaders = {T0: -1}
+        await cluster.refresh(["t"], "lost")
+        with pytest.raises(BrokerError, match="t:0 has no leader") as caught:
+            await cluster.find_leader(T0)
+        assert caught.value.code == 5
+        cluster.close()

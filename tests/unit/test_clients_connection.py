@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 
 import pytest
 from fake_broker import METADATA, Asked, FakeBroker, Fault
@@ -32,18 +31,14 @@ async def outcome(link: Connection, **options: int) -> object:
         return error
 
 
-def test_answers_come_in_the_order_of_the_requests() -> None:
+async def test_answers_come_in_the_order_of_the_requests() -> None:
     """Pipelined requests share one connection, and each gets its own answer."""
-
-    async def main() -> None:
-        async with FakeBroker({"a": 1, "b": 2}) as broker:
-            link = connection(broker)
-            answers = await asyncio.gather(*(link.request(MetadataRequest((topic,))) for topic in "abab"))
-            assert [a.topics[0].topic for a in answers if a] == ["a", "b", "a", "b"]
-            assert broker.connections == 1
-            link.close()
-
-    asyncio.run(main())
+    async with FakeBroker({"a": 1, "b": 2}) as broker:
+        link = connection(broker)
+        answers = await asyncio.gather(*(link.request(MetadataRequest((topic,))) for topic in "abab"))
+        assert [a.topics[0].topic for a in answers if a] == ["a", "b", "a", "b"]
+        assert broker.connections == 1
+        link.close()
 
 
 @pytest.mark.parametrize(
@@ -56,123 +51,91 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
         (Fault.SILENT, RequestTimeoutError, "no answer to a MetadataRequest within 50 ms"),
     ],
 )
-def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exception], words: str) -> None:
+async def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exception], words: str) -> None:
     """Every way to answer badly gives an error of its own that names the broker, and no later request hangs."""
-
-    async def main() -> None:
-        async with FakeBroker({"t": 1}, script=lambda _: fault) as broker:
-            link = connection(broker)
-            error = await outcome(link, timeout_ms=50)
-            assert isinstance(error, kind)
-            assert str(broker.address) in str(error)
-            assert words in str(error)
-            assert link.closed
-            assert isinstance(await outcome(link), KielGroupsError)
-
-    asyncio.run(main())
+    async with FakeBroker({"t": 1}, script=lambda _: fault) as broker:
+        link = connection(broker)
+        error = await outcome(link, timeout_ms=50)
+        assert isinstance(error, kind)
+        assert str(broker.address) in str(error)
+        assert words in str(error)
+        assert link.closed
+        assert isinstance(await outcome(link), KielGroupsError)
 
 
-def test_a_timeout_fails_what_stood_behind_it() -> None:
+async def test_a_timeout_fails_what_stood_behind_it() -> None:
     """The order is lost with the late answer, so the requests behind it fail as well instead of getting it."""
-
-    async def main() -> None:
-        async with FakeBroker({"t": 1}, script=lambda _: Fault.SILENT) as broker:
-            link = connection(broker)
-            first, second = await asyncio.gather(outcome(link, timeout_ms=30), outcome(link, timeout_ms=5_000))
-            assert isinstance(first, RequestTimeoutError)
-            assert isinstance(second, BrokerConnectionError)
-
-    asyncio.run(main())
+    async with FakeBroker({"t": 1}, script=lambda _: Fault.SILENT) as broker:
+        link = connection(broker)
+        first, second = await asyncio.gather(outcome(link, timeout_ms=30), outcome(link, timeout_ms=5_000))
+        assert isinstance(first, RequestTimeoutError)
+        assert isinstance(second, BrokerConnectionError)
 
 
-def test_an_undecodable_answer_fails_its_own_request_only() -> None:
+async def test_an_undecodable_answer_fails_its_own_request_only() -> None:
     """A whole frame with nonsense in it leaves the connection in step."""
     nonsense = iter([b"\x00\x00"])
-
-    async def main() -> None:
-        async with FakeBroker({"t": 1}, script=lambda _: next(nonsense, None)) as broker:
-            link = connection(broker)
-            first, second = await asyncio.gather(outcome(link), outcome(link))
-            assert isinstance(first, ProtocolError)
-            assert not isinstance(second, Exception)
-            link.close()
-
-    asyncio.run(main())
+    async with FakeBroker({"t": 1}, script=lambda _: next(nonsense, None)) as broker:
+        link = connection(broker)
+        first, second = await asyncio.gather(outcome(link), outcome(link))
+        assert isinstance(first, ProtocolError)
+        assert not isinstance(second, Exception)
+        link.close()
 
 
-def test_a_cancelled_request_does_not_shift_the_answers() -> None:
+async def test_a_cancelled_request_does_not_shift_the_answers() -> None:
     """The answer to a request that nobody waits for any more is read and dropped."""
-
-    async def main() -> None:
-        async with FakeBroker({"a": 1, "b": 1}) as broker:
-            link = connection(broker)
-            await link.request(MetadataRequest(("a",)))
-            forgotten = asyncio.create_task(link.request(MetadataRequest(("a",))))
-            await asyncio.sleep(0)
-            forgotten.cancel()
-            answer = await link.request(MetadataRequest(("b",)))
-            assert answer is not None
-            assert answer.topics[0].topic == "b"
-            link.close()
-
-    asyncio.run(main())
+    async with FakeBroker({"a": 1, "b": 1}) as broker:
+        link = connection(broker)
+        await link.request(MetadataRequest(("a",)))
+        forgotten = asyncio.create_task(link.request(MetadataRequest(("a",))))
+        await asyncio.sleep(0)
+        forgotten.cancel()
+        answer = await link.request(MetadataRequest(("b",)))
+        assert answer is not None
+        assert answer.topics[0].topic == "b"
+        link.close()
 
 
-def test_a_request_without_an_answer_returns_at_once() -> None:
+async def test_a_request_without_an_answer_returns_at_once() -> None:
     """Acks 0 waits for nothing, and what follows on the connection still gets the right answer."""
-
-    async def main() -> None:
-        async with FakeBroker({"t": 1}) as broker:
-            link = connection(broker)
-            assert await link.request(ProduceRequest(0, 100, {})) is None
-            assert not isinstance(await outcome(link), Exception)
-            link.close()
-
-    asyncio.run(main())
+    async with FakeBroker({"t": 1}) as broker:
+        link = connection(broker)
+        assert await link.request(ProduceRequest(0, 100, {})) is None
+        assert not isinstance(await outcome(link), Exception)
+        link.close()
 
 
-def test_nobody_listens() -> None:
+async def test_nobody_listens() -> None:
     """A refused connection says where and why."""
-
-    async def main() -> None:
-        async with FakeBroker() as broker:
-            link = connection(broker)
-        error = await outcome(link)
-        assert isinstance(error, BrokerConnectionError)
-        assert f"{broker.address}: cannot connect: Connection refused" in str(error)
-
-    asyncio.run(main())
+    async with FakeBroker() as broker:
+        link = connection(broker)
+    error = await outcome(link)
+    assert isinstance(error, BrokerConnectionError)
+    assert f"{broker.address}: cannot connect: Connection refused" in str(error)
 
 
-def test_an_answer_over_its_bound_is_refused() -> None:
+async def test_an_answer_over_its_bound_is_refused() -> None:
     """A request may bound its own answer more tightly than the connection."""
-
-    async def main() -> None:
-        async with FakeBroker({"t": 100}) as broker:
-            assert isinstance(await outcome(connection(broker), max_response_bytes=64), ProtocolError)
-
-    asyncio.run(main())
+    async with FakeBroker({"t": 100}) as broker:
+        assert isinstance(await outcome(connection(broker), max_response_bytes=64), ProtocolError)
 
 
-def test_closing_fails_what_is_in_flight() -> None:
+async def test_closing_fails_what_is_in_flight() -> None:
     """Nobody is left waiting on a connection that its client closed."""
+    arrived = asyncio.Event()
 
-    async def main() -> None:
-        arrived = asyncio.Event()
+    def swallow(asked: Asked) -> Fault:
+        assert asked.api_key == METADATA
+        arrived.set()
+        return Fault.SILENT
 
-        def swallow(asked: Asked) -> Fault:
-            assert asked.api_key == METADATA
-            arrived.set()
-            return Fault.SILENT
-
-        async with FakeBroker(script=swallow) as broker:
-            link = connection(broker)
-            waiting = asyncio.create_task(outcome(link))
-            await arrived.wait()
-            link.close()
-            assert isinstance(await waiting, BrokerConnectionError)
-
-    asyncio.run(main())
+    async with FakeBroker(script=swallow) as broker:
+        link = connection(broker)
+        waiting = asyncio.create_task(outcome(link))
+        await arrived.wait()
+        link.close()
+        assert isinstance(await waiting, BrokerConnectionError)
 
 
 def test_backoff_doubles_up_to_its_ceiling_and_takes_jitter_off() -> None:
@@ -197,33 +160,25 @@ class _Worker:
         return name
 
 
-def test_a_started_method_works_without_being_awaited() -> None:
+async def test_a_started_method_works_without_being_awaited() -> None:
     """The work is done although the future was dropped, and awaiting it gives the result."""
-
-    async def main() -> None:
-        worker = _Worker()
-        worker.work("dropped")
-        assert await worker.work("awaited") == "awaited"
-        assert worker.done == ["dropped", "awaited"]
-
-    asyncio.run(main())
+    worker = _Worker()
+    worker.work("dropped")
+    assert await worker.work("awaited") == "awaited"
+    assert worker.done == ["dropped", "awaited"]
 
 
-def test_a_failure_is_logged_only_when_nobody_awaits_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_only_when_nobody_awaits_it(caplog: pytest.LogCaptureFixture) -> None:
     """The package's log has the failure of a dropped future, and not of one whose error was raised somewhere."""
+    worker = _Worker()
+    with pytest.raises(ValueError, match="it went wrong"):
+        await worker.work("bad")
+    gc.collect()
+    assert not caplog.records
+    worker.work("bad")
+    await asyncio.sleep(0.001)
+    gc.collect()
 
-    async def main() -> None:
-        worker = _Worker()
-        with pytest.raises(ValueError, match="it went wrong"):
-            await worker.work("bad")
-        gc.collect()
-        assert not caplog.records
-        worker.work("bad")
-        await asyncio.sleep(0.001)
-        gc.collect()
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(main())
     assert [(r.name, "_Worker.work failed" in r.message) for r in caplog.records] == [
         ("kiel_groups.clients.futures", True)
     ]

@@ -79,54 +79,42 @@ def values(batch: FetchedBatch) -> list[bytes]:
     return [record.value for record in batch.records]
 
 
-def test_records_come_in_order_from_the_position() -> None:
+async def test_records_come_in_order_from_the_position() -> None:
     """The first record is the one at the position, the following ones without a gap."""
-
-    async def main() -> None:
-        async with bench() as b:
-            b.broker.append(T0, messages(*(b"%d" % n for n in range(10))))
-            b.fetcher.assign({T0: 4})
-            batch = await b.next_batch()
-            assert [r.offset for r in batch.records] == [4, 5, 6, 7, 8, 9]
-            assert values(batch) == [b"4", b"5", b"6", b"7", b"8", b"9"]
-            assert (batch.topic_partition, batch.high_watermark) == (T0, 10)
-            assert (b.fetcher.position(T0), b.fetcher.high_watermark(T0), b.fetcher.lag(T0)) == (10, 10, 0)
-            b.broker.append(T0, messages(b"more"))
-            assert values(await b.next_batch()) == [b"more"]
-
-    asyncio.run(main())
+    async with bench() as b:
+        b.broker.append(T0, messages(*(b"%d" % n for n in range(10))))
+        b.fetcher.assign({T0: 4})
+        batch = await b.next_batch()
+        assert [r.offset for r in batch.records] == [4, 5, 6, 7, 8, 9]
+        assert values(batch) == [b"4", b"5", b"6", b"7", b"8", b"9"]
+        assert (batch.topic_partition, batch.high_watermark) == (T0, 10)
+        assert (b.fetcher.position(T0), b.fetcher.high_watermark(T0), b.fetcher.lag(T0)) == (10, 10, 0)
+        b.broker.append(T0, messages(b"more"))
+        assert values(await b.next_batch()) == [b"more"]
 
 
-def test_partitions_are_served_in_turn() -> None:
+async def test_partitions_are_served_in_turn() -> None:
     """Batches of several partitions alternate, however much one of them has."""
-
-    async def main() -> None:
-        async with bench(max_bytes=12_288) as b:
-            for tp in (T0, T1, T2):
-                b.broker.append(tp, messages(*[b"x" * 2_000] * 6))
-            b.fetcher.assign({T0: 0, T1: 0, T2: 0})
-            order = [(await b.next_batch()).topic_partition for _ in range(6)]
-            assert sorted(order[:3]) == sorted(order[3:]) == [T0, T1, T2]
-
-    asyncio.run(main())
+    async with bench(max_bytes=12_288) as b:
+        for tp in (T0, T1, T2):
+            b.broker.append(tp, messages(*[b"x" * 2_000] * 6))
+        b.fetcher.assign({T0: 0, T1: 0, T2: 0})
+        order = [(await b.next_batch()).topic_partition for _ in range(6)]
+        assert sorted(order[:3]) == sorted(order[3:]) == [T0, T1, T2]
 
 
-def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
+async def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
     """Nobody polls: fetching stops at two batches, and goes on when one was taken."""
-
-    async def main() -> None:
-        async with bench(max_bytes=4_096) as b:
-            b.broker.append(T0, messages(*[b"x" * 3_000] * 6))
-            b.fetcher.assign({T0: 0})
-            await b.fetcher.wait_for_batch()
-            await settle()
-            assert b.broker.count(FETCH) == 2
-            await b.next_batch()
-            await settle()
-            assert b.broker.count(FETCH) == 3
-            assert b.fetcher.lag(T0) == 5, "what is buffered counts as lag"
-
-    asyncio.run(main())
+    async with bench(max_bytes=4_096) as b:
+        b.broker.append(T0, messages(*[b"x" * 3_000] * 6))
+        b.fetcher.assign({T0: 0})
+        await b.fetcher.wait_for_batch()
+        await settle()
+        assert b.broker.count(FETCH) == 2
+        await b.next_batch()
+        await settle()
+        assert b.broker.count(FETCH) == 3
+        assert b.fetcher.lag(T0) == 5, "what is buffered counts as lag"
 
 
 async def settle(seconds: float = 0.05) -> None:
@@ -134,347 +122,272 @@ async def settle(seconds: float = 0.05) -> None:
     await asyncio.sleep(seconds)
 
 
-def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
+async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
     """With a request for idle partitions at the broker, a new partition's records come at once."""
-
-    async def main() -> None:
-        async with bench(max_wait_ms=30_000) as b:
-            b.broker.append(T1, messages(b"here"))
-            b.fetcher.assign({T0: 0})
-            await b.broker.until_asked(FETCH, 1)
-            b.fetcher.assign({T1: 0})
-            assert values(await b.next_batch()) == [b"here"]
-            assert len({a.connection for a in b.broker.asked if a.api_key == FETCH}) == 2
-
-    asyncio.run(main())
+    async with bench(max_wait_ms=30_000) as b:
+        b.broker.append(T1, messages(b"here"))
+        b.fetcher.assign({T0: 0})
+        await b.broker.until_asked(FETCH, 1)
+        b.fetcher.assign({T1: 0})
+        assert values(await b.next_batch()) == [b"here"]
+        assert len({a.connection for a in b.broker.asked if a.api_key == FETCH}) == 2
 
 
-def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
+async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
     """Both lanes busy with idle partitions: a third one is fetched within the short wait."""
-
-    async def main() -> None:
-        async with bench(max_wait_ms=30_000) as b:
-            b.broker.append(T2, messages(b"here"))
-            b.fetcher.assign({T0: 0})
-            await b.broker.until_asked(FETCH, 1)
-            b.fetcher.assign({T1: 0})
-            await b.broker.until_asked(FETCH, 2)
-            b.fetcher.assign({T2: 0})
-            assert values(await b.next_batch()) == [b"here"]
-
-    asyncio.run(main())
+    async with bench(max_wait_ms=30_000) as b:
+        b.broker.append(T2, messages(b"here"))
+        b.fetcher.assign({T0: 0})
+        await b.broker.until_asked(FETCH, 1)
+        b.fetcher.assign({T1: 0})
+        await b.broker.until_asked(FETCH, 2)
+        b.fetcher.assign({T2: 0})
+        assert values(await b.next_batch()) == [b"here"]
 
 
-def test_idle_lanes_merge() -> None:
+async def test_idle_lanes_merge() -> None:
     """When everything is quiet, one long poll for all partitions remains instead of two."""
-
-    async def main() -> None:
-        async with bench(max_wait_ms=300) as b:
-            b.fetcher.assign({T0: 0})
-            await b.broker.until_asked(FETCH, 1)
-            b.fetcher.assign({T1: 0})
-            await settle(0.6)
-            before = b.broker.count(FETCH)
-            await settle(0.65)
-            assert b.broker.count(FETCH) - before <= 3
-            assert len(b.broker.asked[-1].body) == len(two_partitions())
-
-    asyncio.run(main())
+    async with bench(max_wait_ms=300) as b:
+        b.fetcher.assign({T0: 0})
+        await b.broker.until_asked(FETCH, 1)
+        b.fetcher.assign({T1: 0})
+        await settle(0.6)
+        before = b.broker.count(FETCH)
+        await settle(0.65)
+        assert b.broker.count(FETCH) - before <= 3
+        assert len(b.broker.asked[-1].body) == len(two_partitions())
 
 
 def two_partitions() -> bytes:
     return FetchRequest(1, 1, {T0: FetchPosition(0, 1), T1: FetchPosition(0, 1)}).encode_body()
 
 
-def test_unassigning_drops_what_is_buffered_and_what_is_on_its_way() -> None:
+async def test_unassigning_drops_what_is_buffered_and_what_is_on_its_way() -> None:
     """Not one record of a partition is handed out after it was taken away."""
-
-    async def main() -> None:
-        async with bench() as b:
-            b.broker.append(T0, messages(b"old"))
-            b.fetcher.assign({T0: 0, T1: 0})
-            await b.fetcher.wait_for_batch()
-            await b.broker.until_asked(FETCH, 2)
-            b.fetcher.unassign([T0])
-            b.broker.append(T0, messages(b"late"))
-            b.broker.append(T1, messages(b"other"))
-            assert values(await b.next_batch()) == [b"other"]
-            await settle()
-            assert b.fetcher.poll() is None
-            assert b.fetcher.assignment == {T1}
-            assert b.fetcher.position(T0) is None
-
-    asyncio.run(main())
+    async with bench() as b:
+        b.broker.append(T0, messages(b"old"))
+        b.fetcher.assign({T0: 0, T1: 0})
+        await b.fetcher.wait_for_batch()
+        await b.broker.until_asked(FETCH, 2)
+        b.fetcher.unassign([T0])
+        b.broker.append(T0, messages(b"late"))
+        b.broker.append(T1, messages(b"other"))
+        assert values(await b.next_batch()) == [b"other"]
+        await settle()
+        assert b.fetcher.poll() is None
+        assert b.fetcher.assignment == {T1}
+        assert b.fetcher.position(T0) is None
 
 
-def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
+async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
     """Taken away and given back while a request is in flight: its answer must not count for the new assignment."""
-
-    async def main() -> None:
-        async with bench(max_wait_ms=2_000) as b:
-            b.broker.append(T0, messages(b"0", b"1", b"2"))
-            b.fetcher.assign({T0: 3})
-            await b.broker.until_asked(FETCH, 1)
-            b.fetcher.unassign([T0])
-            b.fetcher.assign({T0: 1})
-            first = await b.next_batch()
-            assert values(first) == [b"1", b"2"]
-            b.broker.append(T0, messages(b"3"))
-            second = await b.next_batch()
-            assert (values(second), first.epoch) == ([b"3"], second.epoch)
-            await settle()
-            assert b.fetcher.poll() is None
-
-    asyncio.run(main())
+    async with bench(max_wait_ms=2_000) as b:
+        b.broker.append(T0, messages(b"0", b"1", b"2"))
+        b.fetcher.assign({T0: 3})
+        await b.broker.until_asked(FETCH, 1)
+        b.fetcher.unassign([T0])
+        b.fetcher.assign({T0: 1})
+        first = await b.next_batch()
+        assert values(first) == [b"1", b"2"]
+        b.broker.append(T0, messages(b"3"))
+        second = await b.next_batch()
+        assert (values(second), first.epoch) == ([b"3"], second.epoch)
+        await settle()
+        assert b.fetcher.poll() is None
 
 
-def test_seek_starts_over() -> None:
+async def test_seek_starts_over() -> None:
     """A seek drops what is buffered, and goes on from the new offset under a new epoch."""
-
-    async def main() -> None:
-        async with bench() as b:
-            b.broker.append(T0, messages(b"0", b"1", b"2"))
-            b.fetcher.assign({T0: 0})
-            first = await b.next_batch()
-            b.fetcher.seek(T0, 2)
-            second = await b.next_batch()
-            assert values(second) == [b"2"]
-            assert second.epoch > first.epoch
-            with pytest.raises(KeyError, match="t:1 is not assigned"):
-                b.fetcher.seek(T1, 0)
-
-    asyncio.run(main())
+    async with bench() as b:
+        b.broker.append(T0, messages(b"0", b"1", b"2"))
+        b.fetcher.assign({T0: 0})
+        first = await b.next_batch()
+        b.fetcher.seek(T0, 2)
+        second = await b.next_batch()
+        assert values(second) == [b"2"]
+        assert second.epoch > first.epoch
+        with pytest.raises(KeyError, match="t:1 is not assigned"):
+            b.fetcher.seek(T1, 0)
 
 
-def test_pause_holds_everything_back() -> None:
+async def test_pause_holds_everything_back() -> None:
     """While paused nothing is handed out, although it is there; afterwards nothing is missing."""
-
-    async def main() -> None:
-        async with bench() as b:
-            b.broker.append(T0, messages(b"0"))
-            b.fetcher.assign({T0: 0})
-            await b.fetcher.wait_for_batch()
-            b.fetcher.pause()
-            assert b.fetcher.poll() is None
-            waiting = asyncio.create_task(b.fetcher.wait_for_batch())
-            b.fetcher.assign({T1: 0})
-            await settle()
-            assert not waiting.done()
-            b.fetcher.resume()
-            await waiting
-            assert values(await b.next_batch()) == [b"0"]
-            b.broker.append(T1, messages(b"1"))
-            assert values(await b.next_batch()) == [b"1"]
-
-    asyncio.run(main())
+    async with bench() as b:
+        b.broker.append(T0, messages(b"0"))
+        b.fetcher.assign({T0: 0})
+        await b.fetcher.wait_for_batch()
+        b.fetcher.pause()
+        assert b.fetcher.poll() is None
+        waiting = asyncio.create_task(b.fetcher.wait_for_batch())
+        b.fetcher.assign({T1: 0})
+        await settle()
+        assert not waiting.done()
+        b.fetcher.resume()
+        await waiting
+        assert values(await b.next_batch()) == [b"0"]
+        b.broker.append(T1, messages(b"1"))
+        assert values(await b.next_batch()) == [b"1"]
 
 
-def test_a_message_larger_than_its_share_is_fetched_all_the_same() -> None:
+async def test_a_message_larger_than_its_share_is_fetched_all_the_same() -> None:
     """The share of that partition grows; the others, and what follows, go on with ordinary shares."""
-
-    async def main() -> None:
-        async with bench(max_bytes=8_192) as b:
-            b.broker.append(T0, messages(b"small", b"L" * 300_000, b"next"))
-            b.broker.append(T1, messages(b"other"))
-            b.fetcher.assign({T0: 0, T1: 0})
-            got = []
-            while len(got) < 4:
-                got += [value[:5] for value in values(await b.next_batch())]
-            assert sorted(got) == [b"LLLLL", b"next", b"other", b"small"]
-            assert b.metrics.counter("fetch_share_grown") == 1, "the size stands in the header: one more try is enough"
-
-    asyncio.run(main())
+    async with bench(max_bytes=8_192) as b:
+        b.broker.append(T0, messages(b"small", b"L" * 300_000, b"next"))
+        b.broker.append(T1, messages(b"other"))
+        b.fetcher.assign({T0: 0, T1: 0})
+        got = []
+        while len(got) < 4:
+            got += [value[:5] for value in values(await b.next_batch())]
+        assert sorted(got) == [b"LLLLL", b"next", b"other", b"small"]
+        assert b.metrics.counter("fetch_share_grown") == 1, "the size stands in the header: one more try is enough"
 
 
-def test_a_message_over_the_bound_is_raised_after_what_came_before() -> None:
+async def test_a_message_over_the_bound_is_raised_after_what_came_before() -> None:
     """The error names topic, partition, offset and size, comes again until sought past, and hides no record."""
-
-    async def main() -> None:
-        async with bench(max_bytes=4_096, max_message_bytes=10_000) as b:
-            b.broker.append(T0, messages(b"before", b"L" * 20_000, b"after"))
-            b.broker.append(T1, messages(b"other"))
-            b.fetcher.assign({T0: 0})
-            assert values(await b.next_batch()) == [b"before"]
-            error = await b.next_error()
-            assert isinstance(error, MessageTooLargeError)
-            for words in ("t:0 at offset 1", "20026 bytes", "max_message_bytes is 10000"):
-                assert words in str(error)
-            b.fetcher.assign({T1: 0})
-            while (again := await next_item(b)) is error:
-                await asyncio.sleep(0)
-            assert again == [b"other"], "the others keep flowing"
-            assert await next_item(b) is error
-            b.fetcher.seek(T0, 2)
-            assert values(await b.next_batch()) == [b"after"]
-
-    asyncio.run(main())
+    async with bench(max_bytes=4_096, max_message_bytes=10_000) as b:
+        b.broker.append(T0, messages(b"before", b"L" * 20_000, b"after"))
+        b.broker.append(T1, messages(b"other"))
+        b.fetcher.assign({T0: 0})
+        assert values(await b.next_batch()) == [b"before"]
+        error = await b.next_error()
+        assert isinstance(error, MessageTooLargeError)
+        for words in ("t:0 at offset 1", "20026 bytes", "max_message_bytes is 10000"):
+            assert words in str(error)
+        b.fetcher.assign({T1: 0})
+        while (again := await next_item(b)) is error:
+            pass
+        assert again == [b"other"], "the others keep flowing"
+        assert await next_item(b) is error
+        b.fetcher.seek(T0, 2)
+        assert values(await b.next_batch()) == [b"after"]
 
 
 async def next_item(b: Bench) -> object:
     """The values of the next batch, or the error in its place."""
+    await asyncio.sleep(0)  # an error that stands first is raised without waiting for anything
     try:
         return values(await b.next_batch())
     except MessageTooLargeError as error:
         return error
 
 
-def test_damaged_messages_are_raised_with_their_place() -> None:
+async def test_damaged_messages_are_raised_with_their_place() -> None:
     """A message that does not match its CRC stops its partition with an error that says where."""
-
-    async def main() -> None:
-        async with bench() as b:
-            damaged = bytearray(messages(b"value"))
-            damaged[-1] ^= 1
-            b.broker.append(T0, bytes(damaged))
-            b.fetcher.assign({T0: 0})
-            error = await b.next_error()
-            assert isinstance(error, ProtocolError)
-            assert "t:0 at offset 0" in str(error)
-
-    asyncio.run(main())
+    async with bench() as b:
+        damaged = bytearray(messages(b"value"))
+        damaged[-1] ^= 1
+        b.broker.append(T0, bytes(damaged))
+        b.fetcher.assign({T0: 0})
+        error = await b.next_error()
+        assert isinstance(error, ProtocolError)
+        assert "t:0 at offset 0" in str(error)
 
 
-def test_a_broker_that_sends_older_messages_only_is_not_asked_for_ever() -> None:
+async def test_a_broker_that_sends_older_messages_only_is_not_asked_for_ever() -> None:
     """An answer that never reaches the position is an error, not an endless loop."""
-
-    async def main() -> None:
-        async with bench() as b:
-            b.broker.append(T0, messages(b"0", b"1"))
-            log = b.broker.logs[T0]
-            log.read = lambda offset, max_bytes: log.entries[0][1]  # type: ignore[method-assign]
-            b.fetcher.assign({T0: 1})
-            assert "older messages only" in str(await b.next_error())
-            await settle()
-            assert b.broker.count(FETCH) == 1
-
-    asyncio.run(main())
+    async with bench() as b:
+        b.broker.append(T0, messages(b"0", b"1"))
+        log = b.broker.logs[T0]
+        log.read = lambda offset, max_bytes: log.entries[0][1]  # type: ignore[method-assign]
+        b.fetcher.assign({T0: 1})
+        assert "older messages only" in str(await b.next_error())
+        await settle()
+        assert b.broker.count(FETCH) == 1
 
 
-def test_out_of_range_asks_for_a_new_position() -> None:
+async def test_out_of_range_asks_for_a_new_position() -> None:
     """The reset callback gets the lost position, and its answer is where fetching goes on."""
-
-    async def main() -> None:
-        async with bench(reset_to=3) as b:
-            b.broker.append(T0, messages(*(b"%d" % n for n in range(5))))
-            b.fetcher.assign({T0: 99})
-            assert values(await b.next_batch()) == [b"3", b"4"]
-            assert b.resets == [(T0, 99)]
-            assert b.metrics.counter("offset_resets") == 1
-
-    asyncio.run(main())
+    async with bench(reset_to=3) as b:
+        b.broker.append(T0, messages(*(b"%d" % n for n in range(5))))
+        b.fetcher.assign({T0: 99})
+        assert values(await b.next_batch()) == [b"3", b"4"]
+        assert b.resets == [(T0, 99)]
+        assert b.metrics.counter("offset_resets") == 1
 
 
 @pytest.mark.parametrize("refusal", [OffsetOutOfRangeError("no reset allowed", code=1), ZeroDivisionError("a bug")])
-def test_a_reset_that_fails_is_raised(refusal: Exception) -> None:
+async def test_a_reset_that_fails_is_raised(refusal: Exception) -> None:
     """A policy of none, and a callback with a bug, reach whoever polls."""
-
-    async def main() -> None:
-        async with bench(reset_to=refusal) as b:
-            b.fetcher.assign({T0: 99})
-            assert await b.next_error() is refusal
-
-    asyncio.run(main())
+    async with bench(reset_to=refusal) as b:
+        b.fetcher.assign({T0: 99})
+        assert await b.next_error() is refusal
 
 
-def test_an_error_that_cannot_heal_is_raised() -> None:
+async def test_an_error_that_cannot_heal_is_raised() -> None:
     """A code that is not retriable stops the partition and carries its number."""
-
-    async def main() -> None:
-        async with bench() as b:
-            b.broker.fail_next(FETCH, T0, 4)
-            b.fetcher.assign({T0: 0})
-            error = await b.next_error()
-            assert isinstance(error, BrokerError)
-            assert error.code == 4
-            assert "fetching t:0 at 0" in str(error)
-
-    asyncio.run(main())
+    async with bench() as b:
+        b.broker.fail_next(FETCH, T0, 4)
+        b.fetcher.assign({T0: 0})
+        error = await b.next_error()
+        assert isinstance(error, BrokerError)
+        assert error.code == 4
+        assert "fetching t:0 at 0" in str(error)
 
 
-def test_retriable_errors_heal() -> None:
+async def test_retriable_errors_heal() -> None:
     """Not leader, leader not available, unknown for a while: the metadata is asked again, and the records come."""
-
-    async def main() -> None:
-        async with bench() as b:
-            b.broker.append(T0, messages(b"0"))
-            b.broker.fail_next(FETCH, T0, 6, 5, 3, -1)
-            b.fetcher.assign({T0: 0})
-            assert values(await b.next_batch()) == [b"0"]
-            assert b.broker.count(METADATA) == 5
-            assert b.metrics.counter("fetch_retries") == 4
-
-    asyncio.run(main())
+    async with bench() as b:
+        b.broker.append(T0, messages(b"0"))
+        b.broker.fail_next(FETCH, T0, 6, 5, 3, -1)
+        b.fetcher.assign({T0: 0})
+        assert values(await b.next_batch()) == [b"0"]
+        assert b.broker.count(METADATA) == 5
+        assert b.metrics.counter("fetch_retries") == 4
 
 
-def test_fetching_follows_a_leader_that_moves() -> None:
+async def test_fetching_follows_a_leader_that_moves() -> None:
     """When another broker leads, the partition is fetched from there, from the same position on."""
-
-    async def main() -> None:
-        async with FakeBroker({"t": 3}, node_id=1) as other, bench() as b:
-            b.broker.append(T0, messages(b"0"))
-            b.fetcher.assign({T0: 0})
-            assert values(await b.next_batch()) == [b"0"]
-            other.append(T0, messages(b"0", b"1"))
-            for broker in (b.broker, other):
-                broker.peers = [b.broker, other]
-                broker.leaders = {T0: 1, T1: 0, T2: 0}
-            b.broker.append(T0, messages(b"wakes the long poll up, and is not to be seen"))
-            assert values(await b.next_batch()) == [b"1"]
-
-    asyncio.run(main())
+    async with FakeBroker({"t": 3}, node_id=1) as other, bench() as b:
+        b.broker.append(T0, messages(b"0"))
+        b.fetcher.assign({T0: 0})
+        assert values(await b.next_batch()) == [b"0"]
+        other.append(T0, messages(b"0", b"1"))
+        for broker in (b.broker, other):
+            broker.peers = [b.broker, other]
+            broker.leaders = {T0: 1, T1: 0, T2: 0}
+        b.broker.append(T0, messages(b"wakes the long poll up, and is not to be seen"))
+        assert values(await b.next_batch()) == [b"1"]
 
 
-def test_a_broken_connection_heals() -> None:
+async def test_a_broken_connection_heals() -> None:
     """Connections that break under a long poll are opened anew, and nothing is lost or repeated."""
-
-    async def main() -> None:
-        async with bench(max_wait_ms=30_000) as b:
-            b.broker.append(T0, messages(b"0"))
-            b.fetcher.assign({T0: 0})
-            assert values(await b.next_batch()) == [b"0"]
-            await b.broker.until_asked(FETCH, 2)
-            b.broker.drop_connections()
-            b.broker.append(T0, messages(b"1"))
-            assert values(await b.next_batch()) == [b"1"]
-
-    asyncio.run(main())
+    async with bench(max_wait_ms=30_000) as b:
+        b.broker.append(T0, messages(b"0"))
+        b.fetcher.assign({T0: 0})
+        assert values(await b.next_batch()) == [b"0"]
+        await b.broker.until_asked(FETCH, 2)
+        b.broker.drop_connections()
+        b.broker.append(T0, messages(b"1"))
+        assert values(await b.next_batch()) == [b"1"]
 
 
-def test_a_broker_that_does_not_answer_is_given_up() -> None:
+async def test_a_broker_that_does_not_answer_is_given_up() -> None:
     """A silent broker costs its timeout; the next try on a new connection succeeds."""
     silent = True
 
     def script(asked: Asked) -> Fault | None:
         return Fault.SILENT if silent and asked.api_key == FETCH else None
 
-    async def main() -> None:
-        nonlocal silent
-        async with bench(FakeBroker({"t": 3}, script=script), max_wait_ms=10) as b:
-            object.__setattr__(b.cluster.config, "request_timeout_ms", 50)
-            b.broker.append(T0, messages(b"0"))
-            b.fetcher.assign({T0: 0})
-            await b.broker.until_asked(FETCH, 2)
-            silent = False
-            assert values(await b.next_batch()) == [b"0"]
-
-    asyncio.run(main())
+    async with bench(FakeBroker({"t": 3}, script=script), max_wait_ms=10) as b:
+        object.__setattr__(b.cluster.config, "request_timeout_ms", 50)
+        b.broker.append(T0, messages(b"0"))
+        b.fetcher.assign({T0: 0})
+        await b.broker.until_asked(FETCH, 2)
+        silent = False
+        assert values(await b.next_batch()) == [b"0"]
 
 
-def test_retries_back_off() -> None:
+async def test_retries_back_off() -> None:
     """A partition that stays without a leader is not asked for in a tight loop."""
-
-    async def main() -> None:
-        async with bench() as b:
-            b.broker.leaders = {T0: -1}
-            await b.cluster.refresh(["t"], "test")
-            before = b.broker.count(METADATA)
-            b.fetcher.assign({T0: 0, T1: 0})
-            b.broker.append(T1, messages(b"1"))
-            assert values(await b.next_batch()) == [b"1"], "the others keep flowing"
-            await settle(0.2)
-            assert 4 <= b.broker.count(METADATA) - before <= 30
-            b.broker.leaders = {}
-            b.broker.append(T0, messages(b"0"))
-            assert values(await b.next_batch()) == [b"0"]
-
-    asyncio.run(main())
+    async with bench() as b:
+        b.broker.leaders = {T0: -1}
+        await b.cluster.refresh(["t"], "test")
+        before = b.broker.count(METADATA)
+        b.fetcher.assign({T0: 0, T1: 0})
+        b.broker.append(T1, messages(b"1"))
+        assert values(await b.next_batch()) == [b"1"], "the others keep flowing"
+        await settle(0.2)
+        assert 4 <= b.broker.count(METADATA) - before <= 30
+        b.broker.leaders = {}
+        b.broker.append(T0, messages(b"0"))
+        assert values(await b.next_batch()) == [b"0"]
