@@ -68,7 +68,8 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         CoordinationError: ZooKeeper failed in the block, in a way that the block did not foresee.
     """
     config = ZooKeeperConfig.parse(hosts)
-    client = KazooClient(hosts=config.hosts.removesuffix(config.chroot), timeout=10.0, logger=_kazoo_log)
+    # kazoo's timeout is the session's and also how long a connection that is accepted but not answered is waited for.
+    client = KazooClient(hosts=config.hosts.removesuffix(config.chroot), timeout=timeout_s, logger=_kazoo_log)
     try:
         try:
             client.start(timeout=timeout_s)

@@ -64,4 +64,4 @@ class ZooKeeperServer(Server):
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
-        yield lambda: accepts(self.port) and admin.answers(self.hosts, timeout_s=2.0)
+        yield lambda: accepts(self.port) and admin.answers(self.hosts, timeout_s=1.0)
