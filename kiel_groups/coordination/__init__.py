@@ -1,0 +1,1 @@
+"""ZooKeeper: the only room that imports kazoo, and the bridge from its threads to the event loop."""

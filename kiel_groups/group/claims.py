@@ -71,7 +71,7 @@ class Phase(Enum):
 #: Every legal move; None is "free".
 MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
     None: frozenset({Phase.CLAIMING}),
-    Phase.WAITING: frozenset({Phase.CLAIMING, None}),
+    Phase.WAITING: frozenset({Phase.CLAIMING, Phase.OPENING, None}),
     Phase.CLAIMING: frozenset({Phase.OPENING, Phase.WAITING, None}),
     Phase.OPENING: frozenset({Phase.HELD, Phase.RELEASING, None}),
     Phase.HELD: frozenset({Phase.DRAINING, None}),
@@ -263,7 +263,9 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
         case OwnerGone(partitions):
             moves = _moves(claims, partitions, Phase.WAITING, lambda _: None)
         case Claimed(partitions):
+            # Also of one that was waited for: an owner znode of this session, wherever it is seen, is a claim.
             moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.OPENING)
+            moves |= _moves(claims, partitions, Phase.WAITING, lambda _: Phase.OPENING)
         case Contended(partitions):
             moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.WAITING)
         case Opened(partitions):

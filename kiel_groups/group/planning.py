@@ -7,7 +7,7 @@ finished by this comparison. Its generation is above every one that stands in th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kiel_groups.group.layout import GroupLayout
@@ -15,10 +15,13 @@ from kiel_groups.group.transactions import Check, Create, Delete, Operation, Put
 from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 
-__all__ = ["Inputs", "Target", "Publication", "plan", "fallback_target", "NAMED_UNASSIGNED"]
+__all__ = ["Inputs", "Target", "Publication", "plan", "fallback_target", "describe_change", "NAMED_UNASSIGNED"]
 
 #: So many unassigned partitions are named in the pointer; the rest are only counted.
 NAMED_UNASSIGNED = 100
+
+#: So many causes are told in the pointer; a thousand members that start at once need not all be named.
+MOST_CAUSES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +191,7 @@ def _folders(layout: GroupLayout, inputs: Inputs) -> tuple[str, ...]:
     )
 
 
-def fallback_target(inputs: Inputs, fresh: Target, reason: str, partitions: Iterable[TopicPartition]) -> Target:
+def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
     """
     What to publish where the group's allocator failed.
 
@@ -200,9 +203,40 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str, partitions: Iter
     fits = (
         stored.keys() == inputs.members.keys()
         and len(owned) == len(set(owned))
-        and set(owned) == set(partitions) - fresh.unassigned.keys()
+        and set(owned) == inputs.partitions - fresh.unassigned.keys()
         and all(partition.topic in inputs.members[slot].subscription for slot in stored for partition in stored[slot])
     )
     if fits:
         return replace(fresh, allocation=stored, fallback=f"last plan kept: {reason}")
     return replace(fresh, fallback=f"round robin used: {reason}")
+
+
+def describe_change(before: Inputs | None, after: Inputs) -> str:
+    """
+    What happened between two plans, for people: ``join of m1, new partitions of t``; "" where nothing is to be seen.
+
+    Args:
+        before: What the last plan was made from, None where this leader has not planned yet.
+        after: What this plan is made from.
+    """
+    if before is None:
+        return "" if after.pointer is None else f"leader change, {len(after.members)} members"
+    told = [f"join of {name}" for name in sorted(after.members.keys() - before.members.keys())]
+    told += [f"leave of {name}" for name in sorted(before.members.keys() - after.members.keys())]
+    told += [
+        f"subscription of {name}"
+        for name in sorted(after.members.keys() & before.members.keys())
+        if set(after.members[name].subscription) != set(before.members[name].subscription)
+    ]
+    for topic in sorted(after.topics.keys() | before.topics.keys()):
+        then, now = before.topics.get(topic), after.topics.get(topic)
+        if (then is None and topic not in before.subscribed) or (now is None and topic not in after.subscribed):
+            continue
+        if then is None:
+            told.append(f"new topic {topic}")
+        elif now is None:
+            told.append(f"deleted topic {topic}")
+        elif now != then:
+            told.append(f"new partitions of {topic}")
+    shown = told[:MOST_CAUSES]
+    return ", ".join([*shown, f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else shown)

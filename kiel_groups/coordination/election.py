@@ -1,0 +1,103 @@
+"""The driver of the leader election: performs what ``group.election`` decides, on one member's session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+
+from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.group import election
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.transactions import Check, Create, Done, Refused
+from kiel_groups.model import MemberId
+
+__all__ = ["Election"]
+
+log = logging.getLogger(__name__)
+
+#: Before a refused candidacy is tried again, in seconds.
+RETRY_S = 0.2
+
+
+class Election:
+    """
+    One candidacy, for the life of one session.
+
+    ``on_leading`` gets the path of the election znode whenever this candidate leads, or leads on after a pause;
+    ``on_resigned`` is called when it leads no more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        layout: GroupLayout,
+        member_id: MemberId,
+        tasks: TaskSet,
+        on_leading: Callable[[str], None],
+        on_resigned: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._member_id = member_id
+        self._tasks = tasks
+        self._on_leading = on_leading
+        self._on_resigned = on_resigned
+        self._candidate = election.Candidate(uuid.uuid4().hex)
+
+    @property
+    def leads(self) -> bool:
+        return self._candidate.leads
+
+    def feed(self, event: election.Event) -> None:
+        """Take an event, do what follows."""
+        self._candidate, effects = election.step(self._candidate, event)
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: election.Effect) -> None:
+        match effect:
+            case election.CreateCandidate():
+                self._tasks.start(self._create())
+            case election.ReadCandidates():
+                self._tasks.start(self._read())
+            case election.WatchPredecessor(name):
+                self._tasks.start(self._watch(name))
+            case election.BecomeLeader(name):
+                self._on_leading(f"{self._layout.election}/{name}")
+            case election.ResignLeader():
+                self._on_resigned()
+
+    async def _create(self) -> None:
+        answer = await self._session.transact(
+            [
+                Check(self._layout.member(self._member_id)),
+                Create(
+                    self._layout.candidate_prefix(self._candidate.uuid),
+                    self._member_id.encode(),
+                    ephemeral=True,
+                    sequence=True,
+                ),
+            ]
+        )
+        if isinstance(answer, Refused):
+            # Either the member znode was deleted by hand, which the heartbeat finds, or the election folder was.
+            log.warning("group %s: could not stand for election (%s); again", self._layout.group, answer.failure.name)
+            await self._session.ensure(self._layout.parents)
+            await asyncio.sleep(RETRY_S)
+        name = answer.paths[1] if isinstance(answer, Done) else None
+        self.feed(election.Created(name.rpartition("/")[2] if name else None))
+
+    async def _read(self) -> None:
+        names = await self._session.children(self._layout.election)
+        self.feed(election.Candidates(tuple(names or ())))
+
+    async def _watch(self, name: str) -> None:
+        path = f"{self._layout.election}/{name}"
+        if await self._session.exists(path, self._changed) is None:
+            self._changed()
+
+    def _changed(self) -> None:
+        self.feed(election.PredecessorGone())

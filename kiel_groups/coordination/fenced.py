@@ -1,0 +1,144 @@
+"""
+Writes that prove who makes them: every transaction of a member begins with a check of its member znode.
+
+That znode is ephemeral, so a transaction which kazoo sends again on a later session, or which was overtaken by the end
+of the session, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, TypeVar
+
+from kiel_groups.coordination.session import Session
+from kiel_groups.errors import SessionLostError
+from kiel_groups.group.transactions import (
+    MOST_OPERATIONS,
+    Check,
+    Done,
+    Failure,
+    Operation,
+    Refused,
+    Unknown,
+)
+
+__all__ = ["FencedWriter", "Outcome"]
+
+Key = TypeVar("Key")
+
+#: What to do about one refused item: other operations in its place, or None to drop it.
+OnRefused = Callable[[Key, Operation, Failure], "tuple[Operation, ...] | None"]
+
+
+@dataclass(slots=True)
+class Outcome(Generic[Key]):
+    """
+    What came of a set of items.
+
+    ``done`` maps an item to the versions its operations produced, ``dropped`` to why it was refused; ``unknown`` ones
+    may have happened or not: the session was proved alive since, so reading them now tells.
+    """
+
+    done: dict[Key, tuple[int | None, ...]] = field(default_factory=dict)
+    dropped: dict[Key, Failure] = field(default_factory=dict)
+    unknown: set[Key] = field(default_factory=set)
+
+
+class FencedWriter:
+    """Writes of one member on its own session."""
+
+    def __init__(self, session: Session, member_path: str) -> None:
+        self._session = session
+        self._proof = Check(member_path)
+
+    async def prove(self) -> None:
+        """
+        Wait for an answered transaction that only checks the member znode.
+
+        It goes through the quorum: what is read afterwards on this session is no older than its answer.
+
+        Raises:
+            SessionLostError: The session is over, or the member znode is gone.
+        """
+        while True:
+            answer = await self._session.transact([self._proof])
+            if isinstance(answer, Done):
+                return
+            if isinstance(answer, Refused):
+                self._member_gone()
+
+    def _member_gone(self) -> None:
+        self._session.end("the member znode is gone")
+        raise SessionLostError(f"the member znode {self._proof.path} is gone")
+
+    async def write(
+        self,
+        items: Mapping[Key, tuple[Operation, ...]],
+        on_refused: OnRefused[Key],
+        *,
+        most: int = MOST_OPERATIONS,
+    ) -> Outcome[Key]:
+        """
+        Write many items, each of them whole or not at all, with at most ``most`` operations in a transaction.
+
+        One that is refused is taken out, or replaced by what ``on_refused`` says, and the rest goes on without it.
+
+        Raises:
+            SessionLostError: The session is over, or the member znode is gone.
+        """
+        outcome: Outcome[Key] = Outcome()
+        pending = dict(items)
+        while pending:
+            batch = _first_batch(pending, most)
+            answer = await self._session.transact([self._proof, *(op for key in batch for op in pending[key])])
+            if isinstance(answer, Unknown):
+                await self.prove()
+                outcome.unknown.update(batch)
+                for key in batch:
+                    del pending[key]
+            elif isinstance(answer, Done):
+                position = 1
+                for key in batch:
+                    count = len(pending.pop(key))
+                    outcome.done[key] = answer.versions[position : position + count]
+                    position += count
+            else:
+                self._take_out(pending, batch, answer, on_refused, outcome)
+        return outcome
+
+    def _take_out(
+        self,
+        pending: dict[Key, tuple[Operation, ...]],
+        batch: Iterable[Key],
+        refused: Refused,
+        on_refused: OnRefused[Key],
+        outcome: Outcome[Key],
+    ) -> None:
+        if refused.index == 0:
+            self._member_gone()
+        position = 1
+        for key in batch:
+            operations = pending[key]
+            if refused.index < position + len(operations):
+                replacement = on_refused(key, operations[refused.index - position], refused.failure)
+                if replacement is None:
+                    del pending[key]
+                    outcome.dropped[key] = refused.failure
+                else:
+                    pending[key] = replacement
+                return
+            position += len(operations)
+
+
+def _first_batch(pending: Mapping[Key, tuple[Operation, ...]], most: int) -> list[Key]:
+    """As many of the first items as fit in one transaction beside the proof."""
+    batch: list[Key] = []
+    count = 1
+    for key, operations in islice(pending.items(), most):
+        if batch and count + len(operations) > most:
+            break
+        batch.append(key)
+        count += len(operations)
+    return batch

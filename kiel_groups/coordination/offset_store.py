@@ -1,0 +1,255 @@
+"""
+The ``zookeeper`` offset store: the v0 offset znodes that every tool of 0.8 reads, written with fences.
+
+A commit sets an offset znode at the version it was last seen with, in a transaction that checks the member znode: a
+late write of a former owner, or one that would hide an operator's reset, is refused and never lands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.session import Node, Session
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.layout import GroupLayout, topic_path
+from kiel_groups.group.subscription import StartPosition
+from kiel_groups.group.transactions import Create, Failure, Operation, Put
+from kiel_groups.group.znodes import encode_offset, parse_offset, parse_topic
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+__all__ = ["ZooKeeperOffsetStore", "StoredOffset", "LogOffsets"]
+
+log = logging.getLogger(__name__)
+
+#: A new topic's offsets are created in one transaction where they can be: whoever reads in between must not take half
+#: of them for a topic that has grown. So many take about 400 kB of the 1 MiB that a server accepts.
+MOST_CREATES = 3_000
+
+#: Asks the brokers for the first ("earliest") or next ("latest") offset of partitions of one topic.
+LogOffsets = Callable[[str, Sequence[int], str], Awaitable[Mapping[int, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """
+    What stands in an offset znode: the next offset and the znode's version.
+
+    ``offset`` is None where the znode holds no decimal number.
+    """
+
+    offset: int | None
+    version: int
+
+
+class ZooKeeperOffsetStore:
+    """Offsets of one group, on one member's session."""
+
+    def __init__(
+        self,
+        session: Session,
+        layout: GroupLayout,
+        writer: FencedWriter,
+        metrics: Metrics,
+        log_offsets: LogOffsets,
+        reset: str,
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._writer = writer
+        self._metrics = metrics
+        self._log_offsets = log_offsets
+        self._reset = reset
+
+    async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """What is stored; a partition without an offset znode is left out."""
+        nodes = await self._session.get_many([self._layout.offset(partition) for partition in partitions])
+        return {
+            partition: self._parse(partition, node)
+            for partition, node in zip(partitions, nodes, strict=True)
+            if node is not None
+        }
+
+    def _parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
+        try:
+            return StoredOffset(parse_offset(node.data, self._layout.offset(partition)), node.version)
+        except ProtocolError as error:
+            self._metrics.count("offsets_unreadable")
+            log.error("%s; it counts as no committed offset", error)
+            return StoredOffset(None, node.version)
+
+    async def start(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StartPosition]:
+        """
+        Where freshly claimed partitions start.
+
+        Missing offsets are resolved for the whole topic and stored first, so that the group starts from one moment and
+        tools that count offset znodes see them all; then one's own are rewritten as they are, which gives them a new
+        version and so fences every older writer. Partitions whose owner znode vanished meanwhile are left out.
+        """
+        by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
+        for partition in sorted(partitions):
+            by_topic[partition.topic].append(partition)
+        starts: dict[TopicPartition, StartPosition] = {}
+        for topic, listed in by_topic.items():
+            await self._complete_topic(topic, listed)
+            versions, offsets = await self._take_over(listed)
+            owners = await self._session.exists_many([self._layout.owner(partition) for partition in listed])
+            for partition, owner in zip(listed, owners, strict=True):
+                if owner is not None and owner.owner == self._session.id and partition in versions:
+                    starts[partition] = StartPosition(offsets[partition], versions[partition], owner.czxid)
+        return starts
+
+    async def _complete_topic(self, topic: str, mine: Sequence[TopicPartition]) -> None:
+        """Give every partition of the topic an offset znode, unless all of ``mine`` have a sound one."""
+        topic_node = await self._session.get(topic_path(topic))
+        nodes = await self._session.get_many([self._layout.offset(partition) for partition in mine])
+        outdated = [
+            partition
+            for partition, node in zip(mine, nodes, strict=True)
+            if node is not None and topic_node is not None and node.mzxid < topic_node.czxid
+        ]
+        if outdated:
+            await self._reset_outdated(topic, outdated)
+        unsound = [
+            partition
+            for partition, node in zip(mine, nodes, strict=True)
+            if node is not None and partition not in outdated and self._parse(partition, node).offset is None
+        ]
+        if unsound:
+            await self._overwrite(topic, unsound, self._policy(known=True))
+        if all(node is not None for node in nodes):
+            return
+        numbers = parse_topic(topic_node.data, topic_path(topic)) if topic_node is not None else ()
+        numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))
+        await self._create_missing(topic, numbers)
+
+    def _policy(self, *, known: bool) -> str:
+        """A new partition of a topic that has offsets is read from its beginning, or data would be lost."""
+        return "earliest" if known or self._reset != "latest" else "latest"
+
+    async def _reset_outdated(self, topic: str, partitions: Sequence[TopicPartition]) -> None:
+        """Offsets older than the topic belong to a deleted one of the same name."""
+        self._metrics.count("offsets_of_deleted_topic", len(partitions))
+        log.warning(
+            "group %s: the offsets of %d partitions of %s are older than the topic, which was deleted and created"
+            " again; they start at the earliest offset",
+            self._layout.group,
+            len(partitions),
+            topic,
+        )
+        await self._overwrite(topic, partitions, "earliest")
+
+    async def _overwrite(self, topic: str, partitions: Sequence[TopicPartition], policy: str) -> None:
+        offsets = await self._log_offsets(topic, [partition.partition for partition in partitions], policy)
+        items: dict[TopicPartition, tuple[Operation, ...]] = {
+            partition: (Put(self._layout.offset(partition), encode_offset(offsets[partition.partition])),)
+            for partition in partitions
+        }
+        await self._writer.write(items, lambda *_: None)
+
+    async def _create_missing(self, topic: str, numbers: Sequence[int]) -> None:
+        """Create-only and in ascending order: who comes second keeps what stands there."""
+        folder = self._layout.topic_offsets(topic)
+        await self._session.ensure([folder])
+        stored = await self._session.children(folder) or []
+        missing = [number for number in numbers if str(number) not in stored]
+        policy = self._policy(known=bool(stored))
+        offsets = await self._log_offsets(topic, missing, policy)
+        log.info("group %s: %d partitions of %s start at %s", self._layout.group, len(missing), topic, policy)
+        items: dict[int, tuple[Operation, ...]] = {
+            number: (Create(self._layout.offset(TopicPartition(topic, number)), encode_offset(offsets[number])),)
+            for number in missing
+        }
+        while items:
+            outcome = await self._writer.write(items, lambda *_: None, most=MOST_CREATES)
+            # One that may have been created is tried again: it is created, or it stands there already.
+            items = {number: items[number] for number in outcome.unknown}
+
+    async def _take_over(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Rewrite the offsets as they stand; returns the new versions, and the offsets."""
+        versions: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
+        waiting: Sequence[TopicPartition] = partitions
+        while waiting:
+            stored = await self.read(waiting)
+            items: dict[TopicPartition, tuple[Operation, ...]] = {}
+            for partition, found in stored.items():
+                if found.offset is not None:
+                    offsets[partition] = found.offset
+                    items[partition] = (
+                        Put(self._layout.offset(partition), encode_offset(found.offset), found.version),
+                    )
+            outcome = await self._writer.write(items, lambda *_: None)
+            versions |= {partition: done[0] for partition, done in outcome.done.items() if done[0] is not None}
+            # Somebody wrote in between, or the answer was lost: what stands there now is read again.
+            waiting = [*outcome.dropped, *outcome.unknown]
+        return versions, offsets
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, tuple[int, int]]
+    ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
+        """
+        Store next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
+
+        Returns:
+            What was stored, with its new version; and what stands where somebody else wrote, which is now the truth.
+
+        Raises:
+            SessionLostError: The session is over; nothing more was stored.
+        """
+        stored: dict[TopicPartition, StoredOffset] = {}
+        foreign: dict[TopicPartition, StoredOffset] = {}
+        waiting = dict(offsets)
+        while waiting:
+            wanted = waiting
+            outcome = await self._writer.write(
+                {partition: (self.write(partition, *target),) for partition, target in wanted.items()},
+                lambda partition, _, failure: self.on_refused(partition, failure, offsets[partition][0]),
+            )
+            for partition, versions in outcome.done.items():
+                # A znode that was created anew begins at version 0.
+                stored[partition] = StoredOffset(wanted[partition][0], versions[0] or 0)
+            waiting = await self._compare(wanted, [*outcome.dropped, *outcome.unknown], stored, foreign)
+        return stored, foreign
+
+    def write(self, partition: TopicPartition, offset: int, version: int) -> Operation:
+        """The operation that commits one partition."""
+        return Put(self._layout.offset(partition), encode_offset(offset), version)
+
+    def on_refused(self, partition: TopicPartition, failure: Failure, offset: int) -> tuple[Operation, ...] | None:
+        """A znode that was deleted is created again; one that somebody else wrote is left alone."""
+        if failure is Failure.NO_NODE:
+            return (Create(self._layout.offset(partition), encode_offset(offset)),)
+        return None
+
+    async def _compare(
+        self,
+        wanted: Mapping[TopicPartition, tuple[int, int]],
+        partitions: Sequence[TopicPartition],
+        stored: dict[TopicPartition, StoredOffset],
+        foreign: dict[TopicPartition, StoredOffset],
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """
+        Sort out what was refused or may have happened, by what stands there now.
+
+        Returns:
+            What did not happen and is to be tried again.
+        """
+        again: dict[TopicPartition, tuple[int, int]] = {}
+        current = await self.read(partitions) if partitions else {}
+        for partition in partitions:
+            offset, version = wanted[partition]
+            found = current.get(partition)
+            if found is None or found.version == version:
+                again[partition] = wanted[partition]
+            elif found.version == version + 1 and found.offset == offset:
+                stored[partition] = found
+            else:
+                foreign[partition] = found
+        return again

@@ -1,0 +1,386 @@
+"""
+One ZooKeeper session: opened once, closed once, never used again.
+
+kazoo runs callbacks on threads of its own and, after an expiry, goes on silently with a new session. Here everything
+arrives on the event loop, and the end of the session is the end of this object: whatever is asked of it afterwards,
+and whatever was still unanswered, raises SessionLostError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KazooState, WatchedEvent
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.gate import Gate, boot_time_s
+from kiel_groups.coordination.threads import in_thread
+from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError, SessionLostError
+from kiel_groups.group.transactions import (
+    Answer,
+    Check,
+    Create,
+    Delete,
+    Done,
+    Failure,
+    Operation,
+    Put,
+    Refused,
+    Unknown,
+)
+from kiel_groups.metrics import Metrics
+
+__all__ = ["Session", "SessionEvent", "Node"]
+
+log = logging.getLogger(__name__)
+
+_FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
+    (NoNodeError, Failure.NO_NODE),
+    (NodeExistsError, Failure.NODE_EXISTS),
+    (BadVersionError, Failure.BAD_VERSION),
+    (NotEmptyError, Failure.NOT_EMPTY),
+    (NoAuthError, Failure.NO_AUTH),
+)
+_LOST = (ConnectionLoss, OperationTimeoutError)
+_OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
+#: What kazoo reports for the operations of a refused transaction that were not themselves in the way.
+_BYSTANDERS = (RolledBackError, RuntimeInconsistency)
+
+#: Reads that are under way at once; more only fill kazoo's queue.
+MOST_READS = 500
+
+
+class SessionEvent(Enum):
+    #: The connection broke; the session may still live.
+    SUSPENDED = auto()
+    #: The connection is back, on the same session; watches are gone and must be set anew.
+    RESUMED = auto()
+    #: The session is over. Final.
+    ENDED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A znode as read: ``owner`` is the session of an ephemeral one, 0 otherwise."""
+
+    data: bytes
+    version: int
+    czxid: int
+    mzxid: int
+    owner: int
+
+
+Watcher = Callable[[], None]
+
+
+class Session:
+    """
+    A session, from the event loop's side.
+
+    Reads wait for a broken connection to come back; transactions do not, they answer Unknown. ``listener`` hears of
+    the connection's states, on the loop.
+    """
+
+    def __init__(self, config: ZooKeeperConfig, metrics: Metrics, listener: Callable[[SessionEvent], None]) -> None:
+        self.gate = Gate()
+        self.ended: str | None = None
+        self._config = config
+        self._metrics = metrics
+        self._listener = listener
+        self._id = 0
+        self._timeout_ms = 0
+        self._opened = False
+        self._unanswered: set[asyncio.Future[Any]] = set()
+        self._connected = asyncio.Event()
+        self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
+
+    @property
+    def id(self) -> int:
+        """The session's number; 0 before it is open."""
+        return self._id
+
+    @property
+    def timeout_ms(self) -> int:
+        """The session timeout that the server granted, in milliseconds."""
+        return self._timeout_ms
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set() and self.ended is None
+
+    async def open(self) -> None:
+        """
+        Connect and wait for the session.
+
+        Raises:
+            NoZooKeeperError: No server answered within ``connect_timeout_ms``.
+            ChrootMissingError: The chroot does not exist.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.client = KazooClient(
+            hosts=self._config.hosts,
+            timeout=self._config.session_timeout_ms / 1000,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+            logger=logging.getLogger("kiel_groups.kazoo"),
+        )
+        self._read_granted_timeout()
+        self.client.add_listener(self._state_changed)
+        await in_thread(self.client.start_async, "connect")
+        try:
+            await asyncio.wait_for(self._connected.wait(), self._config.connect_timeout_ms / 1000)
+        except TimeoutError:
+            self._end("no server answered")
+            await self.close()
+            raise NoZooKeeperError(
+                f"no ZooKeeper server answered at {self._config.hosts} within"
+                f" {self._config.connect_timeout_ms / 1000:g} s; is one running there?"
+            ) from None
+        if self._config.chroot and await self.get("/") is None:
+            await self.close()
+            raise ChrootMissingError(
+                f"the chroot {self._config.chroot} does not exist in ZooKeeper at {self._config.hosts};"
+                " create it first, or leave it out of zk_hosts"
+            )
+
+    def _read_granted_timeout(self) -> None:
+        """
+        Learn what the server grants before anybody is told of the connection.
+
+        kazoo keeps the timeout that was asked for; the granted one stands only in the answer to its Connect request.
+        """
+        connection = self.client._connection
+        invoke = connection._invoke
+
+        def reading(timeout: float, request: Any, xid: int | None = None) -> Any:
+            answer = invoke(timeout, request, xid)
+            if isinstance(request, Connect) and answer[0].time_out > 0:
+                self._id = answer[0].session_id
+                self._timeout_ms = answer[0].time_out
+                self.gate.grant(self._timeout_ms)
+            return answer
+
+        connection._invoke = reading
+
+    def _state_changed(self, state: str) -> None:
+        """On kazoo's thread: the gate follows at once, the loop is told."""
+        self.gate.suspended = state != KazooState.CONNECTED
+        if state == KazooState.LOST:
+            self.gate.shut("session over")
+        self._call_loop(self._on_state, state)
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._end("expired or closed by the server")
+        elif state == KazooState.SUSPENDED:
+            self._connected.clear()
+            self._listener(SessionEvent.SUSPENDED)
+        elif not self._connected.is_set():
+            self._connected.set()
+            if self._opened and not self.ended:
+                self._listener(SessionEvent.RESUMED)
+            self._opened = True
+
+    def _end(self, reason: str) -> None:
+        if self.ended is not None:
+            return
+        self.ended = reason
+        self.gate.shut(reason)
+        for future in list(self._unanswered):
+            if not future.done():
+                future.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))
+        self._listener(SessionEvent.ENDED)
+
+    def end(self, reason: str) -> None:
+        """Give the session up: the gate is shut, everything unanswered fails; ``close`` is still to be called."""
+        self._end(reason)
+
+    async def close(self) -> None:
+        """Close the session, which deletes its ephemeral znodes at once where the server can be reached."""
+        self.gate.shut("closed")
+        await in_thread(self._stop_client, "close")
+        self._end("closed")
+
+    def _stop_client(self) -> None:
+        try:
+            self.client.stop()
+            self.client.close()
+        except Exception:
+            log.warning("could not close a ZooKeeper session cleanly; it ends by its timeout", exc_info=True)
+
+    def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        """From any thread; a loop that is closed by now has nobody left to tell."""
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            log.debug("the event loop is closed; an answer of ZooKeeper is dropped")
+
+    async def _ask(self, request: Callable[[], Any]) -> Any:
+        """Start one request of kazoo's and wait for its answer on the loop."""
+        if self.ended is not None:
+            raise SessionLostError(f"the ZooKeeper session is over: {self.ended}")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._unanswered.add(future)
+        request().rawlink(partial(self._call_loop, _settle, future))
+        try:
+            return await future
+        except _OVER as error:
+            raise SessionLostError(f"the ZooKeeper session is over: {error!r}") from error
+        finally:
+            self._unanswered.discard(future)
+
+    async def _read(self, request: Callable[[], Any], path: str) -> Any:
+        """A read, again and again while the connection breaks; None when there is no such znode."""
+        while True:
+            try:
+                return await self._ask(request)
+            except NoNodeError:
+                return None
+            except NoAuthError:
+                raise CoordinationError(f"ZooKeeper refused to read {path}: not authorised (its ACL)") from None
+            except _LOST:
+                self._metrics.count("zookeeper_reads_repeated")
+
+    def _kazoo_watcher(self, watcher: Watcher | None) -> Callable[[WatchedEvent], None] | None:
+        """kazoo's side of a watcher: the same one each time, so that setting a watch twice fires it once."""
+        if watcher is None:
+            return None
+        if watcher not in self._watchers:
+            self._watchers[watcher] = lambda _event: self._call_loop(watcher)
+        return self._watchers[watcher]
+
+    def forget(self, watcher: Watcher) -> None:
+        """Drop what is kept for a watcher that will not be used again."""
+        self._watchers.pop(watcher, None)
+
+    async def get(self, path: str, watcher: Watcher | None = None) -> Node | None:
+        """
+        Data and state of a znode, None where there is none; a watcher is set on an existing one only.
+
+        A watcher is called on the loop when the znode changes and when the connection breaks: a hint to look again.
+        """
+        found = await self._read(partial(self.client.get_async, path, self._kazoo_watcher(watcher)), path)
+        return None if found is None else _node(found[0], found[1])
+
+    async def exists(self, path: str, watcher: Watcher | None = None) -> Node | None:
+        """State of a znode without its data, None where there is none; a watcher is set in both cases."""
+        stat = await self._read(partial(self.client.exists_async, path, self._kazoo_watcher(watcher)), path)
+        return None if stat is None else _node(b"", stat)
+
+    async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:
+        """Names of the children, None where there is no such znode."""
+        found = await self._read(partial(self.client.get_children_async, path, self._kazoo_watcher(watcher)), path)
+        return None if found is None else list(found)
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """``get`` of many znodes, pipelined; in the order of ``paths``."""
+        return await self._pipelined(self.get, paths)
+
+    async def exists_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """``exists`` of many znodes, pipelined; in the order of ``paths``."""
+        return await self._pipelined(self.exists, paths)
+
+    async def _pipelined(self, read: Callable[[str], Any], paths: Sequence[str]) -> list[Node | None]:
+        found: list[Node | None] = []
+        for start in range(0, len(paths), MOST_READS):
+            found += await asyncio.gather(*map(read, paths[start : start + MOST_READS]))
+        return found
+
+    async def transact(self, operations: Iterable[Operation]) -> Answer:
+        """
+        Send one transaction.
+
+        A done one proves the session to a quorum, and renews the lease from the moment it was sent.
+
+        Raises:
+            SessionLostError: The session is over.
+            CoordinationError: ZooKeeper refused it for the lack of rights.
+        """
+        listed = list(operations)
+        sent_s = boot_time_s()
+        try:
+            results = await self._ask(self._transaction(listed).commit_async)
+        except _LOST:
+            self._metrics.count("zookeeper_transactions_unknown")
+            return Unknown()
+        answer = _answer(results)
+        if isinstance(answer, Done):
+            self.gate.renew(sent_s)
+        elif isinstance(answer, Refused) and answer.failure is Failure.NO_AUTH:
+            raise CoordinationError(f"ZooKeeper refused to write {listed[answer.index].path}: not authorised (its ACL)")
+        return answer
+
+    def _transaction(self, operations: Iterable[Operation]) -> TransactionRequest:
+        transaction = self.client.transaction()
+        for operation in operations:
+            match operation:
+                case Check(path, version):
+                    transaction.check(path, version)
+                case Create(path, data, ephemeral, is_sequence):
+                    transaction.create(path, data, ephemeral=ephemeral, sequence=is_sequence)
+                case Put(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+        return transaction
+
+    async def ensure(self, folders: Sequence[str]) -> None:
+        """Create persistent znodes where they are missing; parents stand before their children."""
+        if not folders:
+            return
+        missing = [folder for folder, node in zip(folders, await self.exists_many(folders), strict=True) if not node]
+        for folder in missing:
+            answer = await self.transact([Create(folder)])
+            while isinstance(answer, Unknown):
+                answer = await self.transact([Create(folder)])
+            if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
+                raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return
+    if result.exception is not None:
+        future.set_exception(result.exception)
+    else:
+        future.set_result(result.value)
+
+
+def _node(data: bytes, stat: Any) -> Node:
+    return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+
+
+def _answer(results: Sequence[Any]) -> Answer:
+    """kazoo returns the failures of a transaction among its results, and raises none of them."""
+    for index, result in enumerate(results):
+        if isinstance(result, Exception) and not isinstance(result, _BYSTANDERS):
+            failure = next((known for kind, known in _FAILURES if isinstance(result, kind)), Failure.OTHER)
+            return Refused(index, failure)
+    if any(isinstance(result, Exception) for result in results):
+        return Refused(0, Failure.OTHER)
+    return Done(
+        versions=tuple(getattr(result, "version", None) for result in results),
+        paths=tuple(result if isinstance(result, str) else None for result in results),
+    )
