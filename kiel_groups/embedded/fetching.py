@@ -67,6 +67,7 @@ def _from_maven(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
     )
     seen: set[str] = set()
     total = len(wanted.coordinates)
+    progress(wanted.name, 0, total, "starting Maven")
     with _run(command, scratch, missing) as lines:
         for line in lines:
             if found := _DOWNLOADED.search(line) or _COPIED.search(line):
