@@ -31,6 +31,7 @@ __all__ = [
     "ProtocolError",
     "MessageTooLargeError",
     "ServerError",
+    "BufferFullError",
     "ClosedError",
 ]
 
@@ -146,6 +147,12 @@ class MessageTooLargeError(ProtocolError):
 
 class ServerError(KielGroupsError):
     """An embedded server did not start, died, or its jars could not be had."""
+
+
+class BufferFullError(KielGroupsError):
+    """The producer holds as many unsent bytes as it may."""
+
+    retriable = True
 
 
 class ClosedError(KielGroupsError):
