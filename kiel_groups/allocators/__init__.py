@@ -1,0 +1,13 @@
+"""
+Who gets which partition: plain functions of members and partitions, and the adapter that runs and checks them.
+
+An allocator is given two lists of strings, the members and the partitions as ``topic:partition``, both sorted as text
+(so ``t:10`` comes before ``t:2``; members may hold colons, topics hold none), and returns ``{member: {topic: [ids]}}``.
+Members that get nothing may be left out.
+"""
+
+from kiel_groups.allocators.adapter import AllocationOutcome, Allocator, allocator_name, run_allocator
+from kiel_groups.allocators.round_robin import round_robin
+from kiel_groups.allocators.validation import validate
+
+__all__ = ["Allocator", "AllocationOutcome", "allocator_name", "round_robin", "run_allocator", "validate"]

@@ -1,0 +1,111 @@
+"""Runs an allocator for members whose subscriptions may differ, and checks what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kiel_groups.allocators.round_robin import round_robin, round_robin_by_topic
+from kiel_groups.allocators.validation import validate
+from kiel_groups.errors import AllocatorError
+from kiel_groups.model import Allocation, Slot, TopicPartition
+
+__all__ = ["Allocator", "AllocationOutcome", "NO_SUBSCRIBER", "allocator_name", "run_allocator"]
+
+#: Members and "topic:partition" strings, both sorted as text, to ``{member: {topic: [ids]}}``.
+Allocator: TypeAlias = Callable[[list[str], list[str]], Mapping[str, Mapping[str, Collection[int]]]]
+
+#: Why a partition of a topic that nobody wants has no owner.
+NO_SUBSCRIBER = "no member subscribes"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationOutcome:
+    """
+    A valid allocation.
+
+    ``allocation`` has an entry for every member; ``unassigned`` maps every other partition to the reason why nobody
+    owns it.
+    """
+
+    allocation: Allocation
+    unassigned: Mapping[TopicPartition, str]
+
+
+def allocator_name(allocator: Allocator | None) -> str:
+    """What to call an allocator in logs and errors; None is the default one."""
+    named = round_robin if allocator is None else allocator
+    return str(getattr(named, "__name__", None) or type(named).__name__)
+
+
+def run_allocator(
+    allocator: Allocator | None, members: Mapping[Slot, Collection[str]], partitions: Collection[TopicPartition]
+) -> AllocationOutcome:
+    """
+    Hand the partitions out to the members that subscribe to their topics.
+
+    A plain function knows nothing of subscriptions. It is called once for each set of topics that the same members
+    subscribe to (once in all, where all subscribe to the same), with those members and those partitions. Round robin
+    balances over all topics at once.
+
+    Args:
+        allocator: The function; None is round robin.
+        members: The topics that each member subscribes to.
+        partitions: All partitions there are.
+
+    Raises:
+        AllocatorError: The function raised (its error is the cause), or what it returned is no valid allocation.
+    """
+    eligible = _eligible(members, {partition.topic for partition in partitions})
+    owned: dict[Slot, frozenset[TopicPartition]] = dict.fromkeys(members, frozenset())
+    name = allocator_name(allocator)
+    try:
+        for sharers, shared in _shares(eligible, partitions, together=allocator in (None, round_robin)).items():
+            result = _call(allocator, sharers, shared, eligible)
+            for member, given in validate(result, sharers, shared, eligible).items():
+                owned[member] |= given
+    except AllocatorError as error:
+        raise AllocatorError(f"allocator {name}: {error}") from error.__cause__
+    unassigned = {partition: NO_SUBSCRIBER for partition in partitions if partition.topic not in eligible}
+    return AllocationOutcome(owned, unassigned)
+
+
+def _eligible(members: Mapping[Slot, Collection[str]], topics: set[str]) -> dict[str, frozenset[Slot]]:
+    """The members subscribed to each topic that has any; topics with the same members have the very same set."""
+    subscribers: dict[str, list[Slot]] = {}
+    for member, subscription in members.items():
+        for topic in topics.intersection(subscription):
+            subscribers.setdefault(topic, []).append(member)
+    same: dict[frozenset[Slot], frozenset[Slot]] = {}
+    found = ((topic, frozenset(names)) for topic, names in subscribers.items())
+    return {topic: same.setdefault(names, names) for topic, names in found}
+
+
+def _shares(
+    eligible: Mapping[str, frozenset[Slot]], partitions: Iterable[TopicPartition], *, together: bool
+) -> dict[frozenset[Slot], list[TopicPartition]]:
+    """Partitions by the members that may have them; ``together`` in one share of all these members."""
+    everyone = frozenset().union(*set(eligible.values()))
+    shares: dict[frozenset[Slot], list[TopicPartition]] = {}
+    for partition in partitions:
+        sharers = eligible.get(partition.topic)
+        if sharers:
+            shares.setdefault(everyone if together else sharers, []).append(partition)
+    return shares
+
+
+def _call(
+    allocator: Allocator | None,
+    sharers: frozenset[Slot],
+    shared: list[TopicPartition],
+    eligible: Mapping[str, frozenset[Slot]],
+) -> object:
+    texts = sorted(map(str, shared))
+    if allocator is None or allocator is round_robin:
+        return round_robin_by_topic(eligible, texts)
+    try:
+        return allocator(sorted(sharers), texts)
+    except Exception as error:  # the user's code may raise anything
+        told = " ".join(str(error).split())
+        raise AllocatorError(f"it raised {type(error).__name__}" + (f": {told}" if told else "")) from error

@@ -1,0 +1,68 @@
+"""
+Round robin, the default allocator: partitions are dealt out one by one, so that members end up equal to within one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from heapq import heapify, heapreplace
+from itertools import cycle
+
+__all__ = ["round_robin", "round_robin_by_topic"]
+
+
+def round_robin(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+    """
+    Deal the partitions out to the members in turn, both in the order of their text.
+
+    Args:
+        members: Their names; the order they come in does not matter.
+        partitions: ``topic:partition`` each.
+
+    Returns:
+        Partition ids by topic by member, with an entry for every member. Any two members differ by one at most.
+    """
+    names = sorted(members)
+    owned: dict[str, dict[str, list[int]]] = {member: {} for member in names}
+    for partition, member in zip(sorted(partitions), cycle(names), strict=False):
+        topic, _, digits = partition.rpartition(":")
+        owned[member].setdefault(topic, []).append(int(digits))
+    return owned
+
+
+def round_robin_by_topic(
+    eligible: Mapping[str, Collection[str]], partitions: Iterable[str]
+) -> dict[str, dict[str, list[int]]]:
+    """
+    Deal the partitions out where members subscribe to different topics.
+
+    Each partition goes to the member, among those that may have it, that has fewest so far. Topics with few such
+    members are dealt out first, while all others can still make up for it. Where all subscribe to the same topics the
+    result is that of :func:`round_robin`.
+
+    Args:
+        eligible: The members that may have a topic's partitions, 1 or more, for every topic in ``partitions``.
+        partitions: ``topic:partition`` each.
+
+    Returns:
+        Partition ids by topic by member, with an entry for every member.
+    """
+    topics: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        topic, _, digits = partition.rpartition(":")
+        topics.setdefault(topic, []).append(int(digits))
+    shared: dict[tuple[str, ...], list[str]] = {}
+    for topic in topics:
+        shared.setdefault(tuple(sorted(eligible[topic])), []).append(topic)
+    owned: dict[str, dict[str, list[int]]] = {member: {} for members in shared for member in members}
+    counts = dict.fromkeys(owned, 0)
+    for members in sorted(shared, key=lambda members: (len(members), members)):
+        queue = [(counts[member], member) for member in members]
+        heapify(queue)
+        for topic in shared[members]:
+            for number in topics[topic]:
+                count, member = queue[0]
+                heapreplace(queue, (count + 1, member))
+                owned[member].setdefault(topic, []).append(number)
+        counts.update((member, count) for count, member in queue)
+    return owned
