@@ -1,0 +1,95 @@
+"""What holds for any members, subscriptions and partitions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kiel_groups.allocators import Allocator, round_robin, run_allocator
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.property
+
+names = st.text("ab:-_.19", min_size=1, max_size=6)
+topics = st.sampled_from(["t", "t-1", "t.1", "u", "t1", "T"])
+member_lists = st.lists(names, unique=True, max_size=9)
+partition_sets = st.sets(st.builds(TopicPartition, topics, st.integers(0, 40)), max_size=60)
+subscriptions = st.dictionaries(names, st.sets(topics, max_size=4), max_size=9)
+
+
+def plain(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
+    """A function of which the adapter knows nothing."""
+    return round_robin(members, partitions)
+
+
+either = st.sampled_from([None, plain])
+
+
+@given(member_lists, partition_sets, st.randoms(use_true_random=False))
+def test_round_robin_is_complete_balanced_and_blind_to_order(
+    members: list[str], partitions: set[TopicPartition], shuffle: random.Random
+) -> None:
+    """Each partition once, members equal to within one, the same result for every order of the same input."""
+    texts = sorted(map(str, partitions))
+    owned = round_robin(sorted(members), texts)
+    handed_out = [f"{topic}:{n}" for its in owned.values() for topic, numbers in its.items() for n in numbers]
+    assert sorted(handed_out) == (texts if members else [])
+    counts = [sum(map(len, its.values())) for its in owned.values()]
+    assert max(counts, default=0) - min(counts, default=0) <= 1
+    shuffle.shuffle(members)
+    shuffle.shuffle(texts)
+    assert round_robin(members, texts) == owned
+
+
+@given(either, subscriptions, partition_sets, st.randoms(use_true_random=False))
+def test_allocation_is_exactly_once_among_subscribers(
+    allocator: Allocator | None,
+    members: dict[str, set[str]],
+    partitions: set[TopicPartition],
+    shuffle: random.Random,
+) -> None:
+    """Every partition has one owner that subscribes to its topic, or is unassigned because nobody does."""
+    outcome = run_allocator(allocator, members, partitions)
+    assert outcome.allocation.keys() == members.keys()
+    owned = [partition for given in outcome.allocation.values() for partition in given]
+    assert len(owned) == len(set(owned))
+    assert set(owned) | outcome.unassigned.keys() == partitions
+    assert not set(owned) & outcome.unassigned.keys()
+    assert all(p.topic in members[member] for member, given in outcome.allocation.items() for p in given)
+    wanted = set[str]().union(*members.values())
+    assert all(partition.topic not in wanted for partition in outcome.unassigned)
+    again = list(members.items())
+    shuffle.shuffle(again)
+    assert run_allocator(allocator, dict(again), shuffled(partitions, shuffle)) == outcome
+
+
+def shuffled(partitions: Collection[TopicPartition], shuffle: random.Random) -> list[TopicPartition]:
+    return shuffle.sample(sorted(partitions), len(partitions))
+
+
+@given(either, member_lists, st.sets(topics), partition_sets)
+def test_equal_subscriptions_are_balanced(
+    allocator: Allocator | None, members: list[str], subscription: set[str], partitions: set[TopicPartition]
+) -> None:
+    """The default and the plain function agree, and members differ by one at most."""
+    outcome = run_allocator(allocator, dict.fromkeys(members, subscription), partitions)
+    counts = [len(given) for given in outcome.allocation.values()]
+    assert max(counts, default=0) - min(counts, default=0) <= 1
+    assert outcome == run_allocator(None, dict.fromkeys(members, subscription), partitions)
+
+
+@given(subscriptions, partition_sets)
+def test_default_keeps_members_of_one_subscription_equal(
+    members: dict[str, set[str]], partitions: set[TopicPartition]
+) -> None:
+    """Members that may have the same partitions differ by one at most, whatever the others subscribe to."""
+    existing = {partition.topic for partition in partitions}
+    outcome = run_allocator(None, members, partitions)
+    for one, one_topics in members.items():
+        for other, other_topics in members.items():
+            if one_topics & existing == other_topics & existing:
+                assert abs(len(outcome.allocation[one]) - len(outcome.allocation[other])) <= 1
