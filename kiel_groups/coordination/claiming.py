@@ -41,6 +41,8 @@ class Claimant:
         store: ZooKeeperOffsetStore,
         subscription: SubscriptionState,
         metrics: Metrics,
+        *,
+        commits: bool,
     ) -> None:
         self._session = session
         self._layout = layout
@@ -49,6 +51,7 @@ class Claimant:
         self._subscription = subscription
         self._metrics = metrics
         self._owner = encode_owner(member_id)
+        self._commits = commits
 
     async def claim(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """
@@ -115,7 +118,8 @@ class Claimant:
         """
         Commit what is finished and delete the owner znodes, both at once for each partition.
 
-        A partition whose offset somebody else wrote is released without a commit: theirs stands.
+        Where the application commits by itself nothing is committed here. A partition whose offset somebody else wrote
+        is released without a commit: theirs stands.
         """
         waiting = {partition: self._release(partition) for partition in sorted(partitions)}
         released: set[TopicPartition] = set()
@@ -134,7 +138,7 @@ class Claimant:
     def _release(self, partition: TopicPartition) -> tuple[Operation, ...]:
         deletion = Delete(self._layout.owner(partition))
         state = self._subscription.state(partition)
-        if state is None or not state.uncommitted:
+        if state is None or not state.uncommitted or not self._commits:
             return (deletion,)
         return (self._store.write(partition, state.finished, state.version), deletion)
 

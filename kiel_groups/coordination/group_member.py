@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.holding import PartitionHandler
 from kiel_groups.coordination.membership import Membership
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, SessionLostError
@@ -118,13 +118,28 @@ class GroupMember:
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         return await membership.holding.commit(offsets)
 
-    async def close(self) -> None:
-        """Hand everything back and leave the group."""
+    async def brokers(self) -> list[HostPort]:
+        """Where brokers are registered in ZooKeeper at this moment; none where there is no session."""
+        membership = self._membership
+        return [] if membership is None or membership.over.done() else await membership.brokers()
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """
+        Hand everything back and leave the group.
+
+        Args:
+            timeout_s: How long to wait for the application to finish what it processes; then its partitions are given
+                up without a commit. None: as long as it takes.
+        """
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait({self._supervisor})
         if self._membership is not None:
-            await self._membership.leave()
+            try:
+                await asyncio.wait_for(self._membership.leave(), timeout_s)
+            except TimeoutError:
+                log.warning("group %s: left before the application had finished", self._config.group)
+                await self._membership.close()
         if self._closing:
             await asyncio.wait(self._closing)
 

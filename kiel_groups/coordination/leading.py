@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
-from kiel_groups.allocators import Allocator, round_robin, run_allocator
+from kiel_groups.allocators import Allocator, allocator_name, round_robin, run_allocator
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.session import Node, Session
 from kiel_groups.coordination.tasks import TaskSet
@@ -237,7 +237,7 @@ class Leading:
         self, allocator: Allocator, subscriptions: Mapping[MemberId, tuple[str, ...]], inputs: Inputs
     ) -> Target:
         """Run an allocator on a thread: it is the user's code and may take its time."""
-        name = getattr(allocator, "__name__", type(allocator).__name__)
+        name = allocator_name(allocator)
         run = partial(run_allocator, allocator, subscriptions, inputs.partitions)
         started_s = _now_s()
         try:

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.admission import check_admission
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.election import Election
@@ -25,12 +25,12 @@ from kiel_groups.coordination.leading import Leading
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.errors import CoordinationError, SessionLostError
+from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group import election
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.transactions import Create, Delete, Done, Operation, Unknown
-from kiel_groups.group.znodes import MemberInfo, encode_consumer_id, make_member_id
+from kiel_groups.group.znodes import MemberInfo, encode_consumer_id, make_member_id, parse_broker
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Membership"]
@@ -90,6 +90,7 @@ class Membership:
         self._heartbeat.start(self.session.timeout_ms)
         self._election.feed(election.Run())
         self.holding.start()
+        await self._tell_missing_topics()
 
     def _equip(self) -> None:
         """Everything that is named after the session, which is known now."""
@@ -101,7 +102,9 @@ class Membership:
         store = ZooKeeperOffsetStore(
             session, layout, writer, metrics, self._handler.log_offsets, config.auto_offset_reset
         )
-        claimant = Claimant(session, layout, self.member_id, writer, store, self._subscription, metrics)
+        claimant = Claimant(
+            session, layout, self.member_id, writer, store, self._subscription, metrics, commits=config.autocommit
+        )
         self.holding = Holding(
             session,
             layout,
@@ -174,9 +177,37 @@ class Membership:
                 answer = await self.session.transact([*removal, *self._registration()])
                 if isinstance(answer, Done):
                     self._registered = wanted
+                    await self._tell_missing_topics()
                 elif not isinstance(answer, Unknown):
                     self.session.end("the member znode is gone")
                     raise SessionLostError(f"the member znode {self._path} is gone")
+
+    async def _tell_missing_topics(self) -> None:
+        """A subscription may name a topic before it exists; a wrong name should not go unnoticed for that."""
+        topics = sorted(self._registered)
+        nodes = await self.session.exists_many([topic_path(topic) for topic in topics])
+        missing = [topic for topic, node in zip(topics, nodes, strict=True) if node is None]
+        if missing:
+            self._metrics.count("subscribed_topics_missing", len(missing))
+            log.warning(
+                "group %s: no such topic yet: %s; it is consumed as soon as it exists",
+                self._config.group,
+                ", ".join(missing),
+            )
+
+    async def brokers(self) -> list[HostPort]:
+        """Where brokers are registered at this moment."""
+        names = await self.session.children(BROKER_IDS) or []
+        paths = [f"{BROKER_IDS}/{name}" for name in sorted(names)]
+        nodes = await self.session.get_many(paths)
+        found = []
+        for path, node in zip(paths, nodes, strict=True):
+            try:
+                if node is not None:
+                    found.append(HostPort(*parse_broker(node.data, path)))
+            except ProtocolError as error:
+                log.warning("%s; that broker is passed over", error)
+        return found
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.ENDED:

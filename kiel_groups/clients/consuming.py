@@ -1,0 +1,196 @@
+"""A grouped consumer at work: its member, fetcher and committer on one event loop, from connecting to closing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kiel_groups.allocators import Allocator, round_robin
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.fetcher import Fetcher
+from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.handing_out import HandingOut
+from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.coordination.group_member import GroupMember
+from kiel_groups.errors import KielGroupsError, OffsetOutOfRangeError, SessionLostError
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.listeners import RebalanceListener
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+
+__all__ = ["Consuming", "ConsumerSettings"]
+
+log = logging.getLogger(__name__)
+
+_TIMES = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """Everything that a grouped consumer was constructed with."""
+
+    brokers: BrokerConfig
+    fetching: FetchConfig
+    group: GroupConfig
+    zookeeper: ZooKeeperConfig
+    deserializer: Callable[[bytes], Any] | None = None
+    allocator: Allocator = round_robin
+    listener: RebalanceListener | None = None
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+class Consuming:
+    """
+    The parts of one connected consumer; made on its event loop.
+
+    It is the PartitionHandler of its member: what the group decides goes to the fetcher and to what is handed out.
+    """
+
+    def __init__(self, settings: ConsumerSettings, subscription: SubscriptionState) -> None:
+        self._settings = settings
+        self._subscription = subscription
+        self._over: asyncio.Future[KielGroupsError | None] = asyncio.get_running_loop().create_future()
+        self._committing: asyncio.Task[None] | None = None
+        self._cluster = Cluster(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
+        self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
+        self.member = GroupMember(
+            settings.group,
+            settings.zookeeper,
+            self,
+            subscription,
+            settings.allocator,
+            settings.metrics,
+            self._failed,
+        )
+        self.handing_out = HandingOut(
+            self.fetcher,
+            subscription,
+            ListenerCalls(settings.listener, settings.metrics),
+            lambda: self.member.gate_is_open,
+            settings.deserializer,
+            settings.metrics,
+        )
+
+    async def start(self) -> None:
+        """Reach the brokers, join the group; leaves nothing behind where one of them fails."""
+        try:
+            await self._cluster.refresh(self._subscription.subscription, "connect")
+            await self.member.start()
+        except BaseException:
+            await self.member.close()
+            self.fetcher.close()
+            self._cluster.close()
+            raise
+        if self._settings.group.autocommit:
+            self._committing = spawn(self._commit_regularly(), "auto-commit")
+
+    async def close(self, timeout_s: float | None) -> None:
+        """Let the application finish, hand everything back, leave."""
+        if self._committing is not None:
+            self._committing.cancel()
+        self.end(None)
+        await self.member.close(timeout_s)
+        self.fetcher.close()
+        self._cluster.close()
+
+    def end(self, error: KielGroupsError | None) -> None:
+        """No more records: loops end, or raise this error."""
+        if not self._over.done():
+            self._over.set_result(error)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there may be more records."""
+        return not self._over.done()
+
+    def _failed(self, error: KielGroupsError) -> None:
+        self.end(error)
+
+    async def next_record(self) -> Record | None:
+        """
+        The next record, however long it takes; None at the end.
+
+        Raises:
+            KielGroupsError: What stopped the member for good, or what its fetcher cannot get past.
+        """
+        while not self._over.done():
+            record = self.handing_out.take()
+            if record is not None:
+                return record
+            waiting = asyncio.ensure_future(self.handing_out.wait())
+            either: set[asyncio.Future[Any]] = {waiting, self._over}
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+        self.handing_out.finish()
+        error = self._over.result()
+        if error is not None:
+            raise error
+        return None
+
+    # ------------------------------------------------------------------ offsets
+
+    async def _commit_regularly(self) -> None:
+        interval_s = self._settings.group.auto_commit_interval_ms / 1000
+        while True:
+            await asyncio.sleep(interval_s)
+            offsets = self._subscription.all_consumed_offsets()
+            try:
+                if offsets:
+                    await self.member.commit(offsets)
+            except SessionLostError as error:
+                log.warning("nothing was committed: %s", error)
+                self._settings.metrics.count("commits_failed")
+            except Exception:
+                log.exception("an automatic commit failed; again in %.1f s", interval_s)
+                self._settings.metrics.count("commits_failed")
+
+    async def _reset(self, partition: TopicPartition, position: int) -> int:
+        """Where to go on when the log does not have a position: retention overtook it, or the log was cut."""
+        policy = self._settings.fetching.auto_offset_reset
+        if policy == "none":
+            raise OffsetOutOfRangeError(
+                f"{partition}: offset {position} is not in the log, and auto_offset_reset is 'none'; set the group's"
+                " offset to one that exists, or choose 'earliest' or 'latest'"
+            )
+        offsets = await self._cluster.list_offsets([partition], _TIMES[policy])
+        if self._subscription.is_assigned(partition):
+            self._subscription.seek(partition, offsets[partition])
+        return offsets[partition]
+
+    async def _registered_brokers(self) -> list[HostPort]:
+        return await self.member.brokers()
+
+    # ------------------------------------------------------------------ as the member's PartitionHandler
+
+    async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
+        """First ("earliest") or next ("latest") offsets of partitions, from their leaders."""
+        asked = [TopicPartition(topic, partition) for partition in partitions]
+        found = await self._cluster.list_offsets(asked, _TIMES.get(policy, EARLIEST))
+        return {partition.partition: offset for partition, offset in found.items()}
+
+    async def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand these out from now on."""
+        await self.handing_out.assigned(partitions)
+
+    def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Hand out no more of these; returns those with a record in hand."""
+        return self.handing_out.stop(partitions)
+
+    async def drained(self, partitions: Collection[TopicPartition]) -> None:
+        """Ends when the application has finished what it has of these."""
+        await self.handing_out.drained(partitions)
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Drop everything of these at once."""
+        self.handing_out.lost(partitions)
+
+    def moved(self, partition: TopicPartition, offset: int) -> None:
+        """Hand out from another offset."""
+        self.handing_out.moved(partition, offset)

@@ -1,0 +1,318 @@
+"""A consumer that shares its topics with the other members of its group."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from kiel_groups.allocators import Allocator, round_robin
+from kiel_groups.clients.consuming import ConsumerSettings, Consuming
+from kiel_groups.clients.futures import spawn, started
+from kiel_groups.config import (
+    KAFKA_PORT,
+    BrokerConfig,
+    DebounceConfig,
+    FetchConfig,
+    GroupConfig,
+    ResetPolicy,
+    ZooKeeperConfig,
+    parse_hosts,
+)
+from kiel_groups.errors import ClosedError, ConfigError
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.listeners import RebalanceListener
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Record, TopicPartition
+
+__all__ = ["GroupedConsumer"]
+
+
+class GroupedConsumer:
+    """
+    A member of a consumer group on Kafka 0.8, at least once.
+
+    ``async for record in consumer`` hands out records of the partitions that the group's leader allocates to this
+    member. A record is finished when the next one is asked for; what is finished is committed every
+    ``auto_commit_interval_ms``, at a hand-over and at the close. Every method returns a future that is already
+    started; constructing needs no event loop.
+
+    Args:
+        brokers: ``host`` or ``host:port`` (9092) of some brokers; the others are found.
+        group: The group's name: letters, digits, ``.``, ``_`` and ``-``.
+        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181), with a chroot after the last where there is one.
+        deserializer: Makes a value of a message's bytes; without one, records hold bytes. A message that it raises on
+            is logged, counted and passed over.
+        partition_allocator: ``fn(members, partitions)`` for when this member leads; round robin without one.
+        autocommit: Whether finished records are committed without being told.
+        max_wait_time: How long a broker may wait for ``min_bytes``, in milliseconds.
+        min_bytes: How many bytes a broker waits for.
+        max_bytes: How many bytes one answer may hold.
+        max_message_bytes: How large a single message may be, however small its share of ``max_bytes``.
+        session_timeout_ms: After how long without a sign of life ZooKeeper ends this member; the server may grant
+            another one.
+        auto_offset_reset: Where a group without offsets starts, and where one goes on whose offset is not in the log:
+            ``earliest``, ``latest`` or ``none``. All members of a group must agree.
+        auto_commit_interval_ms: How often finished records are committed.
+        debounce_quiet_ms: A leader plans when nothing has changed for so long …
+        debounce_bound_ms: … or at the latest so long after the first change.
+        debounce_initial_delay_ms: How long a new leader waits for its group to gather.
+        drain_alarm_ms: After how long a hand-over that waits for the application is reported.
+        connect_timeout_ms: How long to wait for ZooKeeper.
+        request_timeout_ms: How long to wait for a broker's answer.
+        listener: Told of partitions that come, go or are lost.
+        metrics: Where to count; a registry of its own without one.
+        client_id: The name brokers see in their logs.
+
+    Raises:
+        ConfigError: A setting that cannot work.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Sequence[str],
+        group: str,
+        zk_hosts: str | Sequence[str],
+        deserializer: Callable[[bytes], Any] | None = None,
+        partition_allocator: Allocator | None = None,
+        autocommit: bool = True,
+        max_wait_time: int = 1_000,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        *,
+        max_message_bytes: int = 64 << 20,
+        session_timeout_ms: int = 10_000,
+        auto_offset_reset: ResetPolicy = "earliest",
+        auto_commit_interval_ms: int = 5_000,
+        debounce_quiet_ms: int = 100,
+        debounce_bound_ms: int = 1_000,
+        debounce_initial_delay_ms: int = 300,
+        drain_alarm_ms: int = 30_000,
+        connect_timeout_ms: int = 15_000,
+        request_timeout_ms: int = 30_000,
+        listener: RebalanceListener | None = None,
+        metrics: Metrics | None = None,
+        client_id: str = "kiel-groups",
+    ) -> None:
+        for name, function in (("deserializer", deserializer), ("partition_allocator", partition_allocator)):
+            if function is not None and not callable(function):
+                raise ConfigError(f"{name}: {function!r} given; expected a function")
+        self.metrics = metrics or Metrics()
+        self._settings = ConsumerSettings(
+            brokers=BrokerConfig(
+                hosts=parse_hosts(brokers, KAFKA_PORT, "brokers"),
+                client_id=client_id,
+                request_timeout_ms=request_timeout_ms,
+            ),
+            fetching=FetchConfig(
+                max_wait_ms=max_wait_time,
+                min_bytes=min_bytes,
+                max_bytes=max_bytes,
+                max_message_bytes=max_message_bytes,
+                auto_offset_reset=auto_offset_reset,
+            ),
+            group=GroupConfig(
+                group=group,
+                auto_offset_reset=auto_offset_reset,
+                debounce=DebounceConfig(
+                    quiet_ms=debounce_quiet_ms,
+                    bound_ms=debounce_bound_ms,
+                    initial_delay_ms=debounce_initial_delay_ms,
+                ),
+                auto_commit_interval_ms=auto_commit_interval_ms,
+                autocommit=autocommit,
+                drain_alarm_ms=drain_alarm_ms,
+            ),
+            zookeeper=ZooKeeperConfig.parse(
+                zk_hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=connect_timeout_ms
+            ),
+            deserializer=deserializer,
+            allocator=partition_allocator or round_robin,
+            listener=listener,
+            metrics=self.metrics,
+        )
+        self._subscription = SubscriptionState()
+        self._consuming: Consuming | None = None
+        self._records: weakref.ref[_Records] | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ life
+
+    def connect(self) -> asyncio.Future[None]:
+        """
+        Reach the brokers and join the group; once, however often it is called.
+
+        Raises:
+            NoBrokersError: None of the brokers answered.
+            NoZooKeeperError: No ZooKeeper server answered in time.
+            ChrootMissingError: The chroot does not exist.
+            GroupConfigError: The group lives by other settings.
+            ForeignMemberError: Members that are not ours are alive in the group.
+            ClosedError: The consumer was closed.
+        """
+        if self._connecting is None or (self._connecting.done() and self._consuming is None):
+            self._connecting = spawn(self._connect(), "GroupedConsumer.connect")
+        return self._connecting
+
+    async def _connect(self) -> None:
+        if self._closing is not None:
+            raise ClosedError("the consumer was closed")
+        consuming = Consuming(self._settings, self._subscription)
+        await consuming.start()
+        self._consuming = consuming
+
+    def close(self, timeout_s: float | None = None) -> asyncio.Future[None]:
+        """
+        Hand everything back, with what is finished committed, and leave the group.
+
+        The record in hand counts as finished, unless an exception is on its way. A loop in another task is given the
+        time to finish its record, then it ends.
+
+        Args:
+            timeout_s: How long to wait for that; then the group is left without a commit of that record's partition.
+        """
+        records = self._records() if self._records is not None else None
+        if records is None or records.task is asyncio.current_task():
+            # Nobody will ask for another record: this is how the one in hand ends.
+            self._put_down(finished=sys.exc_info()[0] is None)
+        if self._closing is None:
+            self._closing = spawn(self._close(timeout_s), "GroupedConsumer.close")
+        return self._closing
+
+    async def _close(self, timeout_s: float | None) -> None:
+        if self._connecting is not None and not self._connecting.done():
+            self._connecting.cancel()
+            await asyncio.wait({self._connecting})
+        if self._consuming is not None:
+            await self._consuming.close(timeout_s)
+
+    async def __aenter__(self) -> GroupedConsumer:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._put_down(finished=kind is None)
+        await self.close()
+
+    def _put_down(self, *, finished: bool) -> None:
+        if self._consuming is None:
+            return
+        if finished:
+            self._consuming.handing_out.finish()
+        else:
+            self._consuming.handing_out.put_down()
+
+    # ------------------------------------------------------------------ consuming
+
+    @started
+    async def subscribe(self, topics: str | Iterable[str]) -> None:
+        """
+        Replace the subscription; partitions of topics that stay in it keep flowing.
+
+        A topic that does not exist is logged, and consumed as soon as it does.
+
+        Raises:
+            ConfigError: A name that no topic of Kafka 0.8 can have.
+        """
+        changed = self._subscription.subscribe(topics)
+        if changed and self._consuming is not None:
+            await self._consuming.member.resubscribe()
+
+    @property
+    def subscription(self) -> frozenset[str]:
+        """The topics asked for."""
+        return self._subscription.subscription
+
+    @property
+    def allocation(self) -> dict[str, list[int]]:
+        """The partitions that this member holds at this moment, ascending, per topic."""
+        return self._subscription.allocation()
+
+    @property
+    def member_id(self) -> str | None:
+        """This member's id in the group; another one after a lost session, None before the first."""
+        return self._consuming.member.member_id if self._consuming else None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads the group."""
+        return self._consuming is not None and self._consuming.member.leads
+
+    @property
+    def settled(self) -> bool:
+        """Whether this member holds just what the group's leader wants it to hold."""
+        return self._consuming is not None and self._consuming.member.settled
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many messages of each held partition are not handed out, as brokers last said; unknown ones left out."""
+        if self._consuming is None:
+            return {}
+        lags = {tp: self._consuming.fetcher.lag(tp) for tp in self._subscription.assigned_partitions()}
+        return {partition: lag for partition, lag in lags.items() if lag is not None}
+
+    def __aiter__(self) -> _Records:
+        """
+        Records, for as long as the consumer is open; one loop at a time.
+
+        Raises:
+            ClosedError: The consumer was not connected, or was closed.
+        """
+        if self._consuming is None:
+            raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
+        records = _Records(self._consuming)
+        self._records = weakref.ref(records)
+        return records
+
+    @started
+    async def commit(self) -> frozenset[TopicPartition]:
+        """
+        Commit what is finished, and the record in hand.
+
+        Returns:
+            The partitions whose offsets were stored.
+
+        Raises:
+            SessionLostError: The session is over; what was not stored is delivered again.
+            ClosedError: The consumer is not connected.
+        """
+        if self._consuming is None:
+            raise ClosedError("the consumer is not connected")
+        self._consuming.handing_out.count_hand()
+        return await self._consuming.member.commit(self._subscription.all_consumed_offsets())
+
+
+class _Records:
+    """
+    One loop over the records of a consumer.
+
+    A loop that is left drops this object: the record in hand is then processed by nobody, and does not hold up a
+    hand-over any more. Whether it was finished only the close can tell, by the exception that is on its way or not.
+    """
+
+    __slots__ = ("__weakref__", "_consuming", "_loop", "_take", "task")
+
+    def __init__(self, consuming: Consuming) -> None:
+        self._consuming = consuming
+        self._take = consuming.handing_out.take
+        self._loop = consuming.handing_out.enter()
+        self.task = asyncio.current_task()
+
+    def __aiter__(self) -> _Records:
+        return self
+
+    async def __anext__(self) -> Record:
+        record = self._take() if self._consuming.is_open else None
+        if record is None:
+            record = await self._consuming.next_record()
+            if record is None:
+                raise StopAsyncIteration
+        return record
+
+    def __del__(self) -> None:
+        self._consuming.handing_out.leave(self._loop)
