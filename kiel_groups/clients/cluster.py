@@ -56,8 +56,9 @@ _MOST_REASONS = 5
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """One topic as last seen; partitions without a leader map to None."""
+    """One topic as last seen; ``partitions`` ascend, those without a leader map to None."""
 
+    partitions: tuple[int, ...]
     leaders: dict[int, int | None]
     seen_s: float
 
@@ -131,9 +132,25 @@ class Cluster:
             NoBrokersError: Nobody could be asked.
         """
         known = self._topics.get(topic)
-        if known is None or (time.monotonic() - known.seen_s) * 1000 > self.config.metadata_max_age_ms:
+        if known is None or not known.partitions or self._is_old(known):
             await self.learn([topic])
-        return tuple(sorted(self._topics[topic].leaders))
+        return self._topics[topic].partitions
+
+    def known_partitions(self, topic: str) -> tuple[int, ...] | None:
+        """
+        The topic's partition numbers as last heard, ascending, without waiting; None if it was never heard of.
+
+        A view older than ``metadata_max_age_ms`` is returned all the same, and renewed in the background.
+        """
+        known = self._topics.get(topic)
+        if known is None or not known.partitions:
+            return None
+        if self._is_old(known) and self._running is None and time.monotonic() >= self._not_before_s:
+            spawn(self.refresh([topic], "age"), "metadata refresh (age)")
+        return known.partitions
+
+    def _is_old(self, topic: _Topic) -> bool:
+        return (time.monotonic() - topic.seen_s) * 1000 > self.config.metadata_max_age_ms
 
     # ------------------------------------------------------------------ learning
 
@@ -266,7 +283,7 @@ class Cluster:
         for topic in answer.topics:
             leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
             if leaders or topic.error.number == LEADER_NOT_AVAILABLE.number:
-                self._topics[topic.topic] = _Topic(leaders, now_s)
+                self._topics[topic.topic] = _Topic(tuple(sorted(leaders)), leaders, now_s)
             else:
                 self._topics.pop(topic.topic, None)
         unknown = asked - self._topics.keys()

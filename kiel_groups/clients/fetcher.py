@@ -174,10 +174,11 @@ class Fetcher:
         await self._has_batch.wait()
 
     def close(self) -> None:
-        """Drop every partition and stop all work."""
+        """Drop every partition and stop all work; who waits for a batch is woken, and finds none."""
         self.unassign(list(self._partitions))
         for task in self._tasks:
             task.cancel()
+        self._has_batch.set()
 
     # ------------------------------------------------------------------ sending
 

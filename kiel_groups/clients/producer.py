@@ -1,0 +1,265 @@
+"""The producer: a future for every record, batches underneath."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random as random_module
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self, Unpack
+
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.futures import spawn, started
+from kiel_groups.clients.partitioners import Partitioner, hash_or_random, key_bytes
+from kiel_groups.clients.producer_queue import RecordMetadata, message_bytes
+from kiel_groups.clients.sender import Sender, reject
+from kiel_groups.clients.settings import BrokerSettings, broker_config
+from kiel_groups.config import ProducerConfig, check_name
+from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.compression import codec_named
+
+__all__ = ["Producer", "RecordMetadata"]
+
+log = logging.getLogger(__name__)
+
+
+class _Unplaced(NamedTuple):
+    """A record on its way to its partition."""
+
+    key: Any
+    message: tuple[bytes | None, bytes | None]
+    partition: int | None
+    size_bytes: int
+    future: asyncio.Future[RecordMetadata]
+
+
+class Producer:
+    """
+    Sends records to topics; constructed before or while an event loop runs, used on one loop.
+
+    Delivery is at least once: a record whose outcome is unknown (a broken connection, a broker that timed out) is sent
+    again, ``retries`` times. Records of one partition are stored in the order in which they were produced, except
+    around those that fail for good.
+
+    Args:
+        brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
+        serializer: Makes bytes, str or None of a value; without one, values must be that already. A str goes out as
+            UTF-8, None is a null value.
+        key_maker: Makes a record's key of its value where ``produce`` gets none.
+        partitioner: ``partitioner(key, partitions)`` returns one of the partition numbers; the key comes as it was
+            made. Without one, CRC-32 of the key's bytes, or a random partition where the key is None.
+        batch_size: With so many records for a partition, they go out at once; more may go along while the broker is
+            busy.
+        linger_ms: How long the first record of a smaller batch waits for more.
+        required_acks: -1 (all in-sync replicas have it), 1 (the leader has it), 0 (sent, and nobody says more).
+        ack_timeout: How long a broker may wait for its replicas, in milliseconds.
+        compression: None or ``"gzip"``.
+        retries: How often a batch is sent again after an error that may heal.
+        max_buffered_bytes: What may wait for its outcome; see ``drain``.
+        metrics: Where to count; a registry of its own if left out.
+        random: For the default partitioner.
+        broker_settings: ``client_id``, ``request_timeout_ms`` and the others of ``BrokerConfig``.
+
+    Raises:
+        ConfigError: A setting that cannot work, or an unknown compression.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Iterable[str],
+        serializer: Callable[[Any], bytes | str | None] | None = None,
+        key_maker: Callable[[Any], Any] | None = None,
+        partitioner: Partitioner | None = None,
+        batch_size: int = 1_000,
+        required_acks: int = -1,
+        ack_timeout: int = 500,
+        compression: str | None = None,
+        *,
+        linger_ms: int = 5,
+        retries: int = 10,
+        max_buffered_bytes: int = 64 << 20,
+        metrics: Metrics | None = None,
+        random: random_module.Random | None = None,
+        **broker_settings: Unpack[BrokerSettings],
+    ) -> None:
+        if compression is not None:
+            codec_named(compression)
+        if max_buffered_bytes < 1:
+            raise ConfigError(f"max_buffered_bytes: {max_buffered_bytes!r} given; expected a number of at least 1")
+        self.metrics = metrics or Metrics()
+        config = ProducerConfig(
+            required_acks=required_acks,
+            ack_timeout_ms=ack_timeout,
+            batch_size=batch_size,
+            linger_ms=linger_ms,
+            compression=compression,
+            retries=retries,
+        )
+        self._retries = retries
+        self._serializer = serializer
+        self._key_maker = key_maker
+        self._partitioner = partitioner or hash_or_random(random or random_module.Random())
+        self._max_buffered_bytes = max_buffered_bytes
+        self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
+        self._sender = Sender(self._cluster, config, self.metrics)
+        #: Records of topics whose partitions are being asked for, and the asking.
+        self._unplaced: dict[str, list[_Unplaced]] = {}
+        self._unplaced_bytes = 0
+        self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @started
+    async def connect(self) -> None:
+        """
+        Find the cluster now; otherwise the first record does.
+
+        Raises:
+            NoBrokersError: None of the brokers answers; names them, and why.
+        """
+        await self._cluster.refresh([], "connect")
+
+    def produce(
+        self, topic: str, value: Any, key: Any = None, partition: int | None = None
+    ) -> asyncio.Future[RecordMetadata]:
+        """
+        Send one record; it is on its way whether or not the future is awaited.
+
+        Args:
+            topic: Where to; the topic must exist, or brokers must create it by themselves.
+            value: What the serialiser takes; bytes, str or None without one.
+            key: Bytes as they are, None as null, anything else as the UTF-8 of its ``str()``.
+            partition: Skips the partitioner.
+
+        Returns:
+            Topic, partition and offset once the record is stored (offset -1 with acks 0). Or the failure: an
+            UnknownTopicError, a BrokerError that names topic and partition (with the Kafka code), a NoBrokersError, a
+            ConfigError for a partition that does not exist. Failures are logged too, once for the records of a batch.
+
+        Raises:
+            ConfigError: The topic's name is not legal, or the value is not of a type that can be sent.
+            BufferFullError: ``max_buffered_bytes`` wait already; await ``drain()`` now and then.
+            ClosedError: The producer was closed.
+        """
+        if self._closed:
+            raise ClosedError("the producer was closed")
+        if self.buffered_bytes >= self._max_buffered_bytes:
+            raise BufferFullError(
+                f"{self.buffered_bytes} bytes wait to be sent, max_buffered_bytes is {self._max_buffered_bytes}; "
+                "await drain(), or the futures of earlier records, before producing more"
+            )
+        if key is None and self._key_maker is not None:
+            key = self._key_maker(value)
+        message = (key_bytes(key), self._value_bytes(value))
+        future = asyncio.get_running_loop().create_future()
+        record = _Unplaced(key, message, partition, message_bytes(*message), future)
+        partitions = None if topic in self._unplaced else self._cluster.known_partitions(topic)
+        if partitions is not None:
+            self._place(topic, partitions, record)
+        else:
+            self._look_up(topic, record)
+        return future
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What the records without an outcome take on the wire, uncompressed."""
+        return self._sender.buffered_bytes + self._unplaced_bytes
+
+    @started
+    async def drain(self) -> None:
+        """Wait until half of ``max_buffered_bytes`` is free; returns at once where it is."""
+        while self._lookups and self.buffered_bytes > self._max_buffered_bytes // 2:
+            await asyncio.wait(list(self._lookups.values()), return_when=asyncio.FIRST_COMPLETED)
+        await self._sender.wait_below(self._max_buffered_bytes // 2)
+
+    @started
+    async def flush(self) -> None:
+        """Send what waits, at once, and wait until every record produced before has an outcome, good or bad."""
+        if self._lookups:
+            await asyncio.wait(list(self._lookups.values()))
+        await self._sender.flush()
+
+    @started
+    async def close(self) -> None:
+        """Flush, then close the connections. Calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._lookups:
+                await asyncio.wait(list(self._lookups.values()))
+            await self._sender.flush()
+        finally:
+            self._cluster.close()
+
+    # ------------------------------------------------------------------ placing
+
+    def _value_bytes(self, value: Any) -> bytes | None:
+        made = value if self._serializer is None else self._serializer(value)
+        if made is None or isinstance(made, bytes):
+            return made
+        if isinstance(made, str):
+            return made.encode()
+        what = "value" if self._serializer is None else "what the serializer returned"
+        raise ConfigError(f"{what}: {type(made).__name__} given; expected bytes, str or None, or give a serializer")
+
+    def _place(self, topic: str, partitions: tuple[int, ...], record: _Unplaced) -> None:
+        partition = record.partition
+        if partition is None:
+            try:
+                partition = self._partitioner(record.key, partitions)
+            except Exception as error:  # the partitioner is the caller's, and so is its failure
+                self._refuse(record, error)
+                return
+        if partition not in partitions:
+            known = f"{partitions[0]} to {partitions[-1]}"
+            self._refuse(record, ConfigError(f"partition: {partition!r} given; {topic} has {known}"))
+            return
+        self._sender.add(TopicPartition(topic, partition), record.message, record.size_bytes, record.future)
+
+    def _refuse(self, record: _Unplaced, error: Exception) -> None:
+        log.error("a record cannot be sent: %s", error)
+        self.metrics.count("produce_failures")
+        reject(record.future, error)
+
+    def _look_up(self, topic: str, record: _Unplaced) -> None:
+        """Keep the record until the topic's partitions are known; those after it queue up behind it."""
+        waiting = self._unplaced.get(topic)
+        if waiting is None:
+            check_name(topic, "topic")
+            waiting = self._unplaced[topic] = []
+            self._lookups[topic] = spawn(self._find_partitions(topic), f"lookup of {topic}")
+        waiting.append(record)
+        self._unplaced_bytes += record.size_bytes
+
+    async def _find_partitions(self, topic: str) -> None:
+        failure: KielGroupsError | None = None
+        partitions: tuple[int, ...] = ()
+        for failures in range(self._retries + 1):
+            await asyncio.sleep(self._cluster.delay_s(failures))
+            try:
+                partitions, failure = await self._cluster.partitions_of(topic), None
+                break
+            except KielGroupsError as error:
+                failure = error
+                if not error.retriable:
+                    break
+        del self._lookups[topic]
+        records = self._unplaced.pop(topic)
+        self._unplaced_bytes -= sum(record.size_bytes for record in records)
+        if failure is not None:
+            log.error("%d records for %s cannot be sent: %s", len(records), topic, failure)
+            self.metrics.count("produce_failures", len(records))
+        for record in records:
+            if failure is not None:
+                reject(record.future, failure)
+            else:
+                self._place(topic, partitions, record)

@@ -1,0 +1,247 @@
+"""
+The sending half of the producer: batches to leaders, retries, outcomes.
+
+One produce request at a time is on its way to each broker, with a batch of every partition that has one ready. A batch
+that fails keeps its place until it succeeds or is given up, so the order within a partition holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.producer_queue import Batch, PartitionQueue, RecordMetadata
+from kiel_groups.config import ProducerConfig
+from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    MESSAGE_SET_SIZE_TOO_LARGE,
+    MESSAGE_SIZE_TOO_LARGE,
+    NO_ERROR,
+)
+from kiel_groups.wire.messages import encode_message_set
+from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
+
+__all__ = ["Sender", "reject"]
+
+log = logging.getLogger(__name__)
+
+_TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
+
+
+class Sender:
+    """Sends what is added to its queues; belongs to one event loop."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._metrics = metrics
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._ready: dict[int, dict[PartitionQueue, None]] = {}
+        self._sending: set[int] = set()
+        self._flushing = 0
+        self._buffered_bytes = 0
+        self._progress = asyncio.Event()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What the messages without an outcome take on the wire, uncompressed."""
+        return self._buffered_bytes
+
+    def add(
+        self,
+        tp: TopicPartition,
+        message: tuple[bytes | None, bytes | None],
+        size_bytes: int,
+        future: asyncio.Future[RecordMetadata],
+    ) -> None:
+        """Queue one message; ``future`` gets its outcome."""
+        queue = self._queues.get(tp)
+        if queue is None:
+            queue = self._queues[tp] = PartitionQueue(tp)
+        batch = queue.open_batch(size_bytes, self._config.max_request_bytes)
+        if batch is None:
+            batch = Batch(asyncio.get_running_loop().time())
+            queue.batches.append(batch)
+        batch.messages.append(message)
+        batch.futures.append(future)
+        batch.size_bytes += size_bytes
+        queue.added += 1
+        self._buffered_bytes += size_bytes
+        if not queue.busy and (len(batch.messages) == 1 or len(batch.messages) >= self._config.batch_size):
+            self._offer(queue)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def wait_below(self, most_bytes: int) -> None:
+        """Wait until no more than so many bytes are buffered."""
+        while self._buffered_bytes > most_bytes:
+            self._progress.clear()
+            await self._progress.wait()
+
+    async def flush(self) -> None:
+        """Send what is queued without lingering, and wait until all of it has an outcome, good or bad."""
+        goals = {queue: queue.added for queue in self._queues.values()}
+        self._flushing += 1
+        try:
+            for queue in goals:
+                self._offer(queue)
+            while any(queue.settled < goal for queue, goal in goals.items()):
+                self._progress.clear()
+                await self._progress.wait()
+        finally:
+            self._flushing -= 1
+
+    # ------------------------------------------------------------------ sending
+
+    def _offer(self, queue: PartitionQueue) -> None:
+        """Send the queue's first batch if it is time; otherwise a timer, or the outcome of another, offers it again."""
+        if queue.busy or not queue.batches:
+            return
+        loop = asyncio.get_running_loop()
+        linger_s = 0.0 if self._flushing else self._config.linger_ms / 1000
+        if not queue.is_ready(loop.time(), linger_s, self._config.batch_size):
+            if queue.timer is None:
+                queue.timer = loop.call_at(queue.batches[0].created_s + linger_s, self._lingered, queue)
+            return
+        queue.busy = True
+        leader = self._cluster.leader_of(queue.topic_partition)
+        if leader is None:
+            self._failed(queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
+            return
+        self._ready.setdefault(leader, {})[queue] = None
+        if leader not in self._sending:
+            self._sending.add(leader)
+            spawn(self._send_ready(leader), f"produce to broker {leader}")
+
+    def _lingered(self, queue: PartitionQueue) -> None:
+        queue.timer = None
+        self._offer(queue)
+
+    async def _send_ready(self, node_id: int) -> None:
+        """Send one request after the other while partitions are ready; those that become so meanwhile go together."""
+        try:
+            while queues := self._choose(self._ready[node_id]):
+                await self._send(node_id, queues)
+        finally:
+            self._sending.discard(node_id)
+
+    def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
+        """Take what fits into one request off the front, one partition at least where there is one."""
+        chosen: list[PartitionQueue] = []
+        room = self._config.max_request_bytes
+        for queue in ready:
+            room -= queue.batches[0].size_bytes
+            if chosen and room < 0:
+                break
+            chosen.append(queue)
+        for queue in chosen:
+            del ready[queue]
+        return chosen
+
+    async def _send(self, node_id: int, queues: list[PartitionQueue]) -> None:
+        message_sets = {}
+        for queue in queues:
+            batch = queue.batches[0]
+            batch.sealed = True
+            message_sets[queue.topic_partition] = encode_message_set(batch.messages, self._config.compression)
+        request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
+        timeout_ms = self._config.ack_timeout_ms + self._cluster.config.request_timeout_ms
+        try:
+            answer = await self._cluster.connection(node_id, "produce").request(request, timeout_ms)
+        except KielGroupsError as error:
+            for queue in queues:
+                self._failed(queue, error)
+        else:
+            self._answered(queues, answer.partitions if answer else None)
+
+    # ------------------------------------------------------------------ outcomes
+
+    def _answered(
+        self, queues: list[PartitionQueue], results: Mapping[TopicPartition, ProducedPartition] | None
+    ) -> None:
+        for queue in queues:
+            result = results.get(queue.topic_partition) if results is not None else ProducedPartition(NO_ERROR, -1)
+            if result is None:
+                self._failed(queue, BrokerError("the broker's answer leaves the partition out"))
+            elif result.error == NO_ERROR:
+                self._stored(queue, result.base_offset)
+            elif result.error.number in _TOO_LARGE:
+                self._too_large(queue, result)
+            else:
+                self._failed(queue, result.error.exception(f"{len(queue.batches[0].messages)} records were refused"))
+
+    def _stored(self, queue: PartitionQueue, base_offset: int) -> None:
+        batch = queue.pop_settled()
+        topic, partition = queue.topic_partition
+        for index, future in enumerate(batch.futures):
+            if not future.done():
+                offset = base_offset + index if base_offset >= 0 else -1
+                future.set_result(RecordMetadata(topic, partition, offset))
+        self._metrics.count("records_produced", len(batch.messages))
+        self._metrics.count("bytes_produced", batch.size_bytes)
+        self._settled(queue, batch)
+
+    def _too_large(self, queue: PartitionQueue, result: ProducedPartition) -> None:
+        batch = queue.batches[0]
+        if len(batch.messages) > 1:
+            # One of them is to blame, or all together: the halves will tell, and the others get through.
+            queue.split_first()
+            self._offer(queue)
+            return
+        self._give_up(queue, result.error.exception(f"a message of {batch.size_bytes} bytes was refused"))
+
+    def _failed(self, queue: PartitionQueue, error: KielGroupsError) -> None:
+        batch = queue.batches[0]
+        batch.sealed = True
+        batch.failures += 1
+        if not error.retriable or batch.failures > self._config.retries:
+            self._give_up(queue, error)
+            return
+        log.info("producing to %s, try %d: %s", queue.topic_partition, batch.failures, error)
+        self._metrics.count("produce_retries")
+        spawn(self._try_again(queue, batch.failures), f"retry of {queue.topic_partition}")
+
+    async def _try_again(self, queue: PartitionQueue, failures: int) -> None:
+        # The first refresh goes out at once: most leaders have moved before anybody notices.
+        await asyncio.sleep(self._cluster.delay_s(failures - 1))
+        try:
+            await self._cluster.refresh([queue.topic_partition.topic], "produce")
+        except ClosedError as error:
+            self._failed(queue, error)
+            return
+        except KielGroupsError as error:
+            log.info("no metadata for %s: %s", queue.topic_partition.topic, error)
+        queue.busy = False
+        self._offer(queue)
+
+    def _give_up(self, queue: PartitionQueue, reason: KielGroupsError) -> None:
+        batch = queue.pop_settled()
+        tries = f" after {batch.failures} tries" if batch.failures > 1 else ""
+        text = f"producing to {queue.topic_partition} failed{tries}: {reason}"
+        error = type(reason)(text)
+        if isinstance(error, BrokerError) and isinstance(reason, BrokerError):
+            error.code = reason.code
+        error.__cause__ = reason
+        log.error("%s (%d records)", error, len(batch.messages))
+        self._metrics.count("produce_failures", len(batch.messages))
+        for future in batch.futures:
+            reject(future, error)
+        self._settled(queue, batch)
+
+    def _settled(self, queue: PartitionQueue, batch: Batch) -> None:
+        self._buffered_bytes -= batch.size_bytes
+        self._progress.set()
+        self._offer(queue)
+
+
+def reject(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
+    """Fail a record's future; asyncio need not complain when nobody looks, since the batch was logged once."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()

@@ -1,0 +1,244 @@
+"""A consumer by itself: every partition of its topics, from where it is told, without a group or stored offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeAlias, Unpack
+
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
+from kiel_groups.clients.futures import spawn, started
+from kiel_groups.clients.settings import BrokerSettings, broker_config
+from kiel_groups.config import FetchConfig, ResetPolicy, check_name
+from kiel_groups.constants import BEGINNING, END
+from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, OffsetOutOfRangeError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Record, TopicPartition
+
+__all__ = ["SingleConsumer", "Start"]
+
+log = logging.getLogger(__name__)
+
+#: BEGINNING, END, or the next offset of each partition; partitions that are left out start at their beginning.
+Start: TypeAlias = int | Mapping[TopicPartition, int]
+
+
+class SingleConsumer:
+    """
+    Reads every partition of its topics; constructed before or while an event loop runs, used on one loop.
+
+    ``async for record in consumer`` hands out records, in order within each partition, and ends when the consumer is
+    closed. Partitions that are added to a topic are found within ``metadata_max_age_ms`` and read from their beginning.
+
+    Args:
+        brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
+        deserializer: Called with the bytes of each value that is not null. A record whose value it cannot take is
+            logged, counted (``undecodable_records``) and passed over. Without one, values stay bytes.
+        max_wait_time: How long a broker waits for ``min_bytes`` before it answers, in milliseconds.
+        min_bytes: What is worth an answer before that.
+        max_bytes: What one answer may hold, shared among its partitions.
+        max_message_bytes: A message larger than its share is fetched by itself, up to this size.
+        max_decompressed_bytes: What one compressed set may unpack to.
+        auto_offset_reset: Where to go on when a log does not have the position (any more): ``"earliest"``,
+            ``"latest"``, or ``"none"`` to raise OffsetOutOfRangeError.
+        metrics: Where to count; a registry of its own if left out.
+        broker_settings: ``client_id``, ``request_timeout_ms`` and the others of ``BrokerConfig``.
+
+    Raises:
+        ConfigError: A setting that cannot work.
+    """
+
+    def __init__(
+        self,
+        brokers: str | Iterable[str],
+        deserializer: Callable[[bytes], Any] | None = None,
+        max_wait_time: int = 1_000,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        *,
+        max_message_bytes: int = 64 << 20,
+        max_decompressed_bytes: int = 64 << 20,
+        auto_offset_reset: ResetPolicy = "earliest",
+        metrics: Metrics | None = None,
+        **broker_settings: Unpack[BrokerSettings],
+    ) -> None:
+        self.metrics = metrics or Metrics()
+        self._config = FetchConfig(
+            max_wait_ms=max_wait_time,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            max_message_bytes=max_message_bytes,
+            max_decompressed_bytes=max_decompressed_bytes,
+            auto_offset_reset=auto_offset_reset,
+        )
+        self._deserializer = deserializer
+        self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
+        self._fetcher = Fetcher(self._cluster, self._config, self.metrics, reset=self._reset)
+        self._topics: set[str] = set()
+        #: The batch that is being iterated over, and the index of its next record.
+        self._batch: Sequence[Record] = ()
+        self._next = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @started
+    async def connect(self) -> None:
+        """
+        Find the cluster.
+
+        Raises:
+            NoBrokersError: None of the brokers answers; names them, and why.
+        """
+        await self._cluster.refresh([], "connect")
+
+    @started
+    async def subscribe(self, topics: str | Iterable[str], start: Start = END) -> None:
+        """
+        Read these topics too; returns when their start positions are known, so that END means this moment.
+
+        Args:
+            topics: One topic or several; those subscribed already go on as they are.
+            start: BEGINNING (-2), END (-1), or offsets by partition.
+
+        Raises:
+            UnknownTopicError: No broker knows one of the topics.
+            ConfigError: A name that is not legal, a start that is none of these, or a partition that does not exist.
+            BrokerError: The brokers could not say where to start.
+            ClosedError: The consumer was closed.
+        """
+        names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
+        fresh = [check_name(name, "topics") for name in names if name not in self._topics]
+        partitions = [TopicPartition(name, p) for name in fresh for p in await self._cluster.partitions_of(name)]
+        positions = await self._start_positions(partitions, start)
+        if self._ended.is_set():
+            raise ClosedError("the consumer was closed")
+        self._topics.update(fresh)
+        self._fetcher.assign({tp: at for tp, at in positions.items() if tp not in self._fetcher.assignment})
+        if self._watch is None:
+            self._watch = spawn(self._find_new_partitions(), "watch for new partitions")
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions being read."""
+        return self._fetcher.assignment
+
+    def position(self, topic_partition: TopicPartition) -> int | None:
+        """The offset that iteration hands out next; None if the partition is not being read."""
+        if self._in_hand(topic_partition):
+            return self._batch[self._next].offset
+        return self._fetcher.position(topic_partition)
+
+    def lag(self, topic_partition: TopicPartition) -> int | None:
+        """How many messages of a partition are still to be read, as last heard; None if nothing was heard."""
+        return self._fetcher.lag(topic_partition)
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """
+        Read on from another offset.
+
+        Raises:
+            KeyError: The partition is not being read.
+        """
+        self._fetcher.seek(topic_partition, offset)
+        if self._in_hand(topic_partition):
+            self._batch = ()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        """
+        The next record; waits for one.
+
+        Raises:
+            StopAsyncIteration: The consumer was closed.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition stands still; the error names partition and
+                offset. ``seek`` past it and iterate on, or iterate on: the other partitions keep flowing, and the
+                error comes again.
+        """
+        while True:
+            while self._next < len(self._batch):
+                record = self._batch[self._next]
+                self._next += 1
+                if self._deserializer is None or record.value is None:
+                    return record
+                try:
+                    return record._replace(value=self._deserializer(record.value))
+                except Exception:  # the deserialiser is the caller's; one bad value must not stop the partition
+                    log.exception("%s at offset %d: the value cannot be read", record.topic_partition, record.offset)
+                    self.metrics.count("undecodable_records")
+            self._batch, self._next = (await self._next_batch()).records, 0
+
+    @started
+    async def close(self) -> None:
+        """Stop reading and close the connections; iteration ends. Calling it again does nothing."""
+        self._ended.set()
+        self._batch = ()
+        if self._watch is not None:
+            self._watch.cancel()
+        self._fetcher.close()
+        self._cluster.close()
+
+    # ------------------------------------------------------------------ records
+
+    async def _next_batch(self) -> FetchedBatch:
+        # An error that stands first is raised without waiting; whoever loops over it must not starve the event loop.
+        await asyncio.sleep(0)
+        while not self._ended.is_set():
+            batch = self._fetcher.poll()
+            if batch is not None:
+                return batch
+            await self._fetcher.wait_for_batch()
+        raise StopAsyncIteration
+
+    def _in_hand(self, topic_partition: TopicPartition) -> bool:
+        """Whether the batch that is being iterated over belongs to a partition, and has more records."""
+        return self._next < len(self._batch) and self._batch[self._next].topic_partition == topic_partition
+
+    # ------------------------------------------------------------------ positions
+
+    async def _start_positions(self, partitions: list[TopicPartition], start: Start) -> dict[TopicPartition, int]:
+        if isinstance(start, int):
+            if start not in (BEGINNING, END):
+                raise ConfigError(f"start: {start!r} given; expected BEGINNING (-2), END (-1), or offsets by partition")
+            return await self._cluster.list_offsets(partitions, start)
+        unknown = [str(tp) for tp in start if tp not in partitions]
+        if unknown:
+            raise ConfigError(f"start: {', '.join(unknown)} given; expected partitions of the topics being subscribed")
+        rest = await self._cluster.list_offsets([tp for tp in partitions if tp not in start], BEGINNING)
+        return rest | dict(start)
+
+    async def _reset(self, topic_partition: TopicPartition, position: int) -> int:
+        policy = self._config.auto_offset_reset
+        if policy == "none":
+            raise OffsetOutOfRangeError(
+                f"{topic_partition}: the log does not have offset {position}, and auto_offset_reset is 'none'", code=1
+            )
+        at = BEGINNING if policy == "earliest" else END
+        return (await self._cluster.list_offsets([topic_partition], at))[topic_partition]
+
+    async def _find_new_partitions(self) -> None:
+        """Look now and then whether the topics have grown."""
+        while not self._ended.is_set():
+            await asyncio.sleep(self._cluster.config.metadata_max_age_ms / 1000)
+            try:
+                await self._cluster.refresh(self._topics, "age")
+                await self._read_new_partitions()
+            except KielGroupsError as error:
+                log.warning("could not look for new partitions: %s", error)
+
+    async def _read_new_partitions(self) -> None:
+        known = {TopicPartition(t, p) for t in self._topics for p in self._cluster.known_partitions(t) or ()}
+        fresh = known - self._fetcher.assignment
+        if fresh:
+            log.info("reading %d new partitions from their beginning", len(fresh))
+            self._fetcher.assign(await self._cluster.list_offsets(fresh, BEGINNING))

@@ -1,0 +1,343 @@
+"""The producer against a scripted broker: outcomes, order, batches, retries, and what is raised."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fake_broker import METADATA, PRODUCE, Asked, FakeBroker, Fault
+
+from kiel_groups.clients.partitioners import hash_or_random
+from kiel_groups.clients.producer import Producer, RecordMetadata
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    BrokerError,
+    BufferFullError,
+    ClosedError,
+    ConfigError,
+    NoBrokersError,
+    UnknownTopicError,
+)
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.messages import decode_message_set
+
+pytestmark = pytest.mark.unit
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@asynccontextmanager
+async def producing(broker: FakeBroker | None = None, **settings: Any) -> AsyncIterator[tuple[FakeBroker, Producer]]:
+    """A producer that backs off for milliseconds only, at a broker with topic t of two partitions."""
+    async with broker or FakeBroker({"t": 2}) as running:
+        quick = {"linger_ms": 1, "required_acks": 1, "backoff_ms": 2, "max_backoff_ms": 10}
+        producer = Producer([str(running.address)], **(quick | settings))
+        async with producer:
+            yield running, producer
+
+
+def stored(broker: FakeBroker, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
+    """Key and value of what the broker has in a partition."""
+    data = b"".join(entry for _, entry in broker.logs[tp].entries)
+    records = decode_message_set(data, tp, 0, max_decompressed_bytes=1 << 20)
+    return [(record.key, record.value) for record in records]
+
+
+async def test_every_record_learns_where_it_was_stored() -> None:
+    """Each future resolves to topic, partition and the record's own offset, in the order of production."""
+    async with producing() as (broker, producer):
+        futures = [producer.produce("t", b"%d" % n, partition=n % 2) for n in range(10)]
+        outcomes = await asyncio.gather(*futures)
+        assert outcomes == [RecordMetadata("t", n % 2, n // 2) for n in range(10)]
+        assert stored(broker, T0) == [(None, b"%d" % n) for n in range(0, 10, 2)]
+
+
+async def test_bytes_and_text_and_null_go_out_as_they_are() -> None:
+    """Text becomes UTF-8, None becomes null, an int key its decimal; other values are refused with what to do."""
+    async with producing() as (broker, producer):
+        for key, value in [(None, b"raw"), ("schlüssel", "grün"), (7, None), (b"k", b"")]:
+            await producer.produce("t", value, key, partition=0)
+        assert stored(broker, T0) == [
+            (None, b"raw"),
+            ("schlüssel".encode(), "grün".encode()),
+            (b"7", None),
+            (b"k", b""),
+        ]
+        with pytest.raises(ConfigError, match="value: dict given; expected bytes, str or None, or give a serializer"):
+            producer.produce("t", {})
+
+
+async def test_serializer_and_key_maker() -> None:
+    """Values pass through the serialiser; a key that was not given is made of the value."""
+    async with producing(serializer=lambda v: str(v * 2), key_maker=lambda v: v) as (broker, producer):
+        await producer.produce("t", 21, partition=0)
+        await producer.produce("t", 1, key="own", partition=0)
+        assert stored(broker, T0) == [(b"21", b"42"), (b"own", b"2")]
+
+
+async def test_batches_form_per_partition() -> None:
+    """Records that are produced together travel together: one request, one message set a partition."""
+    async with producing(linger_ms=20) as (broker, producer):
+        await asyncio.gather(*(producer.produce("t", b"%d" % n, partition=n % 2) for n in range(100)))
+        assert broker.count(PRODUCE) <= 2
+
+
+async def test_a_full_batch_does_not_linger() -> None:
+    """With batch_size records a batch goes out, however long the rest may wait."""
+    async with producing(linger_ms=60_000, batch_size=3) as (broker, producer):
+        first = [producer.produce("t", b"x", partition=0) for _ in range(3)]
+        await asyncio.wait_for(asyncio.gather(*first), 5)
+        last = producer.produce("t", b"y", partition=0)
+        await asyncio.sleep(0.02)
+        assert not last.done()
+        await producer.flush()
+        assert (await last).offset == 3
+        assert broker.count(PRODUCE) == 2
+
+
+async def test_a_batch_stays_below_the_size_of_a_request() -> None:
+    """Records that do not fit into one request go out in several, in order."""
+    async with producing(linger_ms=60_000, batch_size=1_000) as (broker, producer):
+        values = [bytes([n]) * 200_000 for n in range(10)]
+        futures = [producer.produce("t", value, partition=0) for value in values]
+        await producer.flush()
+        assert [future.result().offset for future in futures] == list(range(10))
+        assert [value for _, value in stored(broker, T0)] == values
+        assert max(len(asked.body) for asked in broker.asked) < 1_000_000
+
+
+async def test_acks_zero_has_no_offset() -> None:
+    """Send and forget: the future resolves once the bytes are on their way, with offset -1."""
+    async with producing(required_acks=0) as (broker, producer):
+        assert await producer.produce("t", b"x", partition=0) == RecordMetadata("t", 0, -1)
+        await broker.until_asked(PRODUCE, 1)
+        assert stored(broker, T0) == [(None, b"x")]
+
+
+async def test_compressed_batches() -> None:
+    """With gzip a batch travels as one wrapper that holds its records."""
+    async with producing(compression="gzip", linger_ms=20) as (broker, producer):
+        await asyncio.gather(*(producer.produce("t", b"a" * 1_000, partition=0) for _ in range(50)))
+        assert broker.logs[T0].end == 1, "this broker does not look into wrappers"
+        assert len(broker.logs[T0].entries[0][1]) < 2_000
+
+
+@pytest.mark.parametrize("compression", ["gzipp", ""])
+def test_an_unknown_compression_is_refused(compression: str) -> None:
+    """At once, when the producer is made, as a ValueError that says what there is."""
+    with pytest.raises(ValueError, match=r"compression: .* expected 'gzip'"):
+        Producer("localhost", compression=compression)
+
+
+def test_a_producer_is_made_without_a_loop() -> None:
+    """Constructors touch no event loop."""
+    Producer("localhost:9092,other")
+
+
+async def test_retries_keep_the_order() -> None:
+    """A batch that failed goes out again before those produced after it, whatever the error was."""
+    async with producing(batch_size=1) as (broker, producer):
+        broker.fail_next(PRODUCE, T0, 6, 5, 7)
+        futures = []
+        for n in range(20):
+            futures.append(producer.produce("t", b"%d" % n, partition=0))
+            await asyncio.sleep(0)
+        assert [outcome.offset for outcome in await asyncio.gather(*futures)] == list(range(20))
+        assert stored(broker, T0) == [(None, b"%d" % n) for n in range(20)]
+        assert producer.metrics.counter("produce_retries") == 3
+
+
+async def test_a_broken_connection_is_retried() -> None:
+    """Closed without an answer, silent, or half an answer: the records are stored all the same."""
+    faults = iter([Fault.CLOSE, Fault.HALF])
+
+    def script(asked: Asked) -> Fault | None:
+        return next(faults, None) if asked.api_key == PRODUCE else None
+
+    async with producing(FakeBroker({"t": 2}, script=script)) as (broker, producer):
+        assert (await producer.produce("t", b"x", partition=0)).offset == 0
+        assert broker.count(PRODUCE) == 3
+
+
+async def test_records_follow_a_leader_that_moves() -> None:
+    """After not-leader the metadata is asked again, and the batch goes to the new leader."""
+    async with FakeBroker({"t": 2}, node_id=1) as other, producing() as (broker, producer):
+        await producer.produce("t", b"old", partition=0)
+        for peer in (broker, other):
+            peer.peers = [broker, other]
+            peer.leaders = {T0: 1}
+        await producer.produce("t", b"new", partition=0)
+        assert stored(other, T0) == [(None, b"new")]
+
+
+async def test_retries_end(caplog: pytest.LogCaptureFixture) -> None:
+    """When nothing helps, each record's future fails with topic, partition, tries and code; the log says it once."""
+    async with producing(retries=2) as (broker, producer):
+        broker.fail_next(PRODUCE, T0, *[6] * 3)
+        outcomes = await asyncio.gather(
+            *(producer.produce("t", b"x", partition=0) for _ in range(5)), return_exceptions=True
+        )
+        assert {str(outcome) for outcome in outcomes} == {str(outcomes[0])}
+        error = outcomes[0]
+        assert isinstance(error, BrokerError)
+        assert error.code == 6
+        assert "producing to t:0 failed after 3 tries" in str(error)
+        assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
+        assert (await producer.produce("t", b"later", partition=0)).offset == 0, "what follows goes through"
+
+
+async def test_a_failure_that_nobody_awaits_is_in_our_log_only(caplog: pytest.LogCaptureFixture) -> None:
+    """Dropped futures do not make asyncio complain about each record."""
+    async with producing() as (broker, producer):
+        broker.fail_next(PRODUCE, T0, 2, *[17] * 2)
+        for _ in range(5):
+            producer.produce("t", b"x", partition=0)
+        await producer.flush()
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [(e.name, "5 records" in e.getMessage()) for e in errors] == [("kiel_groups.clients.sender", True)]
+
+
+async def test_one_message_too_large_does_not_take_the_others_along() -> None:
+    """The batch is split until the one to blame is alone; its error names its size, the others are stored in order."""
+
+    def script(asked: Asked) -> None:
+        if asked.api_key == PRODUCE and b"L" * 5_000 in asked.body:
+            broker.fail_next(PRODUCE, T0, 10)
+
+    broker = FakeBroker({"t": 2}, script=script)
+    async with producing(broker, linger_ms=20) as (_, producer):
+        values = [b"0", b"1", b"2", b"L" * 5_000, b"4", b"5"]
+        futures = [producer.produce("t", value, partition=0) for value in values]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        error = outcomes.pop(3)
+        assert isinstance(error, BrokerError)
+        assert error.code == 10
+        assert "producing to t:0 failed: a message of 5026 bytes was refused" in str(error)
+        assert [outcome.offset for outcome in outcomes if isinstance(outcome, RecordMetadata)] == [0, 1, 2, 3, 4]
+        assert [value for _, value in stored(broker, T0)] == [b"0", b"1", b"2", b"4", b"5"]
+
+
+async def test_an_unknown_topic() -> None:
+    """Every record for it fails with an error that names it; other topics are not held up."""
+    async with producing() as (_, producer):
+        lost = [producer.produce("nope", b"x") for _ in range(3)]
+        assert (await producer.produce("t", b"x", partition=0)).offset == 0
+        for outcome in await asyncio.gather(*lost, return_exceptions=True):
+            assert isinstance(outcome, UnknownTopicError)
+            assert "nope" in str(outcome)
+        with pytest.raises(ConfigError, match="topic: 'a/b' is not a legal name"):
+            producer.produce("a/b", b"x")
+
+
+async def test_a_topic_that_appears_in_time() -> None:
+    """Records for a topic that a broker learns of a moment later are stored in order."""
+
+    def script(asked: Asked) -> None:
+        if broker.count(METADATA) == 3:
+            broker.logs[TopicPartition("new", 0)] = type(broker.logs[T0])()
+
+    broker = FakeBroker({"t": 1}, script=script)
+    async with producing(broker) as (_, producer):
+        outcomes = await asyncio.gather(*(producer.produce("new", b"%d" % n) for n in range(3)))
+        assert [outcome.offset for outcome in outcomes] == [0, 1, 2]
+
+
+async def test_no_broker_alive() -> None:
+    """Connecting fails with the addresses and reasons; a record fails after the retries."""
+    async with FakeBroker() as dead:
+        pass
+    producer = Producer(str(dead.address), retries=1)
+    with pytest.raises(NoBrokersError, match=str(dead.address)):
+        await producer.connect()
+    with pytest.raises(NoBrokersError, match="Connection refused"):
+        await producer.produce("t", b"x")
+    await producer.close()
+
+
+async def test_a_partition_that_does_not_exist_or_a_partitioner_that_fails() -> None:
+    """Both fail the record's own future, and nothing else."""
+    async with producing(partitioner=lambda key, partitions: 1 // 0) as (_, producer):
+        with pytest.raises(ConfigError, match="partition: 2 given; t has 0 to 1"):
+            await producer.produce("t", b"x", partition=2)
+        with pytest.raises(ZeroDivisionError):
+            await producer.produce("t", b"x")
+
+
+async def test_the_partitioner_gets_the_key_as_made() -> None:
+    """An int key stays an int, and the partition numbers come ascending."""
+    seen: list[tuple[Any, Any]] = []
+
+    def partitioner(key: Any, partitions: Any) -> int:
+        seen.append((key, tuple(partitions)))
+        return 1
+
+    async with producing(partitioner=partitioner) as (broker, producer):
+        assert (await producer.produce("t", b"x", key=5)).partition == 1
+        assert seen == [(5, (0, 1))]
+        assert stored(broker, T1) == [(b"5", b"x")]
+
+
+def test_the_default_partitioner() -> None:
+    """Keys go where their CRC-32 says, the same in every process; records without one are spread evenly."""
+    choose = hash_or_random(random.Random(1))
+    assert choose(b"key", [0, 1, 2, 3]) == zlib.crc32(b"key") % 4 == choose("key", [0, 1, 2, 3])
+    counts = [0, 0, 0, 0]
+    for _ in range(4_000):
+        counts[choose(None, [0, 1, 2, 3])] += 1
+    assert min(counts) > 850
+
+
+async def test_buffered_bytes_are_bounded() -> None:
+    """Over the bound produce refuses; drain waits for room, and then it goes on."""
+    async with producing(linger_ms=0, max_buffered_bytes=10_000) as (_, producer):
+        for _ in range(10):
+            producer.produce("t", b"x" * 1_000)
+        with pytest.raises(BufferFullError, match="max_buffered_bytes is 10000"):
+            producer.produce("t", b"x" * 1_000)
+        assert 10_000 <= producer.buffered_bytes < 12_000
+        await producer.drain()
+        assert producer.buffered_bytes <= 5_000
+        await producer.produce("t", b"x")
+        assert producer.buffered_bytes == 0
+
+
+async def test_closing_sends_what_waits() -> None:
+    """Close is a flush first; afterwards nothing more is taken."""
+    async with FakeBroker({"t": 2}) as broker:
+        producer = Producer(str(broker.address), linger_ms=60_000)
+        future = producer.produce("t", b"x", partition=0)
+        await producer.close()
+        assert future.result().offset == 0
+        assert stored(broker, T0) == [(None, b"x")]
+        with pytest.raises(ClosedError):
+            producer.produce("t", b"y")
+        await producer.close()
+
+
+async def test_a_cancelled_record_holds_nobody_up() -> None:
+    """Whoever stops waiting for a record does not disturb its batch, nor a flush."""
+    async with producing(linger_ms=60_000) as (_, producer):
+        one, two = (producer.produce("t", b"x", partition=0) for _ in range(2))
+        two.cancel()
+        await producer.flush()
+        assert one.result().offset == 0
+
+
+async def test_a_silent_broker_costs_its_timeout() -> None:
+    """No answer in time is an error that may heal: tried again on a new connection, then reported as what it is."""
+
+    def script(asked: Asked) -> Fault | None:
+        return Fault.SILENT if asked.api_key == PRODUCE else None
+
+    broker = FakeBroker({"t": 2}, script=script)
+    async with producing(broker, retries=1, request_timeout_ms=20, ack_timeout=10) as (_, producer):
+        with pytest.raises(BrokerError, match="no answer to a ProduceRequest within 30 ms") as caught:
+            await producer.produce("t", b"x", partition=0)
+        assert not isinstance(caught.value, BrokerConnectionError)
+        assert broker.count(PRODUCE) == 2

@@ -1,0 +1,188 @@
+"""The consumer without a group, against a scripted broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fake_broker import LIST_OFFSETS, FakeBroker, Log
+
+from kiel_groups.clients import SingleConsumer
+from kiel_groups.constants import BEGINNING, END
+from kiel_groups.errors import (
+    ClosedError,
+    ConfigError,
+    MessageTooLargeError,
+    NoBrokersError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.messages import encode_message_set
+
+pytestmark = pytest.mark.unit
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@asynccontextmanager
+async def consuming(*values: bytes, **settings: Any) -> AsyncIterator[tuple[FakeBroker, SingleConsumer]]:
+    """A consumer at a broker whose topic t has these values in partition 0, and an empty partition 1."""
+    async with FakeBroker({"t": 2}) as broker:
+        broker.append(T0, messages(*values))
+        quick = {"max_wait_time": 500, "backoff_ms": 2, "max_backoff_ms": 10}
+        async with SingleConsumer([str(broker.address)], **(quick | settings)) as consumer:
+            yield broker, consumer
+
+
+def messages(*values: bytes) -> bytes:
+    return encode_message_set([(None, value) for value in values])
+
+
+async def take(consumer: SingleConsumer, count: int) -> list[Any]:
+    """The values of the next records."""
+    async with asyncio.timeout(5):
+        return [(await anext(consumer)).value for _ in range(count)]
+
+
+async def test_from_the_beginning() -> None:
+    """Everything that is there comes first, then what is added, with offsets and partitions."""
+    async with consuming(b"0", b"1") as (broker, consumer):
+        await consumer.subscribe(["t"], start=BEGINNING)
+        assert consumer.assignment == {T0, T1}
+        assert await anext(consumer) == Record("t", 0, 0, None, b"0")
+        assert (consumer.position(T0), consumer.lag(T1)) == (1, 0)
+        assert await take(consumer, 1) == [b"1"]
+        broker.append(T1, messages(b"2"))
+        assert await anext(consumer) == Record("t", 1, 0, None, b"2")
+
+
+async def test_from_the_end() -> None:
+    """END means the moment of the subscription: nothing older, and everything after it."""
+    async with consuming(b"old") as (broker, consumer):
+        await consumer.subscribe("t", start=END)
+        broker.append(T0, messages(b"new"))
+        assert await take(consumer, 1) == [b"new"]
+
+
+async def test_from_given_offsets() -> None:
+    """Partitions with an offset start there, the others at their beginning."""
+    async with consuming(b"0", b"1", b"2") as (broker, consumer):
+        broker.append(T1, messages(b"other"))
+        await consumer.subscribe("t", start={T0: 2})
+        assert sorted(await take(consumer, 2)) == [b"2", b"other"]
+
+
+@pytest.mark.parametrize(("start", "words"), [(7, "start: 7 given"), ({TopicPartition("t", 9): 0}, "t:9 given")])
+async def test_a_start_that_makes_no_sense(start: Any, words: str) -> None:
+    """The error says what was given and what is possible."""
+    async with consuming() as (_, consumer):
+        with pytest.raises(ConfigError, match=words):
+            await consumer.subscribe("t", start=start)
+
+
+async def test_topics_that_are_unknown_or_illegal() -> None:
+    """Both are the caller's mistake, and say which name it is; nothing is subscribed then."""
+    async with consuming() as (_, consumer):
+        with pytest.raises(UnknownTopicError, match="nope"):
+            await consumer.subscribe(["t", "nope"])
+        with pytest.raises(ConfigError, match="a/b"):
+            await consumer.subscribe(["a/b"])
+        assert not consumer.assignment
+
+
+async def test_no_broker_alive() -> None:
+    """Connecting fails with the address and the reason."""
+    async with FakeBroker() as dead:
+        pass
+    with pytest.raises(NoBrokersError, match="Connection refused"):
+        await SingleConsumer(str(dead.address)).connect()
+
+
+def test_a_consumer_is_made_without_a_loop() -> None:
+    """Constructors touch no event loop."""
+    SingleConsumer("localhost:9092,other")
+
+
+async def test_values_that_cannot_be_read_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """A bad value is logged with its place and counted; null stays None, and the others come."""
+    async with consuming(b"1", b"{broken", b"[2]", deserializer=json.loads) as (broker, consumer):
+        broker.append(T0, encode_message_set([(b"k", None)]))
+        await consumer.subscribe("t", start=BEGINNING)
+        assert await take(consumer, 3) == [1, [2], None]
+        assert consumer.metrics.counter("undecodable_records") == 1
+        assert "t:0 at offset 1" in caplog.text
+
+
+async def test_seek_moves_within_what_was_fetched() -> None:
+    """The rest of the batch in hand is dropped, and the next record is the one at the offset."""
+    async with consuming(b"0", b"1", b"2", b"3") as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        assert await take(consumer, 2) == [b"0", b"1"]
+        consumer.seek(T0, 1)
+        assert await take(consumer, 3) == [b"1", b"2", b"3"]
+
+
+async def test_an_error_stands_in_its_place_and_can_be_passed() -> None:
+    """What came before is handed out, then the error; after a seek past it the iteration goes on."""
+    async with consuming(b"0", b"L" * 9_000, b"2", max_bytes=100, max_message_bytes=1_000) as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        assert await take(consumer, 1) == [b"0"]
+        for _ in range(2):
+            with pytest.raises(MessageTooLargeError, match="t:0 at offset 1"):
+                await take(consumer, 1)
+        consumer.seek(T0, 2)
+        assert await take(consumer, 1) == [b"2"]
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", b"2"), ("latest", b"new")])
+async def test_a_position_outside_the_log(policy: Any, expected: bytes) -> None:
+    """The reset policy decides where reading goes on."""
+    async with consuming(b"0", b"1", b"2", auto_offset_reset=policy) as (broker, consumer):
+        broker.logs[T0].start = 2
+        await consumer.subscribe("t", start={T0: 1, T1: 0})
+        await broker.until_asked(LIST_OFFSETS, 1)
+        broker.append(T0, messages(b"new"))
+        assert await take(consumer, 1) == [expected]
+
+
+async def test_a_position_outside_the_log_without_a_policy() -> None:
+    """With ``none`` the consumer raises an error that names partition and offset."""
+    async with consuming(b"0", auto_offset_reset="none") as (_, consumer):
+        await consumer.subscribe("t", start={T0: 7})
+        with pytest.raises(OffsetOutOfRangeError, match="t:0: the log does not have offset 7") as caught:
+            await take(consumer, 1)
+        assert caught.value.code == 1
+
+
+async def test_partitions_that_are_added_are_read_from_their_beginning() -> None:
+    """Also by a consumer that started at the end: what is in a new partition is new."""
+    async with consuming(b"old", metadata_max_age_ms=30) as (broker, consumer):
+        await consumer.subscribe("t", start=END)
+        added = TopicPartition("t", 2)
+        broker.logs[added] = Log()
+        broker.append(added, messages(b"first"))
+        assert await take(consumer, 1) == [b"first"]
+
+
+async def test_closing_ends_an_iteration() -> None:
+    """A loop that waits for records ends; so does one that has records in hand, and subscribing is over."""
+    async with consuming(b"0", b"1") as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        last = asyncio.Event()
+
+        async def loop() -> None:
+            async for record in consumer:
+                if record.value == b"1":
+                    last.set()
+
+        running = asyncio.create_task(loop())
+        await last.wait()
+        await consumer.close()
+        await asyncio.wait_for(running, 5)
+        with pytest.raises(ClosedError):
+            await consumer.subscribe("u")
