@@ -239,7 +239,7 @@ def _decode_content(data: bytes, last_offset: int, wrapper_offset: int, source: 
         raise _refusal(source, wrapper_offset, "a compressed message inside a compressed message")
     if run.end != len(data):
         raise _refusal(source, wrapper_offset, "a compressed message whose content is truncated")
-    if not data or run.last_offset != wrapper_offset:
+    if run.last_offset != wrapper_offset:
         raise _refusal(source, wrapper_offset, f"a compressed message whose content ends at offset {run.last_offset}")
     return _decode_plain(data, source)
 

@@ -133,6 +133,11 @@ REFUSED = {
     "empty wrapper": (message(5, None, b"", attributes=1), 5, "gzip stream of 0 bytes is truncated"),
     "wrapper with a hostile key": (raw_message(5, b"\0\1" + int32(1 << 30) + blob(b"v")), 5, "a key of 1073741824"),
     "wrapper with a negative key": (raw_message(5, b"\0\1" + int32(-9) + blob(b"v")), 5, "a key of -9"),
+    "wrapper with bytes after its value": (
+        raw_message(12, b"\0\1" + int32(-1) + blob(zlib.compress(WRAPPED, 6, 31)) + b"x"),
+        12,
+        "a value of",
+    ),
     "offset repeats": (message(5, None, b"a") + message(5, None, b"b"), 5, "does not ascend, after 5"),
     "offset falls": (message(5, None, b"a") + message(4, None, b"b"), 4, "does not ascend, after 5"),
     "offset falls into a wrapper": (message(10, None, b"a") + wrapper(WRAPPED, 12), 7, "does not ascend, after 10"),

@@ -204,6 +204,12 @@ def test_count_beyond_the_bytes_left_is_refused(
         request_.decode_response(int32(count) + payload[4:])
 
 
+def test_count_is_weighed_by_what_an_element_takes_at_least() -> None:
+    """Three brokers do not fit into the bytes of one, though three bytes are left and more."""
+    with pytest.raises(ProtocolError, match="array of 3 elements, with 14 bytes left, at byte 0"):
+        METADATA.decode_response(int32(3) + bytes(14))
+
+
 def test_partition_named_twice_is_refused() -> None:
     """Two answers for one partition contradict each other."""
     payload = array(string("a") + array(int32(0) + int16(0), int32(0) + int16(3)))
