@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kiel_groups.clients.grouped import GroupedConsumer
     from kiel_groups.clients.producer import Producer, RecordMetadata
-    from kiel_groups.clients.single import SingleConsumer
+    from kiel_groups.clients.single import BEGINNING, END, SingleConsumer
 
-__all__ = ["GroupedConsumer", "SingleConsumer", "Producer", "RecordMetadata"]
+__all__ = ["GroupedConsumer", "SingleConsumer", "Producer", "RecordMetadata", "BEGINNING", "END"]
 
 _HOMES = {
     "GroupedConsumer": "kiel_groups.clients.grouped",
     "SingleConsumer": "kiel_groups.clients.single",
     "Producer": "kiel_groups.clients.producer",
     "RecordMetadata": "kiel_groups.clients.producer",
+    "BEGINNING": "kiel_groups.clients.single",
+    "END": "kiel_groups.clients.single",
 }
 
 

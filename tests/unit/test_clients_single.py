@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from fake_broker import LIST_OFFSETS, FakeBroker, Log
 
-from kiel_groups.clients import SingleConsumer
-from kiel_groups.constants import BEGINNING, END
+from kiel_groups.clients import BEGINNING, END, SingleConsumer
 from kiel_groups.errors import (
     ClosedError,
     ConfigError,
