@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from reference_codec import RefusedError, decode, encode, message, raw_message, wrapper
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
@@ -22,6 +21,7 @@ from kiel_groups.wire.messages import PartialMessage, decode_message_set, encode
 from kiel_groups.wire.metadata import MetadataRequest
 from kiel_groups.wire.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.produce import ProduceRequest
+from tests.reference_codec import RefusedError, decode, encode, message, raw_message, wrapper
 
 pytestmark = pytest.mark.property
 

@@ -7,11 +7,11 @@ import tracemalloc
 import zlib
 
 import pytest
-from reference_codec import blob, decode, encode, int32, int64, message, raw_message, wrapper
 
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.messages import PartialMessage, decode_message_set, encode_message_set
+from tests.reference_codec import blob, decode, encode, int32, int64, message, raw_message, wrapper
 
 pytestmark = pytest.mark.unit
 

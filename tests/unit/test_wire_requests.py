@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from reference_codec import array, blob, int16, int32, int64, string
 
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
@@ -36,6 +35,7 @@ from kiel_groups.wire.metadata import (
 )
 from kiel_groups.wire.offsets import FetchedOffset, OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
+from tests.reference_codec import array, blob, int16, int32, int64, string
 
 pytestmark = pytest.mark.unit
 
