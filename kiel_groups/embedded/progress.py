@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from kiel_groups.embedded.fetching import Progress as ProgressCallback
+from kiel_groups.embedded.classpaths import ClassPath
+from kiel_groups.embedded.jars import jar_folder
+from kiel_groups.errors import ServerError
 
-__all__ = ["fetch_display"]
+__all__ = ["prefetch"]
 
 
-@contextmanager
-def fetch_display(console: Console) -> Iterator[ProgressCallback]:
-    """Show what ``jar_folder`` tells, for the time of the block; nothing appears where nothing is fetched."""
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
-    columns = (
-        TextColumn("{task.fields[class_path]:<16}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console) as bars:
-        yield _Bars(bars)
+def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerError]:
+    """
+    Have the jars of these class paths in the cache, and show the progress; nothing is shown where all are there.
+
+    Returns:
+        The class paths that could not be had, by name, and why.
+    """
+    failures = {}
+    with _Bars(console) if console.is_terminal else _Lines(console) as display:
+        for class_path in wanted:
+            try:
+                jar_folder(class_path, display.show)
+            except ServerError as error:
+                failures[class_path.name] = error
+    return failures
+
+
+class _Display(Protocol):
+    def __enter__(self) -> _Display: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+    def show(self, class_path: str, done: int, total: int, what: str) -> None: ...
 
 
 class _Lines:
@@ -35,7 +45,12 @@ class _Lines:
         self._console = console
         self._told: dict[str, bool] = {}
 
-    def __call__(self, class_path: str, done: int, total: int, what: str) -> None:
+    def __enter__(self) -> _Display:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+    def show(self, class_path: str, done: int, total: int, what: str) -> None:
         complete = done == total
         if self._told.get(class_path) is complete:
             return
@@ -45,11 +60,25 @@ class _Lines:
 
 
 class _Bars:
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
+    def __init__(self, console: Console) -> None:
+        self._bars = Progress(
+            TextColumn("{task.fields[class_path]:<15}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+        )
         self._tasks: dict[str, TaskID] = {}
 
-    def __call__(self, class_path: str, done: int, total: int, what: str) -> None:
+    def __enter__(self) -> _Display:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bars.stop()
+
+    def show(self, class_path: str, done: int, total: int, what: str) -> None:
         if class_path not in self._tasks:
             self._tasks[class_path] = self._bars.add_task("", total=total, class_path=class_path)
-        self._bars.update(self._tasks[class_path], completed=done, description=what[:34])
+        self._bars.update(self._tasks[class_path], completed=done, description=what[:24])

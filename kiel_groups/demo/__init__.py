@@ -1,0 +1,1 @@
+"""The demo: a group shares a topic of a real cluster, loses a member to kill −9, and proves that it lost no record."""

@@ -1,0 +1,71 @@
+"""One consumer of the demo, a process of its own: ``python -m kiel_groups.demo.consumer``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from kiel_groups.clients.grouped import GroupedConsumer
+from kiel_groups.demo.receipts import Receipt
+from kiel_groups.demo.records import number_of
+from kiel_groups.errors import KielGroupsError
+
+#: How long a consumer works before it rests, in seconds: short against everything one sees in the table.
+_STINT_S = 0.02
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Consume a topic as a member of a group and write a receipt per record."
+    )
+    parser.add_argument("--brokers", required=True)
+    parser.add_argument("--zookeeper", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--receipts", required=True, type=Path)
+    parser.add_argument("--rate", required=True, type=float, help="records per second at most, so that one can watch")
+    parser.add_argument("--session-timeout-ms", required=True, type=int)
+    return parser.parse_args(arguments)
+
+
+async def consume(options: argparse.Namespace) -> None:
+    """Consume until SIGTERM; then hand everything back and leave the group."""
+    consumer = GroupedConsumer(
+        options.brokers,
+        options.group,
+        options.zookeeper,
+        session_timeout_ms=options.session_timeout_ms,
+        auto_commit_interval_ms=1_000,
+        max_bytes=256 << 10,
+    )
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.close)
+    stint = max(1, round(options.rate * _STINT_S))
+    # Line buffered: a receipt has reached the operating system, which outlives us, before the next record is asked for.
+    with options.receipts.open("a", buffering=1, encoding="ascii") as receipts:
+        async with consumer:
+            await consumer.subscribe(options.topic)
+            written = 0
+            async for record in consumer:
+                receipts.write(Receipt(record.partition, record.offset, number_of(record.value)).line())
+                written += 1
+                if written % stint == 0:
+                    await asyncio.sleep(stint / options.rate)
+
+
+def main() -> int:
+    """Exit status 0 after a clean leave, 1 with a line on standard error otherwise."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(consume(parse(sys.argv[1:])))
+    except KielGroupsError as error:
+        logging.getLogger(__name__).error("%s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""The consumer processes of the demo, and what they have written so far."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kiel_groups.demo.receipts import Receipt, ReceiptFile
+from kiel_groups.embedded.process import ChildProcess, log_tail
+from kiel_groups.embedded.server import in_thread
+from kiel_groups.errors import KielGroupsError
+
+__all__ = ["DemoError", "Fleet", "FleetSettings", "Worker"]
+
+#: Over how long a rate is taken, in seconds.
+_RATE_WINDOW_S = 2.0
+_LEAVE_LIMIT_S = 20.0
+
+
+class DemoError(KielGroupsError):
+    """The demo could not be played to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """What every consumer is told; ``rate`` in records per second."""
+
+    brokers: str
+    zookeeper: str
+    group: str
+    topic: str
+    rate: float
+    session_timeout_ms: int
+
+    def arguments(self) -> list[str]:
+        options = {
+            "--brokers": self.brokers,
+            "--zookeeper": self.zookeeper,
+            "--group": self.group,
+            "--topic": self.topic,
+            "--rate": str(self.rate),
+            "--session-timeout-ms": str(self.session_timeout_ms),
+        }
+        return [word for option in options.items() for word in option]
+
+
+@dataclass(slots=True)
+class Worker:
+    """One consumer process; ``leaving`` tells that its end is wanted."""
+
+    name: str
+    process: ChildProcess
+    log: Path
+    receipts: ReceiptFile
+    leaving: str = ""
+    counts: deque[tuple[float, int]] = field(default_factory=deque)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.status is None
+
+    def rate(self) -> float:
+        """Receipts a second, over the last two seconds."""
+        if len(self.counts) < 2:
+            return 0.0
+        (start_s, first), (end_s, last) = self.counts[0], self.counts[-1]
+        return (last - first) / (end_s - start_s) if end_s > start_s else 0.0
+
+    def look(self) -> None:
+        """Read new receipts; raises DemoError where the process ended although nobody asked it to."""
+        now_s = time.monotonic()
+        self.counts.append((now_s, self.receipts.read_on()))
+        while now_s - self.counts[0][0] > _RATE_WINDOW_S:
+            self.counts.popleft()
+        if not self.alive and not self.leaving:
+            raise DemoError(f"{self.name} ended with status {self.process.status}; its log ends:\n{log_tail(self.log)}")
+
+
+class Fleet:
+    """Starts, kills and stops consumers in a folder of their own."""
+
+    def __init__(self, folder: Path, settings: FleetSettings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self.workers: list[Worker] = []
+
+    def start(self) -> Worker:
+        """Start one more consumer."""
+        name = f"consumer-{len(self.workers) + 1}"
+        path, log = self._folder / f"{name}.receipts", self._folder / f"{name}.log"
+        command = [sys.executable, "-m", "kiel_groups.demo.consumer", "--receipts", str(path)]
+        process = ChildProcess([*command, *self._settings.arguments()], log=log, folder=self._folder)
+        worker = Worker(name, process, log, ReceiptFile(path))
+        self.workers.append(worker)
+        return worker
+
+    async def kill(self, worker: Worker) -> None:
+        """End it with SIGKILL."""
+        worker.leaving = "killed"
+        await in_thread(worker.process.kill)
+
+    async def stop(self, worker: Worker) -> None:
+        """
+        Have it leave the group in order.
+
+        Raises:
+            DemoError: It had to be killed, or did not end well.
+        """
+        worker.leaving = "leaving"
+        await in_thread(worker.process.terminate, _LEAVE_LIMIT_S)
+        if worker.process.status != 0:
+            raise DemoError(
+                f"{worker.name} left with status {worker.process.status} instead of 0; its log ends:\n"
+                f"{log_tail(worker.log)}"
+            )
+        worker.look()
+
+    def kill_all(self) -> None:
+        """Leave no process behind."""
+        for worker in self.workers:
+            worker.leaving = worker.leaving or "ended with the demo"
+            worker.process.kill()
+
+    def look(self) -> int:
+        """Read all new receipts; how many there are in all. Raises DemoError for a consumer that ended by itself."""
+        for worker in self.workers:
+            worker.look()
+        return sum(len(worker.receipts.receipts) for worker in self.workers)
+
+    def receipts(self) -> Iterator[Receipt]:
+        """Every receipt of every consumer, also of the dead ones."""
+        for worker in self.workers:
+            yield from worker.receipts.receipts
+
+    def by_pid(self, pid: int) -> Worker | None:
+        """The worker with this process id."""
+        return next((worker for worker in self.workers if worker.process.pid == pid), None)
+
+    @property
+    def live(self) -> list[Worker]:
+        """Those that run and are not on their way out."""
+        return [worker for worker in self.workers if worker.alive and not worker.leaving]

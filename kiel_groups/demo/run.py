@@ -1,0 +1,150 @@
+"""The demo from its set-up to its verdict; whatever happens, neither a process nor a file of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import ExitStack
+
+from rich.console import Console
+
+from kiel_groups.coordination.inspect import group_reader
+from kiel_groups.demo.fleet import Fleet, FleetSettings
+from kiel_groups.demo.play import GROUP, PARTITIONS, TOPIC, Play, send_records
+from kiel_groups.demo.receipts import Proof
+from kiel_groups.demo.show import Show, make_show
+from kiel_groups.embedded.classpaths import kafka_class_path, zookeeper_class_path
+from kiel_groups.embedded.cluster import Cluster
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.progress import prefetch
+from kiel_groups.embedded.rundir import server_folder
+from kiel_groups.ops.group_view import GroupView
+from kiel_groups.ops.tables import offset_table
+
+__all__ = ["run_demo"]
+
+#: Per consumer, so that the whole lasts well under two minutes and every act can be watched.
+_RATE = 900.0
+_SESSION_TIMEOUT_MS = 6_000
+_KAFKA = "0.8.2.2"
+
+
+def run_demo(console: Console, *, keep: bool) -> int:
+    """
+    Play the demo.
+
+    Args:
+        console: Where it appears.
+        keep: Leave the cluster and two consumers up afterwards, until Ctrl-C.
+
+    Returns:
+        0 when every record was delivered at least once and all offsets are committed, 1 otherwise.
+
+    Raises:
+        ServerError: The cluster could not be started.
+        DemoError: The plot did not come to its end.
+        KeyboardInterrupt: Ctrl-C, after everything was cleared away.
+    """
+    zookeeper = _available_zookeeper(console)
+    return asyncio.run(_run(console, zookeeper, keep=keep))
+
+
+def _available_zookeeper(console: Console) -> str:
+    """The newer ZooKeeper, or the one on Kafka's class path where its jars cannot be had (it comes by Maven only)."""
+    kafka, newer = kafka_class_path(_KAFKA), zookeeper_class_path("3.9.5")
+    failures = prefetch([kafka, newer], console)
+    if kafka.name in failures:
+        raise failures[kafka.name]
+    if newer.name in failures:
+        console.print(f"ZooKeeper 3.9.5 cannot be had, 3.4.6 takes its place: {failures[newer.name]}", markup=False)
+        return "3.4.6"
+    return "3.9.5"
+
+
+async def _run(console: Console, zookeeper: str, *, keep: bool) -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    # A polite kill ends the demo as Ctrl-C does; an impolite one leaves it to the kernel to end the children.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    with make_show(console) as show:
+        show.event(f"start ZooKeeper {zookeeper} and Kafka {_KAFKA}")
+        async with Cluster(zookeeper=zookeeper, kafka=_KAFKA) as cluster:
+            show.event(f"they serve: ZooKeeper at {cluster.zk_hosts}, Kafka at {cluster.brokers[0]}")
+            await cluster.create_topic(TOPIC, PARTITIONS)
+            began_s = time.monotonic()
+            sent = await send_records(cluster)
+            took_s = time.monotonic() - began_s
+            show.event(f"{len(sent.places):,} records sent to {PARTITIONS} partitions of {TOPIC!r} in {took_s:.1f} s")
+            with ExitStack() as stack:
+                fleet = Fleet(server_folder("demo"), _fleet_settings(cluster))
+                stack.callback(fleet.kill_all)
+                play = Play(fleet, show, sent, stack.enter_context(group_reader(cluster.zk_hosts, GROUP)))
+                proof = await play.perform()
+                show.end_table()
+                _print_verdict(console, await play.view(), proof)
+                if keep:
+                    await _hold(console, show, play, cluster)
+    return 0 if proof.holds else 1
+
+
+def _fleet_settings(cluster: Cluster) -> FleetSettings:
+    return FleetSettings(
+        brokers=",".join(cluster.brokers),
+        zookeeper=cluster.zk_hosts,
+        group=GROUP,
+        topic=TOPIC,
+        rate=_RATE,
+        session_timeout_ms=_SESSION_TIMEOUT_MS,
+    )
+
+
+def _print_verdict(console: Console, view: GroupView, proof: Proof) -> None:
+    console.print(offset_table(view))
+    said = [
+        f"sent                      {proof.sent:>9,}",
+        f"received at least once    {proof.sent - len(proof.missing):>9,}",
+        f"received more than once   {proof.repeated:>9,}   (at most {proof.most_often} times)",
+    ]
+    if proof.missing:
+        said.append(f"never received: {_some(proof.missing)}")
+    if proof.misplaced:
+        said.append(f"received from another place than sent to: {_some(proof.misplaced)}")
+    for partition, (committed, end) in sorted(proof.uncommitted.items()):
+        said.append(f"partition {partition}: committed {committed}, but its log ends at {end}")
+    console.print("\n".join(said), highlight=False, markup=False)
+    if proof.holds:
+        console.print("proved: no record was lost", style="bold green")
+    else:
+        console.print("NOT proved: see above", style="bold red")
+
+
+def _some(things: tuple[object, ...]) -> str:
+    more = f" and {len(things) - 5:,} more" if len(things) > 5 else ""
+    return ", ".join(map(str, things[:5])) + more
+
+
+async def _hold(console: Console, show: Show, play: Play, cluster: Cluster) -> None:
+    """Wait for Ctrl-C, with two consumers in the group, so that there is something to look at."""
+    enough = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, enough.set)
+    await play.gather(2)
+    show.end_table()
+    classes = java_class_path(zookeeper_class_path(cluster.zookeeper.version))
+    console.print(
+        f"""
+The cluster stays up, with two consumers in the group; Ctrl-C ends it. Look at it with zkCli:
+
+  java -cp '{classes}' org.apache.zookeeper.ZooKeeperMain -server {cluster.zk_hosts}
+
+  ls /kiel-groups/{GROUP}/members               who is there
+  get /kiel-groups/{GROUP}/allocation           the plan in force
+  ls /consumers/{GROUP}/owners/{TOPIC}    what is claimed
+  get /consumers/{GROUP}/offsets/{TOPIC}/0  the next offset of partition 0
+
+The broker is at {cluster.brokers[0]}.""",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    await enough.wait()

@@ -1,0 +1,93 @@
+"""A group as tables of at most 80 columns, and as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from kiel_groups.model import MemberId
+from kiel_groups.ops.group_view import GroupView, MemberView, PartitionView
+
+__all__ = ["member_table", "offset_table", "status_line"]
+
+_OFFSET_COLUMNS = 4
+
+
+def member_table(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[MemberId, float]) -> Table:
+    """
+    The members, what they own, how far behind they are.
+
+    Args:
+        view: The group.
+        names: What to call a member, where its id is not wanted.
+        rates: Records a second, as far as known.
+    """
+    table = Table(title=_title(view, names), title_justify="left", title_style="bold", width=78, show_footer=True)
+    table.add_column("member", "all", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("pid", justify="right")
+    table.add_column("role")
+    table.add_column("partitions", f"{view.owned} of {len(view.partitions)}", justify="right")
+    table.add_column("lag", f"{view.lag:,}", justify="right")
+    table.add_column("records/s", f"{sum(rates.values()):,.0f}", justify="right")
+    for member in view.members:
+        info = member.info
+        table.add_row(
+            names.get(info.member_id, info.member_id),
+            str(info.pid),
+            "leader" if member.leads else "",
+            _share(member),
+            f"{member.lag:,}",
+            f"{rates[info.member_id]:,.0f}" if info.member_id in rates else "",
+        )
+    return table
+
+
+def offset_table(view: GroupView) -> Table:
+    """Each partition's committed offset and lag, as ZooKeeper and the brokers have them."""
+    table = Table(title="offsets in ZooKeeper (partition: next offset, lag)", title_justify="left", width=78)
+    for _ in range(_OFFSET_COLUMNS):
+        table.add_column(ratio=1, no_wrap=True)
+    table.show_header = False
+    cells = [_offset_cell(partition) for partition in view.partitions]
+    rows = -(-len(cells) // _OFFSET_COLUMNS)
+    for row in range(rows):
+        table.add_row(*cells[row::rows])
+    return table
+
+
+def status_line(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[MemberId, float]) -> str:
+    """The same for where no table fits, such as a log."""
+    leader = _name(view.leader, names)
+    return (
+        f"generation {_generation(view)}, {len(view.members)} members, leader {leader}, "
+        f"{view.owned} of {len(view.partitions)} partitions owned, lag {view.lag:,}, "
+        f"{sum(rates.values()):,.0f} records/s"
+    )
+
+
+def _title(view: GroupView, names: Mapping[MemberId, str]) -> str:
+    return f"group {view.group} · generation {_generation(view)} · leader {_name(view.leader, names)}"
+
+
+def _generation(view: GroupView) -> str:
+    if view.pointer is None:
+        return "none yet"
+    publishing = " (publishing)" if view.pointer.state == "publishing" else ""
+    return f"{view.pointer.generation}{publishing}"
+
+
+def _name(member_id: MemberId | None, names: Mapping[MemberId, str]) -> str:
+    return "none" if member_id is None else names.get(member_id, member_id)
+
+
+def _share(member: MemberView) -> str:
+    """What it owns; on the way to something else, both."""
+    owned = {partition.topic_partition for partition in member.owned}
+    return str(len(owned)) if owned == member.target else f"{len(owned)} → {len(member.target)}"
+
+
+def _offset_cell(partition: PartitionView) -> str:
+    committed = "-" if partition.committed is None else str(partition.committed)
+    lag = "?" if partition.lag is None else str(partition.lag)
+    return f"{partition.topic_partition.partition:>3}: {committed:>5}, {lag}"
