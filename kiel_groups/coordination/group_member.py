@@ -146,7 +146,8 @@ class GroupMember:
     async def _supervise(self) -> None:
         """Wait for the end of each session, and start the next one."""
         while self._membership is not None:
-            error = await self._membership.over
+            # Shielded: cancelling this task must not cancel what others wait for as well.
+            error = await asyncio.shield(self._membership.over)
             self._metrics.count("sessions_lost")
             log.warning(
                 "group %s: the session of %s is over (%s); joining anew",

@@ -1,0 +1,204 @@
+"""Members of a group for tests: what each was handed, and when it held which partition."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from kiel_groups.clients import GroupedConsumer, Producer
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.model import Record, TopicPartition
+
+__all__ = ["Member", "Group", "eventually", "produce", "zookeeper", "stored_offsets", "owners"]
+
+
+async def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+    """Wait until a condition holds and return its value; what did not come true is in the error."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+        await asyncio.sleep(0.01)
+
+
+async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> list[bytes]:
+    """Produce numbered values, spread by their keys; returns them."""
+    values = [b"%d" % number for number in range(first, first + count)]
+    async with Producer(cluster.brokers) as producer:
+        await asyncio.gather(*(producer.produce(topic, value, key=value) for value in values))
+    return values
+
+
+@contextmanager
+def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
+    """A client of the test's own, to look from outside."""
+    client = KazooClient(cluster.zk_hosts, timeout=10)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def stored_offsets(client: KazooClient, group: str, topic: str) -> dict[int, int]:
+    """The committed offsets of a group, as they stand in ZooKeeper."""
+    folder = GroupLayout(group).topic_offsets(topic)
+    if client.exists(folder) is None:
+        return {}
+    return {int(name): int(client.get(f"{folder}/{name}")[0]) for name in client.get_children(folder)}
+
+
+def owners(client: KazooClient, group: str, topic: str) -> dict[int, tuple[str, int]]:
+    """Owner and czxid of every owned partition, as they stand in ZooKeeper."""
+    folder = GroupLayout(group).topic_owners(topic)
+    found = {}
+    for name in client.get_children(folder) if client.exists(folder) else ():
+        try:
+            data, stat = client.get(f"{folder}/{name}")
+        except Exception:
+            continue
+        found[int(name)] = (data.decode(), stat.czxid)
+    return found
+
+
+class Member:
+    """A consumer in a task of its own, which keeps what it is handed, and notes what it holds when."""
+
+    def __init__(self, cluster: Cluster, group: str, topics: Iterable[str], **settings: Any) -> None:
+        self.records: list[Record] = []
+        self.held: set[TopicPartition] = set()
+        self.intervals: list[tuple[TopicPartition, float, float]] = []
+        self.lost_partitions: list[TopicPartition] = []
+        self.rebalances = 0
+        self._since: dict[TopicPartition, float] = {}
+        self._topics = list(topics)
+        self.pace_s = 0.0
+        self.consumer = GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, listener=self, **settings)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> Member:
+        await self.consumer.connect()
+        await self.consumer.subscribe(self._topics)
+        self._task = asyncio.get_running_loop().create_task(self._consume())
+        return self
+
+    async def _consume(self) -> None:
+        async for record in self.consumer:
+            self.records.append(record)
+            if self.pace_s:
+                await asyncio.sleep(self.pace_s)
+
+    async def stop(self) -> None:
+        await self.consumer.close()
+        if self._task is not None:
+            await self._task
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.rebalances += 1
+        self.held |= set(partitions)
+        self._since |= dict.fromkeys(partitions, time.monotonic())
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._end(partitions)
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.lost_partitions += partitions
+        self._end(partitions)
+
+    def _end(self, partitions: Collection[TopicPartition]) -> None:
+        now = time.monotonic()
+        for partition in partitions:
+            self.held.discard(partition)
+            if partition in self._since:
+                self.intervals.append((partition, self._since.pop(partition), now))
+
+    @property
+    def values(self) -> list[bytes]:
+        return [record.value for record in self.records]
+
+    def partitions(self, topic: str) -> list[int]:
+        return self.consumer.allocation.get(topic, [])
+
+
+class Group:
+    """The members of one group in one test."""
+
+    def __init__(self, cluster: Cluster, name: str, topics: Iterable[str], **settings: Any) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.topics = list(topics)
+        self.members: list[Member] = []
+        self._settings = settings
+
+    async def join(self, **settings: Any) -> Member:
+        member = Member(self.cluster, self.name, self.topics, **{**self._settings, **settings})
+        self.members.append(member)
+        await member.start()
+        return member
+
+    async def leave(self, member: Member) -> None:
+        await member.stop()
+
+    @property
+    def living(self) -> list[Member]:
+        return [member for member in self.members if member.consumer._closing is None]
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for member in self.members for value in member.values]
+
+    async def balanced(self, topic: str, partitions: int, timeout_s: float = 30.0) -> None:
+        """Wait until the living members hold every partition of a topic once, equal to within one."""
+
+        def fair() -> bool:
+            shares = [member.partitions(topic) for member in self.living]
+            together = sorted(number for share in shares for number in share)
+            sizes = [len(share) for share in shares]
+            return together == list(range(partitions)) and max(sizes) - min(sizes) <= 1
+
+        await eventually(fair, f"{topic} is shared by {len(self.living)} members", timeout_s)
+
+    async def delivered(self, values: Iterable[bytes], timeout_s: float = 30.0) -> Counter[bytes]:
+        """Wait until every value was handed to some member; returns how often each was."""
+        wanted = set(values)
+        await eventually(lambda: wanted <= set(self.values), f"{len(wanted)} values are delivered", timeout_s)
+        return Counter(self.values)
+
+    def overlaps(self) -> list[tuple[TopicPartition, float]]:
+        """Partitions that two members held at once, by the listeners' own clock; for how many seconds."""
+        by_partition: dict[TopicPartition, list[tuple[float, float]]] = defaultdict(list)
+        for member in self.members:
+            now = time.monotonic()
+            for partition, since, until in member.intervals:
+                by_partition[partition].append((since, until))
+            for partition, since in member._since.items():
+                by_partition[partition].append((since, now))
+        found = []
+        for partition, intervals in by_partition.items():
+            ordered = sorted(intervals)
+            for (_, until), (since, _) in itertools.pairwise(ordered):
+                if since < until:
+                    found.append((partition, until - since))
+        return found
+
+
+@asynccontextmanager
+async def group_of(cluster: Cluster, name: str, topics: Iterable[str], **settings: Any):  # type: ignore[no-untyped-def]
+    """A group whose members are all stopped at the end."""
+    group = Group(cluster, name, topics, **settings)
+    try:
+        yield group
+    finally:
+        await asyncio.gather(*(member.stop() for member in group.living), return_exceptions=True)

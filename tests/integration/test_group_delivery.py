@@ -1,0 +1,356 @@
+"""What counts as finished, and what brokers, logs and operators may do to a running group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection
+
+import pytest
+
+from kiel_groups import GroupedConsumer, TopicPartition
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import OffsetOutOfRangeError
+from kiel_groups.group.layout import GroupLayout
+from tests.integration.members import eventually, group_of, owners, produce, stored_offsets, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+def consumer_of(cluster: Cluster, group: str, **settings: object) -> GroupedConsumer:
+    return GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, **settings)  # type: ignore[arg-type]
+
+
+async def topic_of_one(cluster: Cluster, unique: Unique, count: int) -> str:
+    topic = unique("topic")
+    await cluster.create_topic(topic, 1)
+    await produce(cluster, topic, count)
+    return topic
+
+
+def offset_of(cluster: Cluster, group: str, topic: str) -> int | None:
+    with zookeeper(cluster) as client:
+        return stored_offsets(client, group, topic).get(0)
+
+
+async def test_a_loop_left_by_break_has_finished_its_record(cluster_39: Cluster, unique: Unique) -> None:
+    """After a break the record in hand is committed at the close."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    async with consumer_of(cluster_39, name) as consumer:
+        await consumer.subscribe(topic)
+        async for record in consumer:
+            if record.offset == 4:
+                break
+    assert offset_of(cluster_39, name, topic) == 5
+
+
+async def test_a_loop_left_by_an_exception_has_not_finished_its_record(cluster_39: Cluster, unique: Unique) -> None:
+    """A record whose processing raised is delivered again to the next member."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+
+    async def fail() -> None:
+        async with consumer_of(cluster_39, name) as consumer:
+            await consumer.subscribe(topic)
+            async for record in consumer:
+                if record.offset == 4:
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert offset_of(cluster_39, name, topic) == 4
+
+
+async def test_a_close_on_the_way_of_an_exception_does_not_finish(cluster_39: Cluster, unique: Unique) -> None:
+    """Without ``async with``, a close in ``finally`` tells a failure from a break."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    consumer = consumer_of(cluster_39, name)
+    await consumer.connect()
+    await consumer.subscribe(topic)
+
+    async def fail() -> None:
+        try:
+            async for record in consumer:
+                if record.offset == 2:
+                    raise ZeroDivisionError
+        finally:
+            await consumer.close()
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert offset_of(cluster_39, name, topic) == 2
+
+
+async def test_a_close_inside_the_loop_finishes_the_record_and_ends_the_loop(
+    cluster_39: Cluster, unique: Unique
+) -> None:
+    """Who closes from within the loop does not wait for itself."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    consumer = consumer_of(cluster_39, name)
+    await consumer.connect()
+    await consumer.subscribe(topic)
+    seen = []
+    async for record in consumer:
+        seen.append(record.offset)
+        if record.offset == 2:
+            await consumer.close()
+    assert seen == [0, 1, 2]
+    assert offset_of(cluster_39, name, topic) == 3
+
+
+async def test_a_close_from_another_task_waits_for_the_record_in_hand(cluster_39: Cluster, unique: Unique) -> None:
+    """The loop gets the time to finish its record, which is then committed."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    consumer = consumer_of(cluster_39, name)
+    await consumer.connect()
+    await consumer.subscribe(topic)
+    busy, go_on = asyncio.Event(), asyncio.Event()
+
+    async def loop() -> None:
+        async for _ in consumer:
+            busy.set()
+            await go_on.wait()
+
+    task = asyncio.ensure_future(loop())
+    await busy.wait()
+    closing = consumer.close()
+    await asyncio.wait({closing}, timeout=0.3)
+    assert not closing.done()
+    go_on.set()
+    await closing
+    await task
+    assert offset_of(cluster_39, name, topic) == 1
+
+
+async def test_a_close_with_a_bound_gives_up_on_a_hanging_loop(cluster_39: Cluster, unique: Unique) -> None:
+    """``close(timeout_s)`` leaves the group although the application never finishes; its record is not committed."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    consumer = consumer_of(cluster_39, name)
+    await consumer.connect()
+    await consumer.subscribe(topic)
+    busy = asyncio.Event()
+
+    async def loop() -> None:
+        async for _ in consumer:
+            busy.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(loop())
+    await busy.wait()
+    await consumer.close(timeout_s=0.2)
+    assert offset_of(cluster_39, name, topic) == 0
+    with zookeeper(cluster_39) as client:
+        assert client.get_children(GroupLayout(name).members) == []
+    task.cancel()
+
+
+async def test_commit_counts_the_record_in_hand(cluster_39: Cluster, unique: Unique) -> None:
+    """``commit()`` inside the loop stores the record that is being processed, and tells which partitions it stored."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    async with consumer_of(cluster_39, name, autocommit=False) as consumer:
+        await consumer.subscribe(topic)
+        async for record in consumer:
+            if record.offset == 6:
+                assert await consumer.commit() == {TopicPartition(topic, 0)}
+                assert offset_of(cluster_39, name, topic) == 7
+            if record.offset == 9:
+                break
+    assert offset_of(cluster_39, name, topic) == 7, "without autocommit nothing else is committed"
+
+
+async def test_finished_records_are_committed_regularly(cluster_39: Cluster, unique: Unique) -> None:
+    """Every interval what is finished is stored, and never the record in hand."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    async with group_of(cluster_39, name, [topic], auto_commit_interval_ms=50) as group:
+        member = await group.join()
+        member.pace_s = 0.05
+        with zookeeper(cluster_39) as client:
+            await eventually(lambda: stored_offsets(client, name, topic).get(0, 0) >= 3, "offsets are committed")
+            stored = stored_offsets(client, name, topic)[0]
+            assert stored < len(member.records) + 1
+
+
+async def test_a_busy_application_is_waited_for(cluster_39: Cluster, unique: Unique) -> None:
+    """A partition with a record in hand is handed over when that is finished; idle ones go at once."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 4)
+    await produce(cluster_39, topic, 40)
+    async with group_of(cluster_39, name, [topic], drain_alarm_ms=100) as group:
+        first = await group.join()
+        await eventually(lambda: len(first.records) == 40, "everything is read")
+        first.pace_s = 3600
+        await produce(cluster_39, topic, 1, first=100)
+        in_hand = (await eventually(lambda: first.records[40:], "a record is in hand"))[0].partition
+        second = await group.join()
+        wanted = {0, 2} if first.consumer.member_id > second.consumer.member_id else {1, 3}
+        expected = sorted(wanted - {in_hand})
+        await eventually(lambda: second.partitions(topic) == expected, "idle partitions are handed over")
+        if in_hand in wanted:
+            metrics = first.consumer.metrics
+            await eventually(lambda: metrics.total("drain_alarms"), "the wait is reported")
+            assert second.partitions(topic) == expected
+        first._task.cancel()  # type: ignore[union-attr]
+        await group.balanced(topic, 4)
+
+
+async def test_a_broker_restarts_under_a_running_group(start_cluster: Callable[..., Cluster]) -> None:
+    """Consumption goes on where it stood, once the broker is back."""
+    cluster = start_cluster()
+    await cluster.create_topic("t", 4)
+    values = await produce(cluster, "t", 200)
+    async with group_of(cluster, "g", ["t"]) as group:
+        member, _ = await group.join(), await group.join()
+        await group.delivered(values)
+        await cluster.kafka[0].restart()
+        values += await produce(cluster, "t", 200, first=200)
+        assert await group.delivered(values, 60) == Counter(values)
+        assert member.consumer.metrics.total("sessions_lost") == 0
+
+
+async def test_a_leader_of_partitions_dies(start_cluster: Callable[..., Cluster]) -> None:
+    """When a broker is killed the others take its partitions over, and the group follows them there."""
+    cluster = start_cluster(brokers=2)
+    await cluster.create_topic("t", 4, replication=2)
+    values = await produce(cluster, "t", 200)
+    async with group_of(cluster, "g", ["t"]) as group:
+        await group.join()
+        await group.delivered(values)
+        await cluster.kafka[1].kill()
+        values += await produce(cluster, "t", 200, first=200)
+        await group.delivered(values, 60)
+
+
+@pytest.mark.parametrize(("reset", "redelivered"), [("earliest", True), ("latest", False)])
+async def test_a_committed_offset_beyond_the_log(
+    cluster: Cluster, unique: Unique, reset: str, redelivered: bool
+) -> None:
+    """An offset that the log does not have is replaced by the policy's, loudly, and the group goes on."""
+    topic, name = await topic_of_one(cluster, unique, 10), unique("group")
+    layout = GroupLayout(name)
+    with zookeeper(cluster) as client:
+        client.create(layout.offset(TopicPartition(topic, 0)), b"1000", makepath=True)
+    async with group_of(cluster, name, [topic], auto_offset_reset=reset) as group:
+        member = await group.join()
+        await eventually(lambda: member.consumer.metrics.total("offset_resets"), "the reset is counted")
+        fresh = await produce(cluster, topic, 5, first=10)
+        await group.delivered(fresh)
+        assert len(member.records) == (15 if redelivered else 5)
+    assert offset_of(cluster, name, topic) == 15
+
+
+async def test_without_a_reset_policy_the_error_reaches_the_loop(cluster_39: Cluster, unique: Unique) -> None:
+    """With ``auto_offset_reset="none"`` a position outside the log is an error that names it."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    with zookeeper(cluster_39) as client:
+        client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"1000", makepath=True)
+
+    async def read() -> None:
+        async with consumer_of(cluster_39, name, auto_offset_reset="none") as consumer:
+            await consumer.subscribe(topic)
+            async for _ in consumer:
+                raise AssertionError("nothing is at that offset")
+
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset 1000"):
+        await read()
+
+
+async def test_an_operators_reset_is_followed(cluster: Cluster, unique: Unique) -> None:
+    """An offset that somebody else writes is not overwritten by the next commit: the member goes on from there."""
+    topic, name = await topic_of_one(cluster, unique, 20), unique("group")
+    async with group_of(cluster, name, [topic], auto_commit_interval_ms=50) as group:
+        member = await group.join()
+        with zookeeper(cluster) as client:
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 20}, "everything is committed")
+            client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"5")
+            await produce(cluster, topic, 2, first=20)
+            await eventually(lambda: Counter(member.values)[b"7"] == 2, "the member goes back")
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 22}, "and forward again")
+        assert [record.offset for record in member.records[-17:]] == list(range(5, 22))
+
+
+async def test_a_topic_deleted_and_created_again_starts_at_its_beginning(cluster: Cluster, unique: Unique) -> None:
+    """Offsets of a deleted topic of the same name are not taken for those of the new one."""
+    topic, name = await topic_of_one(cluster, unique, 20), unique("group")
+    async with group_of(cluster, name, [topic]) as group:
+        await group.join()
+        await eventually(lambda: len(group.values) == 20, "everything is read")
+    assert offset_of(cluster, name, topic) == 20
+    await cluster.delete_topic(topic)
+    await cluster.create_topic(topic, 1)
+    values = await produce(cluster, topic, 30, first=100)
+    async with group_of(cluster, name, [topic]) as group:
+        member = await group.join()
+        await group.delivered(values)
+        assert member.values == values
+
+
+async def test_zookeeper_restarts_under_a_running_group(
+    start_cluster: Callable[..., Cluster], zookeeper_version: str
+) -> None:
+    """A server that is back before the lease ends costs nobody anything: same sessions, same claims."""
+    cluster = start_cluster(zookeeper=zookeeper_version)
+    await cluster.create_topic("t", 4)
+    async with group_of(cluster, "g", ["t"]) as group:
+        first, second = await group.join(), await group.join()
+        await group.balanced("t", 4)
+        ids = [first.consumer.member_id, second.consumer.member_id]
+        with zookeeper(cluster) as client:
+            before = owners(client, "g", "t")
+        await cluster.zookeeper.restart()
+        metrics = first.consumer.metrics
+        await eventually(lambda: metrics.total("zookeeper_suspensions"), "the break is noticed")
+        values = await produce(cluster, "t", 100)
+        await group.delivered(values)
+        assert [first.consumer.member_id, second.consumer.member_id] == ids
+        with zookeeper(cluster) as client:
+            assert owners(client, "g", "t") == before
+
+
+async def test_a_frozen_zookeeper_shuts_the_gate_in_time(
+    start_cluster: Callable[..., Cluster], zookeeper_version: str
+) -> None:
+    """While ZooKeeper confirms nothing, handing out ends with the lease; afterwards a new session goes on."""
+    cluster = start_cluster(zookeeper=zookeeper_version)
+    await cluster.create_topic("t", 4)
+    async with group_of(cluster, "g", ["t"], session_timeout_ms=2000) as group:
+        member = await group.join()
+        await group.balanced("t", 4)
+        cluster.zookeeper.pause()
+        try:
+            await eventually(lambda: len(member.lost_partitions) == 4, "the lease ends", timeout_s=10)
+            await produce(cluster, "t", 20)
+            assert member.values == []
+        finally:
+            cluster.zookeeper.resume()
+        await eventually(lambda: len(group.values) == 20, "the next session delivers", timeout_s=60)
+
+
+class Hooks:
+    """A listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+
+    async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("assigned", len(partitions)))
+
+    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("revoked", len(partitions)))
+        raise RuntimeError("the application's error")
+
+    async def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("lost", len(partitions)))
+
+
+async def test_a_listener_that_raises_does_not_hold_the_group_up(cluster_39: Cluster, unique: Unique) -> None:
+    """Hooks may be coroutines; their errors are logged and counted, and the hand-over goes on."""
+    topic, name, hooks = unique("topic"), unique("group"), Hooks()
+    await cluster_39.create_topic(topic, 3)
+    consumer = consumer_of(cluster_39, name, listener=hooks)
+    await consumer.connect()
+    await consumer.subscribe(topic)
+    await eventually(lambda: hooks.told == [("assigned", 3)], "the assignment is told")
+    await consumer.close()
+    assert hooks.told == [("assigned", 3), ("revoked", 3)]
+    assert consumer.metrics.total("listener_failures") == 1

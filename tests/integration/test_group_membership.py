@@ -1,0 +1,300 @@
+"""Members that come, go and die: real ZooKeeper, real Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups.clients import Producer
+from kiel_groups.clients.cluster import Cluster as ClusterView
+from kiel_groups.config import BrokerConfig, parse_hosts
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import MemberInfo, Pointer
+from kiel_groups.metrics import Metrics
+from tests.integration.members import Group, Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+async def test_a_fresh_group_on_a_fresh_topic(cluster: Cluster, unique: Unique) -> None:
+    """A lone member gets every partition from its beginning; at its leaving the offsets are the ends of the log."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    values = await produce(cluster, topic, 400)
+    async with group_of(cluster, name, [topic]) as group:
+        member = await group.join()
+        counts = await group.delivered(values)
+        assert counts == Counter(values)
+        assert member.partitions(topic) == [0, 1, 2, 3]
+        ends = {p: max(r.offset for r in member.records if r.partition == p) + 1 for p in range(4)}
+    with zookeeper(cluster) as client:
+        assert stored_offsets(client, name, topic) == ends
+        assert owners(client, name, topic) == {}
+        assert client.get_children(GroupLayout(name).members) == []
+        assert client.get_children(GroupLayout(name).ids) == []
+
+
+async def test_what_a_member_writes_is_what_old_tools_read(cluster: Cluster, unique: Unique) -> None:
+    """Ids, owners, offsets and our own znodes have the form that the design and Kafka 0.8 give them."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    layout = GroupLayout(name)
+    async with group_of(cluster, name, [topic]) as group:
+        member = await group.join()
+        await group.balanced(topic, 2)
+        member_id = member.consumer.member_id
+        assert member_id is not None
+        with zookeeper(cluster) as client:
+            session = client.exists(layout.member(member_id)).ephemeralOwner
+            assert member_id.startswith(f"{name}_")
+            assert member_id.endswith(f"-{session & 0xFFFFFFFFFFFFFFFF:x}")
+            assert client.exists(layout.consumer_id(member_id)).ephemeralOwner == session
+            assert {owner for owner, _ in owners(client, name, topic).values()} == {f"{member_id}-0"}
+            assert stored_offsets(client, name, topic) == {0: 0, 1: 0}
+            pointer = Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+            assert (pointer.state, pointer.leader, pointer.members) == ("done", member_id, 1)
+
+
+async def test_a_join_takes_a_share_and_a_leave_gives_it_back(cluster: Cluster, unique: Unique) -> None:
+    """Clean hand-overs deliver every record exactly once, and never give a partition to two at a time."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 8)
+    values = await produce(cluster, topic, 800)
+    async with group_of(cluster, name, [topic]) as group:
+        first = await group.join()
+        first.pace_s = 0.002
+        await eventually(lambda: first.records, "the first member reads")
+        second = await group.join()
+        second.pace_s = 0.002
+        await group.balanced(topic, 8)
+        values += await produce(cluster, topic, 400, first=800)
+        await eventually(lambda: second.records, "the second member reads")
+        await group.leave(first)
+        await group.balanced(topic, 8)
+        assert second.partitions(topic) == list(range(8))
+        assert await group.delivered(values) == Counter(values)
+        assert group.overlaps() == []
+        assert not first.lost_partitions
+        assert not second.lost_partitions
+
+
+async def test_a_member_joins_while_another_leaves(cluster: Cluster, unique: Unique) -> None:
+    """Both changes at once end in a balanced group that has lost nothing."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 8)
+    values = await produce(cluster, topic, 400)
+    async with group_of(cluster, name, [topic]) as group:
+        leaver, _ = await group.join(), await group.join()
+        await group.balanced(topic, 8)
+        await asyncio.gather(group.join(), group.leave(leaver))
+        await group.balanced(topic, 8)
+        values += await produce(cluster, topic, 400, first=400)
+        assert await group.delivered(values) == Counter(values)
+        assert group.overlaps() == []
+
+
+async def test_two_groups_each_get_everything(cluster: Cluster, unique: Unique) -> None:
+    """Groups on one topic do not know of each other."""
+    topic = unique("topic")
+    await cluster.create_topic(topic, 4)
+    values = await produce(cluster, topic, 200)
+    async with group_of(cluster, unique("one"), [topic]) as one, group_of(cluster, unique("two"), [topic]) as two:
+        await asyncio.gather(one.join(), two.join())
+        assert await one.delivered(values) == Counter(values)
+        assert await two.delivered(values) == Counter(values)
+
+
+async def test_a_subscription_that_changes(cluster: Cluster, unique: Unique) -> None:
+    """Topics are added and dropped; what stays keeps its owner znode, and its offsets are committed at the drop."""
+    kept, added, name = unique("kept"), unique("added"), unique("group")
+    await cluster.create_topic(kept, 3)
+    await cluster.create_topic(added, 3)
+    values = await produce(cluster, kept, 60)
+    more = await produce(cluster, added, 60, first=1000)
+    async with group_of(cluster, name, [kept]) as group:
+        member = await group.join()
+        await group.delivered(values)
+        with zookeeper(cluster) as client:
+            before = owners(client, name, kept)
+            await member.consumer.subscribe([kept, added])
+            await group.delivered(more)
+            assert owners(client, name, kept) == before
+            await member.consumer.subscribe([added])
+            await eventually(lambda: member.consumer.allocation == {added: [0, 1, 2]}, "the first topic is dropped")
+            assert sum(stored_offsets(client, name, kept).values()) == 60
+            assert owners(client, name, kept) == {}
+
+
+async def test_a_topic_that_comes_later_is_found(cluster: Cluster, unique: Unique) -> None:
+    """A subscription may name a topic before it exists."""
+    topic = unique("topic")
+    async with group_of(cluster, unique("group"), [topic]) as group:
+        member = await group.join()
+        assert member.consumer.metrics.total("subscribed_topics_missing") == 1
+        await cluster.create_topic(topic, 2)
+        values = await produce(cluster, topic, 20)
+        assert await group.delivered(values) == Counter(values)
+
+
+async def test_partitions_are_added_under_a_running_group(cluster: Cluster, unique: Unique) -> None:
+    """The leader sees a topic grow, and the new partitions are claimed and read; the old ones keep their owners."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    async with group_of(cluster, name, [topic]) as group:
+        await group.join()
+        await group.balanced(topic, 2)
+        with zookeeper(cluster) as client:
+            before = owners(client, name, topic)
+            await cluster.grow_topic(topic, 6)
+            await group.balanced(topic, 6)
+            after = owners(client, name, topic)
+            assert {partition: after[partition] for partition in before} == before
+        values = [value for partition in range(6) for value in await produce_to(cluster, topic, partition, 10)]
+        assert await group.delivered(values) == Counter(values)
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+async def test_added_partitions_start_at_their_beginning(cluster: Cluster, unique: Unique, reset: str) -> None:
+    """Partitions added to a topic that the group knows lose nothing, whatever the reset policy."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    old = await produce(cluster, topic, 20)
+    async with group_of(cluster, name, [topic], auto_offset_reset=reset) as group:
+        await group.leave(await joined(group, topic, 2))
+        await cluster.grow_topic(topic, 3)
+        values = await produce_to(cluster, topic, 2, 10)
+        member = await group.join()
+        await group.delivered(values)
+        if reset == "earliest":
+            await group.delivered(old)
+        else:
+            assert member.values == values
+
+
+async def joined(group: Group, topic: str, partitions: int) -> Member:
+    """A member that has joined and holds all there is."""
+    member = await group.join()
+    await group.balanced(topic, partitions)
+    return member
+
+
+async def produce_to(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes]:
+    """Produce values to one partition, as soon as the brokers tell of it; returns them."""
+    view = ClusterView(BrokerConfig(hosts=parse_hosts(cluster.brokers, 9092, "brokers")), Metrics())
+    while partition not in await view.partitions_of(topic):
+        await view.refresh([topic], "test")
+    view.close()
+    values = [b"%d-%d" % (partition, number) for number in range(count)]
+    async with Producer(cluster.brokers) as producer:
+        await asyncio.gather(*(producer.produce(topic, value, partition=partition) for value in values))
+    return values
+
+
+MEMBER_PROGRAM = """
+import asyncio, sys
+from kiel_groups import GroupedConsumer
+
+async def main():
+    brokers, hosts, group, topic = sys.argv[1:]
+    async with GroupedConsumer(brokers, group, hosts, session_timeout_ms=3000) as consumer:
+        await consumer.subscribe(topic)
+        async for record in consumer:
+            print(record.value.decode(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_kill_9(cluster: Cluster, unique: Unique) -> None:
+    """What a killed process held goes to the others when its session has ended; nothing is lost."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 8)
+    values = await produce(cluster, topic, 400)
+    async with group_of(cluster, name, [topic], session_timeout_ms=3000) as group:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            MEMBER_PROGRAM,
+            ",".join(cluster.brokers),
+            cluster.zk_hosts,
+            name,
+            topic,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        try:
+            theirs = {await asyncio.wait_for(process.stdout.readline(), 30)}
+            member = await group.join()
+            await eventually(lambda: len(member.partitions(topic)) == 4, "both share the topic")
+            values += await produce(cluster, topic, 400, first=400)
+            await eventually(lambda: len(member.records) > 50, "the survivor reads its share")
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+        theirs |= set((await process.stdout.read()).splitlines(keepends=True))
+        await process.wait()
+        await group.balanced(topic, 8)
+        wanted = set(values) - {line.strip() for line in theirs}
+        await group.delivered(wanted)
+
+
+async def test_session_expiry(cluster: Cluster, unique: Unique) -> None:
+    """A session that ends under a member costs it its claims; it joins anew, and nothing is lost."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    values = await produce(cluster, topic, 100)
+    async with group_of(cluster, name, [topic], session_timeout_ms=4000) as group:
+        member = await group.join()
+        await group.delivered(values)
+        old_id = member.consumer.member_id
+        with zookeeper(cluster) as client:
+            end_session(cluster, member)
+            await eventually(lambda: len(member.lost_partitions) == 4, "the loss is told")
+            values += await produce(cluster, topic, 100, first=100)
+            await group.delivered(values)
+            await group.balanced(topic, 4)
+            assert member.consumer.member_id != old_id
+            members = client.get_children(GroupLayout(name).members)
+            assert members == [member.consumer.member_id]
+        assert member.consumer.metrics.total("sessions_lost") == 1
+        assert group.overlaps() == []
+
+
+def end_session(cluster: Cluster, member: object) -> None:
+    """End a member's session on the server: a second client takes it over and closes it."""
+    from kazoo.client import KazooClient
+
+    session = member.consumer._consuming.member._membership.session  # type: ignore[attr-defined]
+    thief = KazooClient(cluster.zk_hosts, client_id=session.client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+async def test_a_shorter_session_than_asked(start_cluster: Callable[..., Cluster], zookeeper_version: str) -> None:
+    """The timeout that the server grants is the one that counts: in the znode, for the lease, for the heartbeat."""
+    cluster = start_cluster(zookeeper=zookeeper_version, max_session_timeout_ms=2000)
+    await cluster.create_topic("t", 2)
+    async with group_of(cluster, "g", ["t"], session_timeout_ms=30_000) as group:
+        member = await group.join()
+        await group.balanced("t", 2)
+        layout = GroupLayout("g")
+        member_id = member.consumer.member_id
+        assert member_id is not None
+        with zookeeper(cluster) as client:
+            info = MemberInfo.parse(member_id, client.get(layout.member(member_id))[0], "")
+            assert info.session_timeout_ms == 2000
+        metrics = member.consumer.metrics
+        await eventually(lambda: metrics.latency("heartbeat").count >= 9, "three seconds of heartbeats")
+        assert metrics.total("sessions_lost") == 0
+        assert member.consumer.member_id == member_id
+        values = await produce(cluster, "t", 20)
+        assert await group.delivered(values) == Counter(values)
