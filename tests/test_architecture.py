@@ -50,7 +50,7 @@ ONLY_IN = {
 }
 
 LONGEST_FILE = 450
-LONGEST_FUNCTION = 60
+LONGEST_FUNCTION = 50
 
 
 def modules() -> list[Path]:
@@ -138,5 +138,10 @@ def test_files_and_functions_stay_small(module: Path) -> None:
     """What no longer fits on a few screens is split."""
     assert len(module.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
     functions = (node for node in ast.walk(tree(module)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    long = {node.name for node in functions if (node.end_lineno or 0) - node.lineno + 1 > LONGEST_FUNCTION}
-    assert not long
+    assert not {function.name for function in functions if length(function) > LONGEST_FUNCTION}
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of its body without the docstring: neither that nor a long signature makes a function hard to follow."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -13,7 +12,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError
 
 __all__ = ["app", "run"]
 
-FAILED, WRONG, TERMINATED, INTERRUPTED = 1, 2, 143, 130
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
 
 #: Command → module and attribute, with the line of help that must not cost an import.
 _COMMANDS = {
@@ -61,6 +60,4 @@ def run(arguments: Sequence[str]) -> int:
         return WRONG if isinstance(error, ConfigError) else FAILED
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except asyncio.CancelledError:
-        return TERMINATED
     return status if isinstance(status, int) else 0

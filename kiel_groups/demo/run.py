@@ -28,6 +28,7 @@ __all__ = ["run_demo"]
 _RATE = 900.0
 _SESSION_TIMEOUT_MS = 6_000
 _KAFKA = "0.8.2.2"
+_TERMINATED = 143
 
 
 def run_demo(console: Console, *, keep: bool) -> int:
@@ -39,7 +40,7 @@ def run_demo(console: Console, *, keep: bool) -> int:
         keep: Leave the cluster and two consumers up afterwards, until Ctrl-C.
 
     Returns:
-        0 when every record was delivered at least once and all offsets are committed, 1 otherwise.
+        0 when every record was delivered at least once and all offsets are committed, 1 otherwise; 143 after SIGTERM.
 
     Raises:
         ServerError: The cluster could not be started.
@@ -47,7 +48,10 @@ def run_demo(console: Console, *, keep: bool) -> int:
         KeyboardInterrupt: Ctrl-C, after everything was cleared away.
     """
     zookeeper = _available_zookeeper(console)
-    return asyncio.run(_run(console, zookeeper, keep=keep))
+    try:
+        return asyncio.run(_run(console, zookeeper, keep=keep))
+    except asyncio.CancelledError:
+        return _TERMINATED
 
 
 def _available_zookeeper(console: Console) -> str:

@@ -111,6 +111,6 @@ def _progress(scene: Scene) -> Table:
     line = Table.grid(padding=(0, 1))
     line.add_row(
         ProgressBar(total=scene.sent, completed=min(scene.received, scene.sent), width=40),
-        f"{scene.received:,} received of {scene.sent:,} sent",
+        f"{scene.received:,} received, {scene.sent:,} sent",
     )
     return line

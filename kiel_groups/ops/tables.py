@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
+from rich import box
 from rich.table import Table
 
 from kiel_groups.model import MemberId
@@ -12,6 +14,7 @@ from kiel_groups.ops.group_view import GroupView, MemberView, PartitionView
 __all__ = ["member_table", "offset_table", "status_line"]
 
 _OFFSET_COLUMNS = 4
+_STYLE: Final[dict[str, Any]] = {"title_justify": "left", "title_style": "bold", "width": 78}
 
 
 def member_table(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[MemberId, float]) -> Table:
@@ -23,7 +26,7 @@ def member_table(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[
         names: What to call a member, where its id is not wanted.
         rates: Records a second, as far as known.
     """
-    table = Table(title=_title(view, names), title_justify="left", title_style="bold", width=78, show_footer=True)
+    table = Table(title=_title(view, names), box=box.SIMPLE, show_footer=True, **_STYLE)
     table.add_column("member", "all", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column("pid", justify="right")
     table.add_column("role")
@@ -45,7 +48,7 @@ def member_table(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[
 
 def offset_table(view: GroupView) -> Table:
     """Each partition's committed offset and lag, as ZooKeeper and the brokers have them."""
-    table = Table(title="offsets in ZooKeeper (partition: next offset, lag)", title_justify="left", width=78)
+    table = Table(title="offsets in ZooKeeper (partition: next offset, lag)", box=box.SIMPLE, **_STYLE)
     for _ in range(_OFFSET_COLUMNS):
         table.add_column(ratio=1, no_wrap=True)
     table.show_header = False

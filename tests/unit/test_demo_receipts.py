@@ -1,0 +1,65 @@
+"""The demo's proof fails where it should, and its input is what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.demo.receipts import Receipt, ReceiptFile, prove
+from kiel_groups.demo.records import load_records, number_of, visitor_of
+
+pytestmark = pytest.mark.unit
+
+SENT = {0: (0, 0), 1: (1, 0), 2: (1, 1)}
+RECEIPTS = [Receipt(0, 0, 0), Receipt(1, 0, 1), Receipt(1, 1, 2)]
+COMMITTED = {0: 1, 1: 2}
+
+
+def test_a_proof_holds_when_all_is_received_and_committed() -> None:
+    """Repeated deliveries are counted and do no harm."""
+    proof = prove(SENT, [*RECEIPTS, RECEIPTS[1], RECEIPTS[1]], COMMITTED)
+    assert proof.holds
+    assert (proof.repeated, proof.most_often) == (1, 3)
+
+
+def test_a_missing_record_is_named() -> None:
+    """A record that nobody received breaks the proof, although its offset is committed."""
+    proof = prove(SENT, RECEIPTS[:2], COMMITTED)
+    assert not proof.holds
+    assert proof.missing == (2,)
+
+
+def test_a_record_from_another_place_is_named() -> None:
+    """A record received at an offset that it was not stored at breaks the proof."""
+    proof = prove(SENT, [*RECEIPTS, Receipt(0, 1, 2)], COMMITTED)
+    assert not proof.holds
+    assert proof.misplaced == (Receipt(0, 1, 2),)
+
+
+@pytest.mark.parametrize("committed", [1, 3, None])
+def test_an_offset_that_is_not_the_end_of_the_log_is_named(committed: int | None) -> None:
+    """Too few, too many and none at all: each breaks the proof."""
+    proof = prove(SENT, RECEIPTS, {0: 1, 1: committed})
+    assert not proof.holds
+    assert proof.uncommitted == {1: (committed, 2)}
+
+
+def test_receipts_are_read_while_they_are_written(tmp_path: Path) -> None:
+    """A line cut short by a kill is left alone until the rest of it comes."""
+    path = tmp_path / "receipts"
+    receipts = ReceiptFile(path)
+    assert receipts.read_on() == 0
+    path.write_text("0 0 7\n1 12")
+    assert receipts.read_on() == 1
+    with path.open("a") as file:
+        file.write("3 8\n")
+    assert receipts.read_on() == 2
+    assert receipts.receipts == [Receipt(0, 0, 7), Receipt(1, 123, 8)]
+
+
+def test_the_input_is_100_000_numbered_records() -> None:
+    """Numbers run from 0 without a gap, and every record names its visitor."""
+    records = load_records()
+    assert [number_of(record) for record in records] == list(range(100_000))
+    assert all(visitor_of(record).startswith(b"visitor-") for record in records)

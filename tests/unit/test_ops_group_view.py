@@ -1,0 +1,100 @@
+"""A group's znodes become one picture, whatever is missing or unreadable among them."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+
+from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.group_view import view_group
+from kiel_groups.ops.tables import member_table, offset_table, status_line
+
+pytestmark = pytest.mark.unit
+
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+
+
+def member(name: str, started_at_ms: int) -> bytes:
+    info = MemberInfo(
+        member_id=name, session_timeout_ms=6_000, subscription=("t",), pid=17, started_at_ms=started_at_ms
+    )
+    return info.encode()
+
+
+ZNODES = {
+    "/kiel-groups/g": b"",
+    "/kiel-groups/g/members": b"",
+    "/kiel-groups/g/members/late": member("late", 2),
+    "/kiel-groups/g/members/early": member("early", 1),
+    "/kiel-groups/g/election": b"",
+    # The sequence number decides, not the uuid before it.
+    "/kiel-groups/g/election/aaaa-n_0000000002": b"late",
+    "/kiel-groups/g/election/ffff-n_0000000001": b"early",
+    "/kiel-groups/g/allocation": Pointer(generation=4, state="done", leader="early").encode(),
+    "/kiel-groups/g/allocation/early": Slice(4, "early", frozenset(PARTITIONS[:2])).encode(),
+    "/kiel-groups/g/allocation/late": Slice(4, "late", frozenset(PARTITIONS[2:])).encode(),
+    "/consumers/g/owners": b"",
+    "/consumers/g/owners/t": b"",
+    "/consumers/g/owners/t/0": b"early-0",
+    "/consumers/g/owners/t/2": b"late-0",
+    "/consumers/g/offsets": b"",
+    "/consumers/g/offsets/t": b"",
+    "/consumers/g/offsets/t/0": b"10",
+    "/consumers/g/offsets/t/2": b"30",
+}
+LOG_ENDS = {PARTITIONS[0]: 15, PARTITIONS[1]: 5, PARTITIONS[2]: 29}
+
+
+def test_members_leader_owners_and_lag_are_read() -> None:
+    """Members come oldest first; lag is the log's end less the committed offset, and never negative."""
+    view = view_group("g", ZNODES, LOG_ENDS)
+    assert [member.info.member_id for member in view.members] == ["early", "late"]
+    assert [member.leads for member in view.members] == [True, False]
+    assert [[owned.topic_partition for owned in member.owned] for member in view.members] == [
+        [PARTITIONS[0]],
+        [PARTITIONS[2]],
+    ]
+    assert [partition.lag for partition in view.partitions] == [5, None, 0]
+    assert (view.lag, view.owned, view.unreadable) == (5, 2, ())
+
+
+def test_no_group_is_an_empty_view() -> None:
+    """Without a znode there is neither a leader nor a plan."""
+    view = view_group("g", {}, {})
+    assert (view.pointer, view.leader, view.members, view.partitions) == (None, None, (), ())
+
+
+@pytest.mark.parametrize("path", [path for path, data in ZNODES.items() if data])
+def test_garbage_in_any_znode_is_shown_as_such(path: str) -> None:
+    """One unreadable znode never hides the rest: the picture is drawn, and names the path where it cannot be parsed."""
+    view = view_group("g", ZNODES | {path: b"\xff{garbage"}, LOG_ENDS)
+    free_text = "/election/" in path or "/owners/" in path
+    assert free_text or any(path in text for text in view.unreadable)
+    assert len(view.partitions) == 3
+    assert view.lag in (0, 5)
+    drawn(member_table(view, {}, {}))
+
+
+def drawn(table: RenderableType) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_renderings_say_who_has_what_in_80_columns() -> None:
+    """Names replace ids, a share on its way shows both numbers, unknown offsets show as such."""
+    view = view_group("g", ZNODES, LOG_ENDS)
+    members = drawn(member_table(view, {"early": "consumer-1"}, {"early": 1234.5}))
+    assert "group g · generation 4 · leader consumer-1" in members
+    assert "1 → 2" in members
+    assert "1,234" in members
+    offsets = drawn(offset_table(view))
+    assert "0:    10, 5" in offsets
+    assert "1:     -, ?" in offsets
+    assert max(map(len, (members + offsets).splitlines())) <= 80
+    line = status_line(view, {}, {})
+    assert line == "generation 4, 2 members, leader early, 2 of 3 partitions owned, lag 5, 0 records/s"
