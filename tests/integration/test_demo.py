@@ -1,0 +1,161 @@
+"""The demo as a newcomer runs it: to its end, with --keep, interrupted, and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kiel_groups.coordination.inspect import group_reader
+from kiel_groups.demo import run
+from kiel_groups.demo.play import GROUP, PARTITIONS, Play
+from kiel_groups.demo.receipts import Proof, prove
+from kiel_groups.ops.group_view import view_group
+
+pytestmark = pytest.mark.integration
+
+
+class Demo:
+    """A demo in a process of its own; ``wait_for`` reads its lines as they come."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "kiel_groups", "demo", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.output = ""
+        self._grown = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._grown:
+                self.output += line
+                self._grown.notify_all()
+
+    def wait_for(self, text: str, timeout_s: float) -> None:
+        with self._grown:
+            assert self._grown.wait_for(lambda: text in self.output, timeout_s), self.output
+
+    def children(self) -> list[int]:
+        """The servers and consumers that it has started."""
+        listed = subprocess.run(["ps", "--ppid", str(self.process.pid), "-o", "pid="], capture_output=True, text=True)
+        return [int(pid) for pid in listed.stdout.split()]
+
+    def end(self, number: int, timeout_s: float) -> int:
+        """Send a signal; the exit status."""
+        self.process.send_signal(number)
+        status = self.process.wait(timeout_s)
+        self._reader.join(5)
+        return status
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Demo]]:
+    """Start a demo whose files are below ``tmp_path``; it does not outlive the test."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    started: list[Demo] = []
+
+    def start(*arguments: str) -> Demo:
+        started.append(Demo(*arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+
+
+def assert_nothing_left(children: list[int], folder: Path, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while alive := [pid for pid in children if Path(f"/proc/{pid}/cmdline").exists() and not is_zombie(pid)]:
+        assert time.monotonic() < deadline, f"still alive: {alive}"
+        time.sleep(0.02)
+    assert not list(folder.glob("kiel-groups-*/run-*"))
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_the_demo_proves_that_nothing_was_lost_and_keeps_the_cluster_when_asked(
+    demo: Callable[..., Demo], tmp_path: Path
+) -> None:
+    """All acts are played in under two minutes; --keep leaves a living group behind, until Ctrl-C ends it with 0."""
+    began_s = time.monotonic()
+    performance = demo("--keep")
+    performance.wait_for("proved: no record was lost", timeout_s=120)
+    assert time.monotonic() - began_s < 120
+    performance.wait_for("The cluster stays up", timeout_s=30)
+    said = performance.output
+    for act in ("start 3 consumer processes", "a fourth member", "kill -9 consumer-", "stop consumer-", "a new leader"):
+        assert act in said
+    assert re.search(r"sent +100,000\nreceived at least once +100,000\nreceived more than once +[\d,]+ ", said)
+    match = re.search(r"ZooKeeperMain -server (\S+)", said)
+    assert match is not None
+    with group_reader(match[1], GROUP) as read:
+        view = view_group(GROUP, read(), {})
+    assert len(view.members) == 2
+    assert view.owned == PARTITIONS
+    assert sum(partition.committed or 0 for partition in view.partitions) == 100_000
+    children = performance.children()
+    assert len(children) == 4
+    assert performance.end(signal.SIGINT, timeout_s=20) == 0
+    assert_nothing_left(children, tmp_path, within_s=1)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_demo_leaves_nothing_behind(
+    demo: Callable[..., Demo], tmp_path: Path, number: int, status: int
+) -> None:
+    """Ctrl-C and a polite kill end every process and remove every file, without a traceback."""
+    performance = demo()
+    performance.wait_for("3 members share", timeout_s=60)
+    children = performance.children()
+    assert len(children) == 5
+    assert performance.end(number, timeout_s=20) == status
+    assert "Traceback" not in performance.output
+    assert_nothing_left(children, tmp_path, within_s=1)
+
+
+def test_the_children_of_a_killed_demo_are_gone_within_5_s(demo: Callable[..., Demo], tmp_path: Path) -> None:
+    """kill -9 ends servers and consumers, too; the next run sweeps the files."""
+    performance = demo()
+    performance.wait_for("3 members share", timeout_s=60)
+    children = performance.children()
+    performance.end(signal.SIGKILL, timeout_s=5)
+    sweep = "from kiel_groups.embedded.rundir import server_folder; server_folder('next')"
+    deadline = time.monotonic() + 5
+    while not all(is_zombie(pid) for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    subprocess.run([sys.executable, "-c", sweep], check=True, env=os.environ | {"TMPDIR": str(tmp_path)})
+    assert_nothing_left(children, tmp_path, within_s=0)
+
+
+def test_a_proof_that_fails_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that nobody received is named, and the demo says that nothing is proved."""
+
+    async def perform(play: Play) -> Proof:
+        return prove({number: (0, number) for number in range(3)}, [], {0: 3})
+
+    monkeypatch.setattr(Play, "perform", perform)
+    console = Console(file=io.StringIO(), width=80)
+    assert asyncio.run(run._run(console, "3.4.6", keep=False)) == 1
+    assert isinstance(console.file, io.StringIO)
+    assert "never received: 0, 1, 2" in console.file.getvalue()
+    assert "NOT proved" in console.file.getvalue()
