@@ -5,23 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, Unpack
 
 from kiel_groups.allocators import Allocator, round_robin
 from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.futures import spawn, started
-from kiel_groups.config import (
-    KAFKA_PORT,
-    BrokerConfig,
-    DebounceConfig,
-    FetchConfig,
-    GroupConfig,
-    ResetPolicy,
-    ZooKeeperConfig,
-    parse_hosts,
-)
+from kiel_groups.clients.settings import BrokerSettings, broker_config
+from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig
 from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
@@ -61,11 +53,10 @@ class GroupedConsumer:
         debounce_bound_ms: … or at the latest so long after the first change.
         debounce_initial_delay_ms: How long a new leader waits for its group to gather.
         drain_alarm_ms: After how long a hand-over that waits for the application is reported.
-        connect_timeout_ms: How long to wait for ZooKeeper.
-        request_timeout_ms: How long to wait for a broker's answer.
+        zk_timeout_ms: How long to wait for ZooKeeper at the first connecting.
         listener: Told of partitions that come, go or are lost.
         metrics: Where to count; a registry of its own without one.
-        client_id: The name brokers see in their logs.
+        broker_settings: ``client_id``, ``request_timeout_ms`` and the others of ``BrokerConfig``.
 
     Raises:
         ConfigError: A setting that cannot work.
@@ -73,9 +64,9 @@ class GroupedConsumer:
 
     def __init__(
         self,
-        brokers: str | Sequence[str],
+        brokers: str | Iterable[str],
         group: str,
-        zk_hosts: str | Sequence[str],
+        zk_hosts: str | Iterable[str],
         deserializer: Callable[[bytes], Any] | None = None,
         partition_allocator: Allocator | None = None,
         autocommit: bool = True,
@@ -91,22 +82,17 @@ class GroupedConsumer:
         debounce_bound_ms: int = 1_000,
         debounce_initial_delay_ms: int = 300,
         drain_alarm_ms: int = 30_000,
-        connect_timeout_ms: int = 15_000,
-        request_timeout_ms: int = 30_000,
+        zk_timeout_ms: int = 15_000,
         listener: RebalanceListener | None = None,
         metrics: Metrics | None = None,
-        client_id: str = "kiel-groups",
+        **broker_settings: Unpack[BrokerSettings],
     ) -> None:
         for name, function in (("deserializer", deserializer), ("partition_allocator", partition_allocator)):
             if function is not None and not callable(function):
                 raise ConfigError(f"{name}: {function!r} given; expected a function")
         self.metrics = metrics or Metrics()
         self._settings = ConsumerSettings(
-            brokers=BrokerConfig(
-                hosts=parse_hosts(brokers, KAFKA_PORT, "brokers"),
-                client_id=client_id,
-                request_timeout_ms=request_timeout_ms,
-            ),
+            brokers=broker_config(brokers, **broker_settings),
             fetching=FetchConfig(
                 max_wait_ms=max_wait_time,
                 min_bytes=min_bytes,
@@ -127,7 +113,7 @@ class GroupedConsumer:
                 drain_alarm_ms=drain_alarm_ms,
             ),
             zookeeper=ZooKeeperConfig.parse(
-                zk_hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=connect_timeout_ms
+                zk_hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=zk_timeout_ms
             ),
             deserializer=deserializer,
             allocator=partition_allocator or round_robin,
@@ -190,7 +176,7 @@ class GroupedConsumer:
         if self._consuming is not None:
             await self._consuming.close(timeout_s)
 
-    async def __aenter__(self) -> GroupedConsumer:
+    async def __aenter__(self) -> Self:
         await self.connect()
         return self
 

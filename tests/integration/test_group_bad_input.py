@@ -1,0 +1,228 @@
+"""Mistakes of users and of operators: one clear error each, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kiel_groups import GroupedConsumer
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import (
+    ChrootMissingError,
+    ClosedError,
+    ConfigError,
+    ForeignMemberError,
+    GroupConfigError,
+    NoBrokersError,
+    NoZooKeeperError,
+)
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import Pointer
+from tests.integration.members import eventually, group_of, produce, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port of this machine on which nobody listens, for as long as the block lasts."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
+
+
+async def refused(consumer: GroupedConsumer, error: type[Exception], *words: str) -> None:
+    """Connecting fails with an error of one line that holds these words; a second try may be made."""
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            await consumer.connect()
+        assert "\n" not in str(caught.value)
+        for word in words:
+            assert word in str(caught.value)
+    await consumer.close()
+
+
+async def test_no_zookeeper(cluster_39: Cluster) -> None:
+    """Nobody answers where ZooKeeper should be: the error says where, and how long was waited."""
+    with closed_port() as port:
+        consumer = GroupedConsumer(cluster_39.brokers, "g", f"127.0.0.1:{port}", zk_timeout_ms=300)
+        await refused(consumer, NoZooKeeperError, f"127.0.0.1:{port}", "0.3 s")
+
+
+async def test_no_chroot(cluster: Cluster) -> None:
+    """A chroot that does not exist is named, and not created."""
+    consumer = GroupedConsumer(cluster.brokers, "g", f"{cluster.zk_hosts}/not/there")
+    await refused(consumer, ChrootMissingError, "/not/there", "create it first")
+    with zookeeper(cluster) as client:
+        assert client.exists("/not") is None
+
+
+async def test_no_broker(cluster_39: Cluster, unique: Unique) -> None:
+    """No broker answers: the error names each address, and the group was not joined."""
+    name = unique("group")
+    with closed_port() as port:
+        consumer = GroupedConsumer([f"127.0.0.1:{port}"], name, cluster_39.zk_hosts)
+        await refused(consumer, NoBrokersError, f"127.0.0.1:{port}")
+    with zookeeper(cluster_39) as client:
+        assert client.exists(GroupLayout(name).root) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"group": "a/b"}, "group: 'a/b' is not a legal name"),
+        ({"group": ""}, "group: '' is not a legal name"),
+        ({"brokers": []}, "brokers: no address given"),
+        ({"brokers": ["host:port"]}, "brokers: 'host:port' is not an address"),
+        ({"zk_hosts": ["a:1/x", "b:2"]}, "zk_hosts: 'a:1/x,b:2'"),
+        ({"auto_offset_reset": "first"}, "auto_offset_reset: 'first' given; expected 'earliest'"),
+        ({"max_bytes": 0}, "max_bytes: 0 given"),
+        ({"session_timeout_ms": 5}, "session_timeout_ms: 5 given"),
+        ({"partition_allocator": "round_robin"}, "partition_allocator: 'round_robin' given; expected a function"),
+    ],
+)
+def test_settings_that_cannot_work(settings: dict[str, object], words: str) -> None:
+    """A wrong setting is refused at the construction, outside any event loop, by its name."""
+    with pytest.raises(ConfigError) as caught:
+        GroupedConsumer(**{"brokers": ["b:9092"], "group": "g", "zk_hosts": ["z:2181"], **settings})  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+async def test_a_topic_that_cannot_exist(cluster_39: Cluster, unique: Unique) -> None:
+    """A name that no topic can have is refused when it is subscribed to."""
+    async with GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts) as consumer:
+        with pytest.raises(ConfigError, match="topic: 'a/b' is not a legal name"):
+            await consumer.subscribe(["a/b"])
+
+
+async def test_a_consumer_that_is_not_connected(cluster_39: Cluster) -> None:
+    """Using a consumer before connecting or after closing it says so."""
+    consumer = GroupedConsumer(cluster_39.brokers, "g", cluster_39.zk_hosts)
+    with pytest.raises(ClosedError, match="not connected"):
+        consumer.__aiter__()
+    with pytest.raises(ClosedError, match="not connected"):
+        await consumer.commit()
+    await consumer.close()
+    with pytest.raises(ClosedError, match="was closed"):
+        await consumer.connect()
+
+
+async def test_a_member_that_disagrees_with_its_group(cluster: Cluster, unique: Unique) -> None:
+    """The first member's settings are the group's; another that differs is told both values, and where they stand."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    async with group_of(cluster, name, [topic]) as group:
+        await group.join()
+        other = GroupedConsumer(cluster.brokers, name, cluster.zk_hosts, auto_offset_reset="latest")
+        await refused(other, GroupConfigError, "'earliest' there", "'latest' here", GroupLayout(name).config)
+
+
+async def test_settings_that_cannot_be_read(cluster_39: Cluster, unique: Unique) -> None:
+    """Garbage in ``/config`` is not guessed at."""
+    name = unique("group")
+    with zookeeper(cluster_39) as client:
+        client.create(GroupLayout(name).config, b"\xff{", makepath=True)
+    consumer = GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts)
+    await refused(consumer, GroupConfigError, GroupLayout(name).config, "not JSON")
+
+
+@pytest.mark.parametrize("folder", ["ids", "kiel_members"])
+async def test_foreign_members(cluster_39: Cluster, unique: Unique, folder: str) -> None:
+    """Where a Java consumer or a kiel member lives in the group, ours does not join."""
+    name = unique("group")
+    layout = GroupLayout(name)
+    with zookeeper(cluster_39) as client:
+        client.create(f"{getattr(layout, folder)}/somebody", b"{}", ephemeral=True, makepath=True)
+        consumer = GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts)
+        await refused(consumer, ForeignMemberError, "somebody", "Stop them first")
+
+
+def raising(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+    raise ValueError("no idea")
+
+
+def doubling(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+    topic = partitions[0].rpartition(":")[0]
+    return {member: {topic: [0, 1, 2, 3]} for member in members}
+
+
+@pytest.mark.parametrize(
+    ("allocator", "words"),
+    [(raising, "allocator raising: it raised ValueError: no idea"), (doubling, "allocator doubling: ")],
+)
+async def test_an_allocator_that_fails(
+    cluster_39: Cluster,
+    unique: Unique,
+    caplog: pytest.LogCaptureFixture,
+    allocator: Callable[[list[str], list[str]], dict[str, dict[str, list[int]]]],
+    words: str,
+) -> None:
+    """The group goes on by round robin; the log, a metric and the pointer say why."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 4)
+    values = await produce(cluster_39, topic, 20)
+    async with group_of(cluster_39, name, [topic], partition_allocator=allocator) as group:
+        first, _ = await group.join(), await group.join()
+        await group.balanced(topic, 4)
+        await group.delivered(values)
+        with zookeeper(cluster_39) as client:
+            layout = GroupLayout(name)
+            pointer = Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+        assert pointer.fallback.startswith("round robin used: ")
+        assert words in pointer.fallback
+        assert first.consumer.metrics.total("allocator_failures") >= 1
+        assert any(words in record.message and record.levelname == "ERROR" for record in caplog.records)
+
+
+async def test_an_allocator_of_ones_own(cluster_39: Cluster, unique: Unique) -> None:
+    """A plain function of members and partitions decides, and the pointer names it."""
+
+    def first_takes_all(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+        topic = partitions[0].rpartition(":")[0]
+        return {members[0]: {topic: [int(text.rpartition(":")[2]) for text in partitions]}}
+
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 12)
+    async with group_of(cluster_39, name, [topic], partition_allocator=first_takes_all) as group:
+        members = [await group.join(), await group.join()]
+        favourite, other = sorted(members, key=lambda member: str(member.consumer.member_id))
+        await eventually(lambda: favourite.partitions(topic) == list(range(12)), "the first has everything")
+        await eventually(lambda: other.consumer.settled, "the other has nothing")
+        with zookeeper(cluster_39) as client:
+            data = json.loads(client.get(GroupLayout(name).pointer)[0])
+        assert data["allocator"] == "first_takes_all"
+
+
+async def test_garbage_in_znodes(cluster: Cluster, unique: Unique) -> None:
+    """An unreadable member is left out, an unreadable slice or offset costs no partition, and the group goes on."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    layout = GroupLayout(name)
+    async with group_of(cluster, name, [topic]) as group:
+        first = await group.join()
+        await group.balanced(topic, 4)
+        with zookeeper(cluster) as client:
+            client.create(f"{layout.members}/nonsense", b"\x00\xff", ephemeral=True)
+            client.set(layout.slice(str(first.consumer.member_id)), b"nonsense")
+            await eventually(lambda: first.consumer.metrics.total("znodes_unreadable") >= 2, "both are noticed")
+            assert first.partitions(topic) == [0, 1, 2, 3]
+            await group.join()
+            await group.balanced(topic, 4)
+            values = await produce(cluster, topic, 40)
+            await group.delivered(values)
+
+
+async def test_failures_that_nobody_awaits_are_logged(cluster_39: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """A method's future that fails and is dropped leaves a line in the log."""
+    consumer = GroupedConsumer(cluster_39.brokers, "g", cluster_39.zk_hosts)
+    consumer.commit()
+    await eventually(lambda: "nobody awaited it" in caplog.text, "the failure is logged")
+    await asyncio.sleep(0)
+    assert "not connected" in caplog.text

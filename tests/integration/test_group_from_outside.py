@@ -1,0 +1,124 @@
+"""What ownership looks like to somebody who sees only the znodes, while members come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import Pointer
+from tests.integration.members import Group, eventually, group_of, owners, produce, zookeeper
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 16
+
+
+class Observer:
+    """Samples the owner znodes of one topic from a thread of its own, as fast as ZooKeeper answers."""
+
+    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
+        self._cluster, self._group, self._topic = cluster, group, topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+        #: The claims of each partition in the order in which they were seen: czxid → owners seen under it.
+        self.claims: dict[int, dict[int, set[str]]] = defaultdict(dict)
+        self.samples = 0
+
+    def __enter__(self) -> Observer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        with zookeeper(self._cluster) as client:
+            while not self._stop.is_set():
+                for partition, (owner, czxid) in owners(client, self._group, self._topic).items():
+                    self.claims[partition].setdefault(czxid, set()).add(owner)
+                self.samples += 1
+
+    def owner_of_each_claim_is_one(self) -> bool:
+        """Under one czxid stands one owner, and later claims have later czxids."""
+        return all(
+            list(claims) == sorted(claims) and all(len(seen) == 1 for seen in claims.values())
+            for claims in self.claims.values()
+        )
+
+
+def shares(group: Group, topic: str) -> dict[str, set[int]]:
+    """What each living member holds, by its id."""
+    return {str(member.consumer.member_id): set(member.partitions(topic)) for member in group.living}
+
+
+async def test_ownership_while_members_come_and_go(cluster: Cluster, unique: Callable[[str], str]) -> None:
+    """Never two owners of a partition; what does not move keeps its owner znode through every rebalance."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, PARTITIONS)
+    values = await produce(cluster, topic, 320)
+    async with group_of(cluster, name, [topic], session_timeout_ms=4000) as group:
+        with Observer(cluster, name, topic) as observer, zookeeper(cluster) as client:
+            await group.join()
+            await group.balanced(topic, PARTITIONS)
+            for change in ("join", "join", "leave", "join", "leave"):
+                before, held = owners(client, name, topic), shares(group, topic)
+                if change == "join":
+                    await group.join()
+                else:
+                    await group.leave(group.living[0])
+                await group.balanced(topic, PARTITIONS)
+                after = owners(client, name, topic)
+                stayed = {
+                    partition
+                    for member, partitions in shares(group, topic).items()
+                    for partition in partitions & held.get(member, set())
+                }
+                assert {p: after[p] for p in stayed} == {p: before[p] for p in stayed}
+            await eventually(lambda: observer.samples > 50, "the observer has seen enough")
+        assert observer.owner_of_each_claim_is_one()
+        assert set(observer.claims) == set(range(PARTITIONS))
+        assert group.overlaps() == []
+        await group.delivered(values)
+
+
+async def test_generations_only_grow(cluster: Cluster, unique: Callable[[str], str]) -> None:
+    """Each change publishes one later generation, names its cause, and is marked done; nothing else is published."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    layout = GroupLayout(name)
+
+    async with group_of(cluster, name, [topic]) as group:
+        with zookeeper(cluster) as client:
+
+            def pointer() -> Pointer:
+                return Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+
+            await group.join()
+            await group.balanced(topic, 4)
+            await eventually(lambda: pointer().state == "done", "the first plan is published")
+            seen = [pointer()]
+            for _ in range(3):
+                member = await group.join()
+                await group.balanced(topic, 4)
+                await eventually(lambda: pointer().state == "done", "the plan is published")
+                assert f"join of {member.consumer.member_id}" in pointer().cause
+                seen.append(pointer())
+            generations = [each.generation for each in seen]
+            assert generations == sorted(set(generations))
+            assert {each.leader for each in seen} == {group.members[0].consumer.member_id}
+            assert [each.members for each in seen] == [1, 2, 3, 4]
+            version = client.exists(layout.pointer).version
+            group.members[0].consumer._consuming.member._membership._leading.changed("test")  # type: ignore[union-attr]
+            proofs = group.members[0].consumer.metrics.latency("allocator").count
+            await eventually(
+                lambda: group.members[0].consumer.metrics.latency("allocator").count > proofs, "it planned again"
+            )
+            await asyncio.sleep(0.1)
+            assert client.exists(layout.pointer).version == version, "an unchanged plan is not published"
