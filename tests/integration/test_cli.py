@@ -1,0 +1,45 @@
+"""The command line as a process, where the machine is not as it should be: one clear line and an exit status."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+def kiel_groups(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with some of the environment replaced; "" removes a variable."""
+    env = {name: value for name, value in (os.environ | environment).items() if value}
+    command = [sys.executable, "-m", "kiel_groups", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_without_java_the_instruction_is_clear() -> None:
+    """The demo says what is missing and how to get it."""
+    done = kiel_groups("demo", PATH="/nonexistent", JAVA_HOME="")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: Java is needed to run ZooKeeper and Kafka")
+    assert "apt install default-jre-headless" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_jars_and_maven_the_instruction_is_clear(tmp_path: Path) -> None:
+    """An empty cache and nothing to fill it with: the demo names what to install."""
+    done = kiel_groups("demo", PATH="/nonexistent", XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "Maven is needed to fetch kafka-0.8.2.2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """A file where the cache folder should be is an error with its path."""
+    (tmp_path / "kiel-groups").write_text("in the way")
+    done = kiel_groups("demo", XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert f"the cache of jars at {tmp_path}/kiel-groups/jars cannot be used" in done.stderr
+    assert done.stderr.count("\n") == 1
