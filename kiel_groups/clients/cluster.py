@@ -146,8 +146,14 @@ class Cluster:
         if known is None or not known.partitions:
             return None
         if self._is_old(known) and self._running is None and time.monotonic() >= self._not_before_s:
-            spawn(self.refresh([topic], "age"), "metadata refresh (age)")
+            spawn(self._renew(topic), f"renewal of what is known of {topic}")
         return known.partitions
+
+    async def _renew(self, topic: str) -> None:
+        try:
+            await self.refresh([topic], "age")
+        except KielGroupsError as error:
+            log.warning("what is known of %s stays as it is: %s", topic, error)
 
     def _is_old(self, topic: _Topic) -> bool:
         return (time.monotonic() - topic.seen_s) * 1000 > self.config.metadata_max_age_ms
@@ -220,6 +226,8 @@ class Cluster:
         self._tracked |= wanted
         asked = frozenset(self._tracked)
         task = spawn(self._refresh_once(asked, reason), f"metadata refresh ({reason})")
+        # Every waiter gets its failure; where all of them have gone, it matters to nobody.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._running = _Refresh(asked, task)
         await asyncio.shield(task)
 
@@ -252,7 +260,8 @@ class Cluster:
                 try:
                     connection = self._pool.get(address, CONTROL)
                     # Metadata is answered from memory: a broker that takes longer than a handshake is stuck.
-                    answer = await connection.request(request, self.config.connect_timeout_ms)
+                    timeout_ms = min(self.config.connect_timeout_ms, self.config.request_timeout_ms)
+                    answer = await connection.request(request, timeout_ms)
                 except KielGroupsError as error:
                     log.info("no metadata from %s", error)
                     reasons.append(str(error))

@@ -25,6 +25,10 @@ __all__ = ["Producer", "RecordMetadata"]
 log = logging.getLogger(__name__)
 
 
+#: How long a cancelled program (Ctrl-C) flushes.
+_CANCELLED_FLUSH_MS = 2_000
+
+
 class _Unplaced(NamedTuple):
     """A record on its way to its partition."""
 
@@ -114,8 +118,9 @@ class Producer:
         await self.connect()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+        await self.close(_CANCELLED_FLUSH_MS if cancelled else None)
 
     @started
     async def connect(self) -> None:
@@ -183,22 +188,47 @@ class Producer:
     @started
     async def flush(self) -> None:
         """Send what waits, at once, and wait until every record produced before has an outcome, good or bad."""
+        await self._flush()
+
+    async def _flush(self) -> None:
         if self._lookups:
             await asyncio.wait(list(self._lookups.values()))
         await self._sender.flush()
 
     @started
-    async def close(self) -> None:
-        """Flush, then close the connections. Calling it again does nothing."""
+    async def close(self, timeout_ms: int | None = None) -> None:
+        """
+        Flush, then close the connections. Calling it again does nothing.
+
+        Args:
+            timeout_ms: How long to flush; what has no outcome by then fails with ClosedError, stored or not. Without
+                it, the flush ends when every record is stored or out of retries.
+        """
         if self._closed:
             return
         self._closed = True
         try:
-            if self._lookups:
-                await asyncio.wait(list(self._lookups.values()))
-            await self._sender.flush()
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self._flush()
+        except TimeoutError:
+            log.warning("closing with %d bytes not acknowledged after %d ms", self.buffered_bytes, timeout_ms)
         finally:
+            self._abandon()
             self._cluster.close()
+
+    def _abandon(self) -> None:
+        """Fail what has no outcome."""
+        for lookup in self._lookups.values():
+            lookup.cancel()
+        for topic, records in self._unplaced.items():
+            error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
+            log.error("%s (%d records)", error, len(records))
+            for record in records:
+                reject(record.future, error)
+        self._lookups.clear()
+        self._unplaced.clear()
+        self._unplaced_bytes = 0
+        self._sender.close()
 
     # ------------------------------------------------------------------ placing
 

@@ -47,6 +47,7 @@ class Sender:
         self._flushing = 0
         self._buffered_bytes = 0
         self._progress = asyncio.Event()
+        self._closed = False
 
     @property
     def buffered_bytes(self) -> int:
@@ -97,11 +98,18 @@ class Sender:
         finally:
             self._flushing -= 1
 
+    def close(self) -> None:
+        """Fail what has no outcome with ClosedError; whatever a broker still answers is ignored."""
+        self._closed = True
+        for queue in self._queues.values():
+            while queue.batches:
+                self._give_up(queue, ClosedError("the producer was closed"))
+
     # ------------------------------------------------------------------ sending
 
     def _offer(self, queue: PartitionQueue) -> None:
         """Send the queue's first batch if it is time; otherwise a timer, or the outcome of another, offers it again."""
-        if queue.busy or not queue.batches:
+        if queue.busy or not queue.batches or self._closed:
             return
         loop = asyncio.get_running_loop()
         linger_s = 0.0 if self._flushing else self._config.linger_ms / 1000
@@ -126,7 +134,7 @@ class Sender:
     async def _send_ready(self, node_id: int) -> None:
         """Send one request after the other while partitions are ready; those that become so meanwhile go together."""
         try:
-            while queues := self._choose(self._ready[node_id]):
+            while not self._closed and (queues := self._choose(self._ready[node_id])):
                 await self._send(node_id, queues)
         finally:
             self._sending.discard(node_id)
@@ -158,7 +166,8 @@ class Sender:
             for queue in queues:
                 self._failed(queue, error)
         else:
-            self._answered(queues, answer.partitions if answer else None)
+            if not self._closed:
+                self._answered(queues, answer.partitions if answer else None)
 
     # ------------------------------------------------------------------ outcomes
 
@@ -197,6 +206,8 @@ class Sender:
         self._give_up(queue, result.error.exception(f"a message of {batch.size_bytes} bytes was refused"))
 
     def _failed(self, queue: PartitionQueue, error: KielGroupsError) -> None:
+        if self._closed:
+            return
         batch = queue.batches[0]
         batch.sealed = True
         batch.failures += 1
@@ -212,8 +223,7 @@ class Sender:
         await asyncio.sleep(self._cluster.delay_s(failures - 1))
         try:
             await self._cluster.refresh([queue.topic_partition.topic], "produce")
-        except ClosedError as error:
-            self._failed(queue, error)
+        except ClosedError:
             return
         except KielGroupsError as error:
             log.info("no metadata for %s: %s", queue.topic_partition.topic, error)

@@ -320,6 +320,22 @@ async def test_closing_sends_what_waits() -> None:
         await producer.close()
 
 
+async def test_closing_does_not_wait_longer_than_told() -> None:
+    """A broker that never answers cannot hold a program up: after the timeout, what is left fails."""
+
+    def script(asked: Asked) -> Fault | None:
+        return Fault.SILENT if asked.api_key == PRODUCE else None
+
+    broker = FakeBroker({"t": 2}, script=script)
+    async with producing(broker, backoff_ms=60_000, max_backoff_ms=60_000) as (_, producer):
+        lost = [producer.produce("t", b"x", partition=n % 2) for n in range(10)]
+        lost.append(producer.produce("unknown", b"x"))
+        await producer.close(timeout_ms=20)
+        for outcome in await asyncio.gather(*lost, return_exceptions=True):
+            assert isinstance(outcome, ClosedError)
+        assert producer.buffered_bytes == 0
+
+
 async def test_a_cancelled_record_holds_nobody_up() -> None:
     """Whoever stops waiting for a record does not disturb its batch, nor a flush."""
     async with producing(linger_ms=60_000) as (_, producer):

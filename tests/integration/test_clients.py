@@ -1,0 +1,278 @@
+"""Producer and consumer without a group, on real brokers: every acknowledgement and codec, and brokers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients import BEGINNING, END, Producer, RecordMetadata, SingleConsumer
+from kiel_groups.clients.cluster import Cluster as ClusterView
+from kiel_groups.clients.settings import broker_config
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import BrokerError, MessageTooLargeError, NoBrokersError, UnknownTopicError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+async def read(cluster: Cluster, topic: str, count: int, **settings: Any) -> list[Any]:
+    """So many records of a topic from its beginning."""
+    async with SingleConsumer(cluster.brokers, **settings) as consumer, asyncio.timeout(60):
+        await consumer.subscribe(topic, start=BEGINNING)
+        return [await anext(consumer) for _ in range(count)]
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("acks", [-1, 1, 0])
+async def test_what_is_produced_is_consumed(
+    cluster_39: Cluster, unique: Unique, acks: int, compression: str | None
+) -> None:
+    """Keys, values and offsets come back as they went, in order within each partition."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 3)
+    sent = [(f"key-{n}".encode() if n % 3 else None, b"%d" % n * (n % 50) or None) for n in range(2_000)]
+    async with Producer(cluster_39.brokers, required_acks=acks, compression=compression) as producer:
+        stored = await asyncio.gather(*(producer.produce(topic, value, key) for key, value in sent))
+    records = await read(cluster_39, topic, len(sent))
+    assert Counter((r.key, r.value) for r in records) == Counter(sent)
+    for partition in range(3):
+        assert [r.offset for r in records if r.partition == partition] == list(
+            range(sum(r.partition == partition for r in records))
+        )
+    if acks == 0:
+        assert {outcome.offset for outcome in stored} == {-1}
+    else:
+        places = {(r.partition, r.offset): (r.key, r.value) for r in records}
+        assert [places[outcome[1:]] for outcome in stored] == sent
+
+
+async def test_the_first_record_on_a_fresh_topic(cluster_39: Cluster, unique: Unique) -> None:
+    """No waiting and no connecting beforehand: the first call finds the cluster and the topic by itself."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    producer = Producer(cluster_39.brokers)
+    assert await producer.produce(topic, "first") == RecordMetadata(topic, 0, 0)
+    await producer.close()
+
+
+async def test_end_is_the_moment_of_the_subscription(cluster_39: Cluster, unique: Unique) -> None:
+    """Nothing that was produced before, everything that is produced after the subscription was awaited."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 4)
+    async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers) as consumer:
+        for n in range(20):
+            producer.produce(topic, f"old {n}")
+        await producer.flush()
+        await consumer.subscribe(topic, start=END)
+        for n in range(20):
+            producer.produce(topic, f"new {n}")
+        async with asyncio.timeout(30):
+            values = [(await anext(consumer)).value for _ in range(20)]
+        assert sorted(values) == sorted(f"new {n}".encode() for n in range(20))
+
+
+async def test_a_record_reaches_a_waiting_consumer_at_once(cluster_39: Cluster, unique: Unique) -> None:
+    """A long poll ends when a message arrives, in any of the partitions, not when its time is over."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 8)
+    async with (
+        Producer(cluster_39.brokers, linger_ms=0) as producer,
+        SingleConsumer(cluster_39.brokers, max_wait_time=20_000) as consumer,
+    ):
+        await consumer.subscribe(topic, start=BEGINNING)
+        delays = []
+        for partition in range(8):
+            await producer.produce(topic, "x", partition=partition)
+            stored = time.monotonic()
+            async with asyncio.timeout(10):
+                assert (await anext(consumer)).partition == partition
+            delays.append(time.monotonic() - stored)
+        assert max(delays) < 2
+
+
+async def test_large_messages(cluster_39: Cluster, unique: Unique) -> None:
+    """Larger than what a fetch asks for at first: fetched all the same; over the bound: an error with its place."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 2)
+    values = [b"small", b"L" * 700_000, b"after"]
+    async with Producer(cluster_39.brokers) as producer:
+        await asyncio.gather(*(producer.produce(topic, value, partition=0) for value in values))
+        with pytest.raises(
+            BrokerError, match="a message of 1200026 bytes was refused: MESSAGE_SIZE_TOO_LARGE"
+        ) as caught:
+            await producer.produce(topic, b"L" * 1_200_000, partition=0)
+        assert caught.value.code == 10
+    assert [r.value for r in await read(cluster_39, topic, 3, max_bytes=10_000)] == values
+    with pytest.raises(MessageTooLargeError, match=f"{topic}:0 at offset 1: the message takes 700026 bytes"):
+        await read(cluster_39, topic, 2, max_bytes=10_000, max_message_bytes=100_000)
+
+
+async def test_compressed_sets_larger_than_a_fetch(cluster_39: Cluster, unique: Unique) -> None:
+    """A wrapper of many records that exceeds its share is fetched whole, and read from its middle by a seek."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    values = [bytes((n * k) % 251 for k in range(1_000)) for n in range(500)]
+    async with Producer(cluster_39.brokers, compression="gzip", linger_ms=1_000) as producer:
+        await asyncio.gather(*(producer.produce(topic, value) for value in values))
+    async with SingleConsumer(cluster_39.brokers, max_bytes=4_096) as consumer, asyncio.timeout(30):
+        await consumer.subscribe(topic, start={TopicPartition(topic, 0): 250})
+        records = [await anext(consumer) for _ in range(250)]
+    assert [(r.offset, r.value) for r in records] == list(enumerate(values))[250:]
+
+
+async def test_positions_outside_the_log(cluster_39: Cluster, unique: Unique) -> None:
+    """A start beyond the end goes on by the reset policy."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    async with Producer(cluster_39.brokers) as producer:
+        await producer.produce(topic, "only")
+    async with SingleConsumer(cluster_39.brokers) as consumer, asyncio.timeout(30):
+        await consumer.subscribe(topic, start={TopicPartition(topic, 0): 1_000})
+        assert (await anext(consumer)).value == b"only"
+
+
+async def test_offsets_are_listed(cluster_39: Cluster, unique: Unique) -> None:
+    """Earliest, latest, and by time where nothing is older: the earliest."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 2)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    async with Producer(cluster_39.brokers) as producer:
+        await asyncio.gather(*(producer.produce(topic, "x", partition=0) for _ in range(7)))
+    view = ClusterView(broker_config(cluster_39.brokers), Metrics())
+    assert await view.list_offsets([first, second], -2) == {first: 0, second: 0}
+    assert await view.list_offsets([first, second], -1) == {first: 7, second: 0}
+    assert await view.list_offsets([first], 1_000_000_000_000) == {first: 0}
+    view.close()
+
+
+async def test_unknown_topics(cluster_39: Cluster, unique: Unique) -> None:
+    """Producer and consumer both say that no broker knows the topic."""
+    topic = unique("absent")
+    async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers) as consumer:
+        with pytest.raises(UnknownTopicError, match=topic):
+            await producer.produce(topic, "x")
+        with pytest.raises(UnknownTopicError, match=topic):
+            await consumer.subscribe(topic)
+
+
+async def test_partitions_that_are_added(cluster_39: Cluster, unique: Unique) -> None:
+    """Producer and consumer both find them when their view of the cluster grows old."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    async with (
+        Producer(cluster_39.brokers, metadata_max_age_ms=100) as producer,
+        SingleConsumer(cluster_39.brokers, metadata_max_age_ms=100) as consumer,
+        asyncio.timeout(30),
+    ):
+        await producer.produce(topic, "old")
+        await consumer.subscribe(topic, start=BEGINNING)
+        await cluster_39.grow_topic(topic, 4)
+        seen: set[int] = set()
+        while seen != {0, 1, 2, 3}:
+            producer.produce(topic, "x")
+            seen.add((await anext(consumer)).partition)
+
+
+async def test_a_dead_bootstrap_host_and_none_alive(cluster_39: Cluster) -> None:
+    """One live broker among dead ones is enough; with none the error names what was tried."""
+    async with SingleConsumer(["127.0.0.1:1", *cluster_39.brokers]):
+        pass
+    with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
+        await Producer("127.0.0.1:1").connect()
+
+
+class Traffic:
+    """Produces numbered records and consumes them, until told to stop; then every one must have come."""
+
+    def __init__(self, cluster: Cluster, topic: str, **producer_settings: Any) -> None:
+        self._topic = topic
+        self._producer = Producer(cluster.brokers, retries=30, max_backoff_ms=500, **producer_settings)
+        self._consumer = SingleConsumer(cluster.brokers, max_backoff_ms=500, request_timeout_ms=2_000)
+        self._sent: list[asyncio.Future[RecordMetadata]] = []
+        self.seen: list[bytes] = []
+        self._came = asyncio.Event()
+
+    async def __aenter__(self) -> Traffic:
+        await self._consumer.subscribe(self._topic, start=BEGINNING)
+        self._tasks = [asyncio.create_task(self._produce()), asyncio.create_task(self._consume())]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self._producer.close(timeout_ms=1_000)
+        await self._consumer.close()
+
+    async def _produce(self) -> None:
+        while True:
+            self._sent.append(self._producer.produce(self._topic, b"%d" % len(self._sent)))
+            await asyncio.sleep(0.002)
+
+    async def _consume(self) -> None:
+        async for record in self._consumer:
+            self.seen.append(record.value)
+            self._came.set()
+
+    async def flows(self, count: int = 100) -> None:
+        """Wait until so many more records have come."""
+        goal = len(self.seen) + count
+        async with asyncio.timeout(60):
+            while len(self.seen) < goal:
+                self._came.clear()
+                await self._came.wait()
+
+    async def finish(self) -> None:
+        """Stop producing; every record must have been stored, and must come."""
+        self._tasks[0].cancel()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*self._sent)
+            wanted = {b"%d" % n for n in range(len(self._sent))}
+            while not wanted <= set(self.seen):
+                self._came.clear()
+                await self._came.wait()
+
+
+async def test_a_broker_restarts_under_load(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
+    """The only broker is killed and comes back: nothing that was acknowledged or retried is lost."""
+    cluster, topic = start_cluster(), unique("topic")
+    await cluster.create_topic(topic, 4)
+    async with Traffic(cluster, topic) as traffic:
+        await traffic.flows()
+        await cluster.kafka[0].kill()
+        await cluster.kafka[0].start()
+        await traffic.flows()
+        await traffic.finish()
+
+
+async def test_a_leader_dies_and_another_takes_over(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
+    """With two replicas and all acknowledgements, killing either broker loses no record and stops nobody for good."""
+    # By default a dead replica counts as in sync for 10 s, and acknowledgements wait for it.
+    cluster = start_cluster(brokers=2, broker_overrides={"replica.lag.time.max.ms": 1_000})
+    topic = unique("topic")
+    await cluster.create_topic(topic, 4, replication=2)
+    async with Traffic(cluster, topic, required_acks=-1) as traffic:
+        await traffic.flows()
+        await cluster.kafka[1].kill()
+        await traffic.flows()
+        await traffic.finish()
+
+
+async def test_a_frozen_broker_comes_back(start_cluster: Callable[..., Cluster], unique: Unique) -> None:
+    """SIGSTOP is neither a refused nor a broken connection: requests time out, and go on after SIGCONT."""
+    cluster, topic = start_cluster(), unique("topic")
+    await cluster.create_topic(topic, 2)
+    async with Traffic(cluster, topic, request_timeout_ms=500) as traffic:
+        await traffic.flows()
+        cluster.kafka[0].pause()
+        await asyncio.sleep(2)
+        cluster.kafka[0].resume()
+        await traffic.flows()
+        await traffic.finish()
