@@ -1,0 +1,134 @@
+"""A leader under any course of events."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kiel_groups.config import DebounceConfig
+from kiel_groups.group import leader as ld
+from kiel_groups.group.planning import Publication
+from kiel_groups.group.transactions import Answer, Check, Done, Failure, Refused, Unknown
+
+pytestmark = pytest.mark.property
+
+DONE = Done((None,), (None,))
+WRITES = tuple((Check(f"/{number}"),) for number in range(3))
+PLAN = Publication(1, 0, (), WRITES)
+
+debounces = st.builds(
+    DebounceConfig,
+    quiet_ms=st.integers(0, 500),
+    bound_ms=st.integers(0, 2_000),
+    initial_delay_ms=st.integers(0, 3_000),
+)
+answers: st.SearchStrategy[Answer] = st.sampled_from([DONE, DONE, Refused(0, Failure.NO_NODE), Unknown()])
+publications = st.sampled_from([None, PLAN])
+
+
+class Driver:
+    """Performs what the leader asks for, later; checks that it asks for one thing at a time."""
+
+    def __init__(self, debounce: DebounceConfig) -> None:
+        self.leader = ld.Leader(debounce)
+        self.now_s = 0.0
+        self.asked: ld.Effect | None = None
+        self.written = 0
+        self.unplanned = False
+        self.first_change_s: float | None = None
+
+    def feed(self, event: ld.Event) -> None:
+        if isinstance(event, ld.Deposed) or (isinstance(event, ld.Elected) and self.leader.duty is ld.Duty.NONE):
+            self.asked = self.first_change_s = None
+        self.leader, effects = ld.step(self.leader, event)
+        for effect in effects:
+            if isinstance(effect, ld.Published):
+                assert self.written == len(WRITES)
+                continue
+            assert self.asked is None, "two things at a time"
+            self.asked = effect
+            if isinstance(effect, ld.MakePlan):
+                self.unplanned, self.first_change_s, self.written = False, None, 0
+            elif isinstance(effect, ld.Write):
+                assert effect.operations == WRITES[self.written]
+
+    def change(self) -> None:
+        if self.leader.duty is not ld.Duty.NONE:
+            self.unplanned = True
+            if self.leader.duty is ld.Duty.WATCHING:
+                self.first_change_s = self.now_s
+        self.feed(ld.Changed("change", self.now_s))
+
+    def answer(self, publication: Publication | None, outcome: Answer) -> None:
+        asked, self.asked = self.asked, None
+        failed = not isinstance(outcome, Done)
+        if isinstance(asked, ld.MakePlan):
+            self.feed(ld.Planned(publication, self.now_s, failed=failed))
+        elif isinstance(asked, ld.Prepare):
+            self.feed(ld.Prepared(self.now_s, failed=failed))
+        elif isinstance(asked, ld.Write):
+            self.written += not failed
+            self.feed(ld.Written(outcome, self.now_s))
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes by, and the timer fires when it is due."""
+        end_s = self.now_s + seconds
+        if self.leader.due_s is not None and self.leader.due_s <= end_s:
+            self.now_s = max(self.now_s, self.leader.due_s)
+            self.feed(ld.Tick(self.now_s))
+        self.now_s = end_s
+
+    def assert_due(self) -> None:
+        """Who settles knows when it is over, and never beyond the bound after the first change."""
+        settling = self.leader.duty is ld.Duty.SETTLING
+        assert (self.leader.due_s is not None) == settling
+        assert not (self.leader.duty is ld.Duty.WATCHING and self.unplanned), "a change is forgotten"
+        if settling and self.first_change_s is not None:
+            assert self.leader.due_s is not None
+            assert self.leader.due_s <= self.first_change_s + self.leader.debounce.bound_ms / 1000 + 1e-9
+
+
+steps = st.one_of(
+    st.tuples(st.just("change")),
+    st.tuples(st.just("time"), st.floats(0, 1)),
+    st.tuples(st.just("answer"), publications, answers),
+    st.tuples(st.just("elected"), st.sampled_from(["/a", "/b"])),
+    st.tuples(st.just("deposed")),
+)
+
+
+def happen(driver: Driver, step: tuple[object, ...]) -> None:
+    match step:
+        case ("change",):
+            driver.change()
+        case ("time", float(seconds)):
+            driver.pass_time(seconds)
+        case ("answer", publication, outcome):
+            driver.answer(publication, outcome)  # type: ignore[arg-type]
+        case ("elected", str(candidate)):
+            if driver.leader.candidate not in (None, candidate):
+                driver.feed(ld.Deposed())
+            driver.feed(ld.Elected(candidate, driver.now_s))
+            driver.unplanned = True
+        case _:
+            driver.feed(ld.Deposed())
+            driver.unplanned = False
+
+
+@settings(max_examples=200)
+@given(debounces, st.lists(steps, max_size=60))
+def test_one_thing_at_a_time_and_no_change_forgotten(
+    debounce: DebounceConfig, happened: list[tuple[object, ...]]
+) -> None:
+    """Writes in order, one plan at a time, within the bound; in the end every change has been planned for."""
+    driver = Driver(debounce)
+    for step in happened:
+        happen(driver, step)
+        driver.assert_due()
+    for _ in range(100):
+        driver.answer(PLAN, DONE)
+        driver.pass_time(1.0)
+    assert driver.leader.duty in (ld.Duty.WATCHING, ld.Duty.NONE)
+    assert not driver.unplanned
+    assert driver.asked is None
