@@ -159,10 +159,8 @@ class Consuming:
                 f"{partition}: offset {position} is not in the log, and auto_offset_reset is 'none'; set the group's"
                 " offset to one that exists, or choose 'earliest' or 'latest'"
             )
-        offsets = await self._cluster.list_offsets([partition], _TIMES[policy])
-        if self._subscription.is_assigned(partition):
-            self._subscription.seek(partition, offsets[partition])
-        return offsets[partition]
+        # The position itself moves with the first record from there: older ones may still be waiting to be handed out.
+        return (await self._cluster.list_offsets([partition], _TIMES[policy]))[partition]
 
     async def _registered_brokers(self) -> list[HostPort]:
         return await self.member.brokers()

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 from kiel_groups.clients.futures import spawn
@@ -18,18 +19,27 @@ __all__ = ["ListenerCalls"]
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A hook that runs, and what it was told of; a hook that tells of a loss is not cut short."""
+
+    task: asyncio.Task[None]
+    partitions: frozenset[TopicPartition]
+    is_loss: bool
+
+
 class ListenerCalls:
     """
     The hooks of one listener, never two at once; without a listener every call ends at once.
 
-    A loss does not wait for its turn: it cancels the hook that runs, whose partitions are gone.
+    A loss does not wait for its turn: it cancels the hook that runs for the partitions that are gone.
     """
 
     def __init__(self, listener: RebalanceListener | None, metrics: Metrics) -> None:
         self._listener = listener
         self._metrics = metrics
         self._turn = asyncio.Lock()
-        self._running: asyncio.Task[None] | None = None
+        self._running: _Running | None = None
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         if self._listener is not None:
@@ -42,15 +52,24 @@ class ListenerCalls:
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         if self._listener is None:
             return
-        if self._running is not None:
-            self._running.cancel()
-        spawn(self._in_turn(self._listener.on_partitions_lost, partitions), "on_partitions_lost")
+        running = self._running
+        if running is not None and not running.is_loss and running.partitions & set(partitions):
+            running.task.cancel()
+        spawn(self._in_turn(self._listener.on_partitions_lost, partitions, is_loss=True), "on_partitions_lost")
 
-    async def _in_turn(self, hook: Callable[..., Any], partitions: Collection[TopicPartition]) -> None:
+    async def _in_turn(
+        self, hook: Callable[..., Any], partitions: Collection[TopicPartition], *, is_loss: bool = False
+    ) -> None:
         async with self._turn:
-            self._running = spawn(self._call(hook, sorted(partitions)), hook.__name__)
+            task = spawn(self._call(hook, sorted(partitions)), hook.__name__)
+            self._running = _Running(task, frozenset(partitions), is_loss)
             try:
-                await asyncio.wait({self._running})
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                # Who waited for the hook is gone; the next one must not begin beside it.
+                task.cancel()
+                await asyncio.wait({task})
+                raise
             finally:
                 self._running = None
 

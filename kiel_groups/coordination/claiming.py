@@ -11,7 +11,7 @@ from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.group.transactions import Create, Delete, Failure, Operation, Put
+from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation
 from kiel_groups.group.znodes import encode_owner
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
@@ -127,35 +127,47 @@ class Claimant:
         while waiting:
             outcome = await self._writer.write(waiting, self._on_refused)
             released |= outcome.done.keys()
-            gone |= outcome.dropped.keys()
-            mine, _ = await self._whose(outcome.unknown)
+            doubtful = outcome.unknown | outcome.dropped.keys()
+            mine, _ = await self._whose(doubtful)
             # Unanswered and not ours any more: it happened, for our session was proved alive since.
             released |= outcome.unknown - mine
-            waiting = {partition: waiting[partition] for partition in sorted(mine)}
+            gone |= outcome.dropped.keys() - mine
+            again = {partition: waiting[partition] for partition in outcome.unknown & mine}
+            waiting = again | {partition: self._give_up(partition) for partition in outcome.dropped.keys() & mine}
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 
     def _release(self, partition: TopicPartition) -> tuple[Operation, ...]:
-        deletion = Delete(self._layout.owner(partition))
-        state = self._subscription.state(partition)
-        if state is None or not state.uncommitted or not self._commits:
-            return (deletion,)
-        return (self._store.write(partition, state.finished, state.version), deletion)
+        """
+        Commit or check the offset, and delete the owner znode.
 
-    def _on_refused(
-        self, partition: TopicPartition, operation: Operation, failure: Failure
-    ) -> tuple[Operation, ...] | None:
+        A new owner gives the offset a new version at once: an owner znode that was deleted by hand and is another
+        member's now is not deleted under its hands.
+        """
         deletion = Delete(self._layout.owner(partition))
-        if isinstance(operation, Delete):
-            return None
         state = self._subscription.state(partition)
-        if isinstance(operation, Put) and failure is Failure.NO_NODE and state is not None:
-            creation = self._store.on_refused(partition, failure, state.finished)
-            return (*(creation or ()), deletion)
+        if state is None:
+            return (deletion,)
+        if state.uncommitted and self._commits:
+            return (self._store.write(partition, state.finished, state.version), deletion)
+        return (Check(self._layout.offset(partition), state.version), deletion)
+
+    def _give_up(self, partition: TopicPartition) -> tuple[Operation, ...]:
         self._metrics.count("commits_superseded")
         log.warning(
             "group %s: the offset of %s was changed by somebody else; it is released without a commit",
             self._layout.group,
             partition,
         )
-        return (deletion,)
+        return (Delete(self._layout.owner(partition)),)
+
+    def _on_refused(
+        self, partition: TopicPartition, operation: Operation, failure: Failure
+    ) -> tuple[Operation, ...] | None:
+        """An offset that was deleted is created again; whatever else is in the way is looked at first."""
+        state = self._subscription.state(partition)
+        if isinstance(operation, Delete) or failure is not Failure.NO_NODE or state is None:
+            return None
+        offset = state.finished if self._commits else state.committed
+        creation = self._store.on_refused(partition, failure, offset)
+        return (*(creation or ()), Delete(self._layout.owner(partition)))

@@ -18,7 +18,7 @@ from kiel_groups.errors import AllocatorError, ProtocolError, SessionLostError
 from kiel_groups.group import leader
 from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.planning import Inputs, Target, describe_change, fallback_target, plan
-from kiel_groups.group.transactions import Check, Done, Operation
+from kiel_groups.group.transactions import Answer, Check, Done, Operation, Refused
 from kiel_groups.group.znodes import MemberInfo, Pointer, Slice, parse_topic
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId
@@ -31,7 +31,11 @@ _Parsed = TypeVar("_Parsed")
 
 
 class Leading:
-    """What a member does for its group while it leads; it exists, idle, in every member."""
+    """
+    What a member does for its group while it leads; it exists, idle, in every member.
+
+    ``on_doubt`` is called when ZooKeeper does not confirm that this member's election znode is there.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class Leading:
         allocator: Allocator,
         tasks: TaskSet,
         metrics: Metrics,
+        on_doubt: Callable[[], None],
     ) -> None:
         self._session = session
         self._layout = layout
@@ -50,6 +55,7 @@ class Leading:
         self._allocator = allocator
         self._tasks = tasks
         self._metrics = metrics
+        self._on_doubt = on_doubt
         self._state = leader.Leader(config.debounce)
         self._timer: asyncio.TimerHandle | None = None
         self._before: Inputs | None = None
@@ -112,10 +118,18 @@ class Leading:
 
     async def _write(self, operations: tuple[Operation, ...]) -> None:
         answer = await self._session.transact(operations)
-        if not isinstance(answer, Done):
-            log.warning("group %s: a publication was interrupted (%s); planning anew", self._layout.group, answer)
-            self._metrics.count("publications_interrupted")
+        self._check(answer, "a publication was interrupted")
         self._feed(leader.Written(answer, _now_s()))
+
+    def _check(self, answer: Answer, what: str) -> bool:
+        """Whether a write that begins with the proof of leadership was done; says so where it was not."""
+        if isinstance(answer, Done):
+            return True
+        log.warning("group %s: %s (%s); planning anew", self._layout.group, what, answer)
+        self._metrics.count("publications_interrupted")
+        if isinstance(answer, Refused) and answer.index == 0:
+            self._on_doubt()
+        return False
 
     def _published(self, generation: int, moved: int) -> None:
         self._metrics.count("generations_published")
@@ -126,7 +140,7 @@ class Leading:
         """Prove leadership, read, allocate, compare."""
         try:
             proof = await self._session.transact([Check(candidate)])
-            if not isinstance(proof, Done):
+            if not self._check(proof, "leadership could not be proved"):
                 self._feed(leader.Planned(None, _now_s(), failed=True))
                 return
             inputs = await self._gather()

@@ -117,7 +117,9 @@ class Membership:
             self._tasks,
             metrics,
         )
-        self._leading = Leading(session, layout, self.member_id, config, self._allocator, self._tasks, metrics)
+        self._leading = Leading(
+            session, layout, self.member_id, config, self._allocator, self._tasks, metrics, self._look_at_candidates
+        )
         self._election = Election(
             session, layout, self.member_id, self._tasks, self._leading.lead, self._leading.resign
         )
@@ -220,6 +222,10 @@ class Membership:
             self._heartbeat.beat_now()
             self._election.feed(election.Resumed())
             self.holding.look_again()
+
+    def _look_at_candidates(self) -> None:
+        """The election znode may have been deleted by hand."""
+        self._election.feed(election.Resumed())
 
     def _on_dead(self, reason: str) -> None:
         """On another thread: ZooKeeper does not confirm this member any more."""

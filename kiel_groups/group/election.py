@@ -38,6 +38,10 @@ __all__ = [
 ]
 
 
+#: ZooKeeper pads to ten.
+SEQUENCE_DIGITS = 10
+
+
 class Standing(Enum):
     #: Not a candidate: before the start and after the end.
     OUT = "out"
@@ -136,7 +140,9 @@ Effect: TypeAlias = CreateCandidate | ReadCandidates | WatchPredecessor | Become
 def sequence(name: str) -> int | None:
     """The number that ZooKeeper appended to a candidate's name, None where there is none."""
     _, dash, digits = name.rpartition("_")
-    return int(digits) if dash and digits.isascii() and digits.isdigit() else None
+    if not dash or len(digits) != SEQUENCE_DIGITS or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits)
 
 
 def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, ...]]:

@@ -15,7 +15,8 @@ from typing import Any
 
 from six import ensure_binary, ensure_text
 
-from kiel_groups.errors import ProtocolError
+from kiel_groups.config import check_name
+from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import MemberId, TopicPartition
 
 __all__ = [
@@ -38,6 +39,10 @@ PUBLISHING: PointerState = "publishing"
 DONE: PointerState = "done"
 
 _VERSION = 1
+
+#: What the wire can carry: an int64 and an int32.
+LARGEST_OFFSET = 2**63 - 1
+LARGEST_PARTITION = 2**31 - 1
 
 
 def make_member_id(group: str, host: str, started_ms: int, session_id: int) -> MemberId:
@@ -102,8 +107,11 @@ class MemberInfo:
     def parse(cls, member_id: MemberId, data: bytes, path: str) -> MemberInfo:
         fields = _load(data, path)
         topics = _typed(fields, "subscription", list, path)
-        if not all(isinstance(topic, str) for topic in topics):
-            raise ProtocolError(f"{path}: field 'subscription' should list topics, found {topics!r}")
+        try:
+            for topic in topics:
+                check_name(topic, "subscription")
+        except ConfigError as error:
+            raise ProtocolError(f"{path}: {error}") from error
         return cls(
             member_id=member_id,
             session_timeout_ms=_typed(fields, "session_timeout_ms", int, path),
@@ -203,7 +211,9 @@ class Slice:
 
 def _partitions(topics: Mapping[str, Any], path: str) -> Iterable[TopicPartition]:
     for topic, numbers in topics.items():
-        if not isinstance(numbers, list) or not all(type(number) is int and number >= 0 for number in numbers):
+        if not isinstance(numbers, list) or not all(
+            type(number) is int and 0 <= number <= LARGEST_PARTITION for number in numbers
+        ):
             raise ProtocolError(f"{path}: partitions of topic {topic!r} should be numbers, found {numbers!r}")
         for number in numbers:
             yield TopicPartition(topic, number)
@@ -268,17 +278,27 @@ def encode_offset(offset: int) -> bytes:
 def parse_offset(data: bytes, path: str) -> int:
     """Read an offset znode; Kafka's own tools may have written it."""
     text = ensure_text(data, errors="replace")
-    if not (text.isascii() and text.isdigit()):
+    offset = _number(text, LARGEST_OFFSET)
+    if offset is None:
         raise ProtocolError(f"{path}: a decimal offset was expected, found {text[:40]!r}")
+    return offset
+
+
+def _number(text: str, largest: int) -> int | None:
+    """A plain decimal of 0 or more, None where it is none or too large."""
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(largest)) or int(text) > largest:
+        return None
     return int(text)
 
 
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     """The partition numbers of a topic, ascending, from its znode under ``/brokers/topics``."""
     partitions = _typed(_load(data, path), "partitions", dict, path)
-    if not all(number.isascii() and number.isdigit() for number in partitions):
+    numbers = [_number(text, LARGEST_PARTITION) for text in partitions]
+    found = [number for number in numbers if number is not None]
+    if len(found) < len(numbers):
         raise ProtocolError(f"{path}: partition numbers were expected, found {sorted(partitions)[:5]!r}")
-    return tuple(sorted(map(int, partitions)))
+    return tuple(sorted(found))
 
 
 def parse_broker(data: bytes, path: str) -> tuple[str, int]:
