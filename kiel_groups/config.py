@@ -162,8 +162,8 @@ class ProducerConfig:
 
     ``required_acks`` is 0 (send and forget), 1 (the leader has it) or -1 (all in-sync replicas have it);
     ``ack_timeout_ms`` is how long the broker may wait for them. A batch goes out with ``batch_size`` records (per
-    partition), or when its oldest record has waited ``linger_ms``; ``retries`` counts further tries after
-    retriable errors.
+    partition), or when its oldest record has waited ``linger_ms``. ``retries`` counts further tries after errors that
+    may heal.
     """
 
     required_acks: int = -1
