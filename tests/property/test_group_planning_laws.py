@@ -1,0 +1,237 @@
+"""Plans applied to a model of the znode tree: whole, interrupted, and taken over by the next leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.planning import Inputs, Publication, Target, plan
+from kiel_groups.group.transactions import MOST_OPERATIONS, Check, Create, Delete, Operation, Put
+from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.property
+
+LAYOUT = GroupLayout("g")
+NAMES = ["a", "b", "c", "d"]
+TOPICS = {"t": (0, 1, 2), "u": (0, 1)}
+PARTITIONS = [TopicPartition(topic, number) for topic, numbers in TOPICS.items() for number in numbers]
+
+
+class RefusedError(Exception):
+    """The tree did not take a transaction."""
+
+
+@dataclass
+class Tree:
+    """Znodes by path: data and version."""
+
+    znodes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+
+    def transact(self, operations: tuple[Operation, ...]) -> None:
+        """All of them or none."""
+        after = dict(self.znodes)
+        for operation in operations:
+            self._apply(after, operation)
+        self.znodes = after
+
+    @staticmethod
+    def _apply(znodes: dict[str, tuple[bytes, int]], operation: Operation) -> None:
+        path = operation.path
+        found = znodes.get(path)
+        if isinstance(operation, Create):
+            if found is not None or (path.startswith(f"{LAYOUT.pointer}/") and LAYOUT.pointer not in znodes):
+                raise RefusedError(operation)
+            znodes[path] = (operation.data, 0)
+            return
+        if found is None or operation.version not in (-1, found[1]):
+            raise RefusedError(operation)
+        if isinstance(operation, Put):
+            znodes[path] = (operation.data, found[1] + 1)
+        elif isinstance(operation, Delete):
+            del znodes[path]
+
+    def elect(self, name: str) -> str:
+        """A new leader: only its candidate znode is there. Returns its path."""
+        self.znodes = {path: node for path, node in self.znodes.items() if not path.startswith(LAYOUT.election)}
+        path = f"{LAYOUT.election}/{name}"
+        self.znodes[path] = (b"", 0)
+        return path
+
+    def slots(self) -> list[str]:
+        folder = f"{LAYOUT.pointer}/"
+        return sorted(path.removeprefix(folder) for path in self.znodes if path.startswith(folder))
+
+    def read(self, members: list[str]) -> Inputs:
+        """What a leader reads."""
+        pointer = self.znodes.get(LAYOUT.pointer)
+        return Inputs(
+            members={
+                name: MemberInfo(member_id=name, session_timeout_ms=1, subscription=tuple(TOPICS)) for name in members
+            },
+            topics=TOPICS,
+            brokers=1,
+            pointer=None if pointer is None else _or_none(Pointer.parse, pointer[0]),
+            pointer_version=None if pointer is None else pointer[1],
+            slices={slot: _or_none(Slice.parse, self.znodes[LAYOUT.slice(slot)][0]) for slot in self.slots()},
+        )
+
+    def generations(self) -> list[int]:
+        read = self.read([])
+        found = [stored.generation for stored in read.slices.values() if stored is not None]
+        return found if read.pointer is None else [*found, read.pointer.generation]
+
+
+Parsed = TypeVar("Parsed")
+
+
+def _or_none(parse: Callable[[bytes, str], Parsed], data: bytes) -> Parsed | None:
+    try:
+        return parse(data, "path")
+    except ProtocolError:
+        return None
+
+
+def dealt(to: list[int], names: list[str]) -> dict[str, frozenset[TopicPartition]]:
+    """Every partition to one of the names, by a list of choices."""
+    owners = [names[choice % len(names)] for choice in to] if names else []
+    return {name: frozenset(p for p, owner in zip(PARTITIONS, owners, strict=False) if owner == name) for name in names}
+
+
+generations = st.integers(0, 50)
+choices = st.lists(st.integers(0, 99), min_size=len(PARTITIONS), max_size=len(PARTITIONS))
+members = st.lists(st.sampled_from(NAMES), unique=True, max_size=4)
+garbage = st.sampled_from([b"", b"{", b"[]", b'{"generation":"1"}', b"\xff"])
+slices = garbage | st.builds(
+    lambda generation, name, owned: Slice(generation, name, owned).encode(),
+    generations,
+    st.sampled_from(NAMES),
+    st.frozensets(st.sampled_from(PARTITIONS)),
+)
+pointers = garbage | st.builds(
+    lambda generation, state: Pointer(generation=generation, state=state, leader="z").encode(),
+    generations,
+    st.sampled_from([DONE, PUBLISHING]),
+)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Tree:
+    """Whatever earlier leaders and operators may have left."""
+    tree = Tree()
+    if draw(st.booleans()):
+        tree.znodes[LAYOUT.pointer] = (draw(pointers), draw(st.integers(0, 9)))
+        for slot in draw(st.lists(st.sampled_from(NAMES), unique=True)):
+            tree.znodes[LAYOUT.slice(slot)] = (draw(slices), draw(st.integers(0, 9)))
+    return tree
+
+
+def planned(tree: Tree, wanted: dict[str, frozenset[TopicPartition]], leader: str) -> Publication | None:
+    candidate = tree.elect(leader)
+    read = tree.read(list(wanted))
+    return plan(LAYOUT, read, Target(allocation=wanted), leader=leader, candidate=candidate, cause="x", now_ms=1)
+
+
+def assert_published(tree: Tree, wanted: dict[str, frozenset[TopicPartition]]) -> None:
+    """The slices are the target and the pointer is complete."""
+    read = tree.read(list(wanted))
+    assert read.slices.keys() == wanted.keys()
+    assert read.stored == wanted
+    assert all(stored is not None and stored.member_id == slot for slot, stored in read.slices.items())
+    assert read.pointer is not None
+    assert read.pointer.state == DONE
+    assert read.pointer.partitions == sum(map(len, wanted.values()))
+    assert read.pointer.generation == max(tree.generations())
+
+
+def publish(tree: Tree, publication: Publication | None, writes: int | None = None) -> None:
+    for operations in publication.writes[:writes] if publication else ():
+        tree.transact(operations)
+
+
+@settings(max_examples=200)
+@given(trees(), members, choices)
+def test_a_published_plan_is_what_was_wanted(tree: Tree, names: list[str], to: list[int]) -> None:
+    """Over anything that stood there; and publishing it again would change nothing."""
+    wanted = dealt(to, names)
+    before = tree.generations()
+    publication = planned(tree, wanted, "leader")
+    publish(tree, publication)
+    assert_published(tree, wanted)
+    if publication is not None:
+        assert all(publication.generation > generation for generation in before)
+    for leader in ("leader", "next leader"):
+        assert planned(tree, wanted, leader) is None
+
+
+@settings(max_examples=200)
+@given(trees(), members, choices, st.lists(st.integers(0, 5), max_size=4), st.booleans())
+def test_an_interrupted_publication_is_finished_by_the_next_leader(
+    tree: Tree, names: list[str], to: list[int], stops: list[int], same: bool
+) -> None:
+    """Cut off after any write, by one leader after another: the same target, each generation above all before."""
+    wanted = dealt(to, names)
+    for number, stop in enumerate(stops):
+        before = tree.generations()
+        publication = planned(tree, wanted if same else dealt(to[::-1], names), f"leader {number}")
+        if publication is not None:
+            assert all(publication.generation > generation for generation in before)
+        publish(tree, publication, stop)
+    publish(tree, planned(tree, wanted, "last leader"))
+    assert_published(tree, wanted)
+
+
+@settings(max_examples=200)
+@given(trees(), members, choices, choices, st.integers(0, 3))
+def test_an_overtaken_leader_writes_nothing_more(
+    tree: Tree, names: list[str], to: list[int], other: list[int], done: int
+) -> None:
+    """Once another is elected every write of the earlier plan is refused; once another plan is open, the next one."""
+    first = planned(tree, dealt(to, names), "first")
+    if first is None:
+        return
+    publish(tree, first, done)
+    for election in (True, False):
+        overtaken = Tree(dict(tree.znodes))
+        if election:
+            overtaken.elect("second")
+        elif (second := planned(overtaken, dealt(other, names), "first")) is not None:
+            overtaken.transact(second.writes[0])
+        else:
+            continue
+        for operations in first.writes[done:] if election else first.writes[done : done + 1]:
+            before = overtaken.znodes
+            with pytest.raises(RefusedError):
+                overtaken.transact(operations)
+            assert overtaken.znodes is before
+
+
+@settings(max_examples=100)
+@given(trees(), members, choices)
+def test_gains_come_before_losses_and_what_is_kept_is_not_written(tree: Tree, names: list[str], to: list[int]) -> None:
+    """In the order of the writes; a slice that says the same already is left alone."""
+    wanted = dealt(to, names)
+    before = tree.read(names).slices
+    publication = planned(tree, wanted, "leader")
+    batches = publication.writes[1:-1] if publication else ()
+    order = []
+    for batch in batches:
+        assert all(isinstance(guard, Check) for guard in batch[:2])
+        assert 2 < len(batch) <= MOST_OPERATIONS + 2
+        for operation in batch[2:]:
+            slot = operation.path.rpartition("/")[2]
+            was = before.get(slot)
+            if isinstance(operation, Delete):
+                order.append(2)
+                assert slot not in wanted
+                continue
+            assert was is None or (was.partitions, was.member_id) != (wanted[slot], slot)
+            order.append(0 if was is None or wanted[slot] - was.partitions else 1)
+    assert order == sorted(order)

@@ -1,0 +1,288 @@
+"""What a plan writes, case by case."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.planning import (
+    NAMED_UNASSIGNED,
+    Inputs,
+    Publication,
+    Target,
+    describe_change,
+    fallback_target,
+    plan,
+)
+from kiel_groups.group.transactions import MOST_BYTES, MOST_OPERATIONS, Check, Create, Delete, Operation, Put, size_of
+from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = GroupLayout("g")
+POINTER = "/kiel-groups/g/allocation"
+CANDIDATE = "/kiel-groups/g/election/me-n_0000000001"
+
+
+def some(*numbers: int, topic: str = "t") -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(topic, number) for number in numbers)
+
+
+def members(*names: str, topics: tuple[str, ...] = ("t",)) -> dict[str, MemberInfo]:
+    return {name: MemberInfo(member_id=name, session_timeout_ms=10_000, subscription=topics) for name in names}
+
+
+def stored(generation: int = 1, **shares: frozenset[TopicPartition]) -> dict[str, Slice | None]:
+    return {name: Slice(generation, name, share) for name, share in shares.items()}
+
+
+def pointer(generation: int = 1, state: str = DONE) -> Pointer:
+    return Pointer(generation=generation, state=state, leader="a", allocator="round_robin")
+
+
+def inputs(*names: str, partitions: int = 4, **given: object) -> Inputs:
+    """A group of these members on topic t."""
+    return Inputs(members=members(*names), topics={"t": tuple(range(partitions))}, brokers=1, **given)  # type: ignore[arg-type]
+
+
+def target(**shares: frozenset[TopicPartition]) -> Target:
+    return Target(allocation=shares, allocator="round_robin")
+
+
+def publish(read: Inputs, wanted: Target) -> Publication | None:
+    return plan(LAYOUT, read, wanted, leader="a", candidate=CANDIDATE, cause="join of b", now_ms=5)
+
+
+def published(read: Inputs, wanted: Target) -> Publication:
+    publication = publish(read, wanted)
+    assert publication is not None
+    return publication
+
+
+def slices_of(publication: Publication) -> list[Operation]:
+    """The writes of slices, without their guards, in order."""
+    return [operation for batch in publication.writes[1:-1] for operation in batch[2:]]
+
+
+def parsed(operation: Operation) -> Pointer:
+    assert isinstance(operation, (Create, Put))
+    return Pointer.parse(operation.data, operation.path)
+
+
+def test_a_first_plan_creates_pointer_and_slices() -> None:
+    """In a fresh group everything is created, generation 1, and the pointer ends at done."""
+    publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
+    opening, batch, closing = publication.writes
+    assert opening[0] == closing[0] == Check(CANDIDATE)
+    assert isinstance(opening[1], Create)
+    assert parsed(opening[1]).state == PUBLISHING
+    assert batch == (
+        Check(CANDIDATE),
+        Check(POINTER, 0),
+        Create(f"{POINTER}/a", Slice(1, "a", some(0, 1)).encode()),
+        Create(f"{POINTER}/b", Slice(1, "b", some(2, 3)).encode()),
+    )
+    assert isinstance(closing[1], Put)
+    assert (closing[1].path, closing[1].version, parsed(closing[1]).state) == (POINTER, 0, DONE)
+    assert (publication.generation, publication.moved) == (1, 0)
+
+
+def test_a_later_plan_is_fenced_by_the_version_it_has_read() -> None:
+    """Opening at the version read, everything else at the one after it."""
+    read = inputs("a", pointer=pointer(4), pointer_version=9, slices=stored(4, a=some(0)))
+    opening, batch, closing = published(read, target(a=some(0, 1))).writes
+    assert isinstance(opening[1], Put)
+    assert opening[1].version == 9
+    assert batch[1] == Check(POINTER, 10)
+    assert isinstance(closing[1], Put)
+    assert closing[1].version == 10
+
+
+def test_the_generation_is_above_pointer_and_slices() -> None:
+    """Whatever an earlier leader left, also where the pointer says less than a slice."""
+    high = {**stored(12, a=some(0)), "b": None}
+    assert (
+        published(inputs("a", pointer=pointer(4), pointer_version=1, slices=high), target(a=some(1))).generation == 13
+    )
+    low = stored(2, a=some(0))
+    assert published(inputs("a", pointer=pointer(4), pointer_version=1, slices=low), target(a=some(1))).generation == 5
+
+
+def test_what_stands_there_already_is_not_published() -> None:
+    """The same slices under a complete pointer: nothing to write."""
+    read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
+    assert publish(read, target(a=some(0))) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "version"),
+    [(pointer(state=PUBLISHING), 1), (None, 1), (None, None)],
+    ids=["left at publishing", "garbage", "deleted by hand"],
+)
+def test_an_incomplete_pointer_is_brought_to_its_end(found: Pointer | None, version: int | None) -> None:
+    """With equal slices the pointer alone is written, and ends at done."""
+    read = inputs("a", pointer=found, pointer_version=version, slices=stored(a=some(0)))
+    opening, closing = published(read, target(a=some(0))).writes
+    assert isinstance(opening[1], Create if version is None else Put)
+    assert parsed(closing[1]).state == DONE
+    assert parsed(closing[1]).generation == 2
+
+
+def test_only_changed_slices_are_written() -> None:
+    """Who keeps what it has is not told again."""
+    read = inputs("a", "b", "c", pointer=pointer(), pointer_version=1, slices=stored(a=some(0), b=some(1, 2)))
+    publication = published(read, target(a=some(0), b=some(1), c=some(2)))
+    assert slices_of(publication) == [
+        Create(f"{POINTER}/c", Slice(2, "c", some(2)).encode()),
+        Put(f"{POINTER}/b", Slice(2, "b", some(1)).encode()),
+    ]
+    assert publication.moved == 1
+
+
+def test_gaining_slices_come_first_and_gone_ones_last() -> None:
+    """Who gains watches the owner before it lets go; who is gone needs nothing."""
+    read = inputs("a", "z", pointer=pointer(), pointer_version=1, slices=stored(a=some(0, 1), z=some(2), m=some(3)))
+    assert slices_of(published(read, target(a=some(0), z=some(1, 2, 3)))) == [
+        Put(f"{POINTER}/z", Slice(2, "z", some(1, 2, 3)).encode()),
+        Put(f"{POINTER}/a", Slice(2, "a", some(0)).encode()),
+        Delete(f"{POINTER}/m"),
+    ]
+
+
+@pytest.mark.parametrize("found", [None, Slice(1, "somebody else", some(0))], ids=["garbage", "for another member"])
+def test_a_slice_that_does_not_serve_its_member_is_rewritten(found: Slice | None) -> None:
+    """Although its partitions may be the right ones."""
+    read = inputs("a", pointer=pointer(), pointer_version=1, slices={"a": found})
+    assert slices_of(published(read, target(a=some(0)))) == [Put(f"{POINTER}/a", Slice(2, "a", some(0)).encode())]
+
+
+def test_a_member_without_partitions_has_a_slice() -> None:
+    """An empty slice revokes, an absent one would mean unknown."""
+    publication = published(inputs("a"), target(a=some()))
+    assert slices_of(publication) == [Create(f"{POINTER}/a", Slice(1, "a", some()).encode())]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Target(allocation={"a": some(0)}, allocator="other"),
+        Target(allocation={"a": some(0)}, allocator="round_robin", fallback="failed"),
+        Target(allocation={"a": some(0)}, allocator="round_robin", unassigned={TopicPartition("t", 1): "why"}),
+    ],
+    ids=["allocator", "fallback", "unassigned"],
+)
+def test_what_an_operator_reads_in_the_pointer_is_kept_right(wanted: Target) -> None:
+    """Other news with the same slices are published."""
+    read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
+    assert len(published(read, wanted).writes) == 2
+
+
+def test_the_pointer_counts_and_names_what_is_unassigned() -> None:
+    """Counts per reason for all of it, names for the first hundred."""
+    reasons = dict.fromkeys(some(*range(150)), "no owner") | {TopicPartition("u", 0): "no subscriber"}
+    wanted = Target(allocation={"a": some(200), "b": some(201, 202)}, unassigned=reasons, allocator="x", fallback="y")
+    told = parsed(published(inputs("a", "b"), wanted).writes[-1][1])
+    assert told.unassigned == {"no owner": 150, "no subscriber": 1}
+    assert told.unassigned_names == tuple(f"t:{number}" for number in range(NAMED_UNASSIGNED))
+    assert (told.members, told.partitions, told.allocator, told.fallback) == (2, 3, "x", "y")
+    assert (told.leader, told.cause, told.created_at_ms) == ("a", "join of b", 5)
+
+
+def test_folders_of_old_tools_are_made_for_existing_subscribed_topics() -> None:
+    """Owners and offsets of each topic that some member wants and that exists."""
+    read = Inputs(
+        members=members("a", topics=("u", "t", "missing")), topics={"t": (0,), "u": (0,), "x": (0,)}, brokers=1
+    )
+    assert published(read, target(a=some(0))).folders == (
+        "/consumers/g/owners/t",
+        "/consumers/g/offsets/t",
+        "/consumers/g/owners/u",
+        "/consumers/g/offsets/u",
+    )
+
+
+def test_batches_are_bounded_in_number_and_bytes() -> None:
+    """A thousand slices go out in transactions that every server takes, each one guarded."""
+    names = [f"m{number:04d}" for number in range(1_000)]
+    big = {name: some(*range(index * 2_000, index * 2_000 + 2_000)) for index, name in enumerate(names[:100])}
+    small = {name: some() for name in names[100:]}
+    publication = published(inputs(*names), target(**big, **small))
+    for batch in publication.writes[1:-1]:
+        assert batch[:2] == (Check(CANDIDATE), Check(POINTER, 0))
+        assert len(batch) <= MOST_OPERATIONS + 2
+        assert sum(map(size_of, batch[2:])) <= MOST_BYTES
+    assert len(slices_of(publication)) == 1_000
+    assert len(publication.writes) > 5 + 2
+
+
+FITTING = inputs("a", "b", slices=stored(a=some(0, 1), b=some(2, 3)))
+FRESH = Target(allocation={"a": some(0, 2), "b": some(1, 3)}, allocator="round_robin")
+
+
+def test_a_failing_allocator_leaves_a_plan_that_fits() -> None:
+    """Exactly the living members, every partition once: nothing moves."""
+    kept = fallback_target(FITTING, FRESH, "it raised")
+    assert kept.allocation == {"a": some(0, 1), "b": some(2, 3)}
+    assert kept.fallback == "last plan kept: it raised"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        inputs("a", "b", "c", slices=FITTING.slices),
+        inputs("a", slices=FITTING.slices),
+        inputs("a", "b", partitions=5, slices=FITTING.slices),
+        inputs("a", "b", partitions=3, slices=FITTING.slices),
+        inputs("a", "b", slices=stored(a=some(0, 1), b=some(1, 2, 3))),
+        inputs("a", "b", slices={"a": FITTING.slices["a"], "b": None}),
+        Inputs(
+            members=members("a") | members("b", topics=("u",)), topics=FITTING.topics, brokers=1, slices=FITTING.slices
+        ),
+    ],
+    ids=["a join", "a leave", "a new partition", "one less", "one twice", "one unreadable", "not subscribed"],
+)
+def test_a_plan_that_does_not_fit_any_more_is_replaced(read: Inputs) -> None:
+    """Then the default allocator's plan is published, and the pointer says so."""
+    used = fallback_target(read, FRESH, "it raised")
+    assert used.allocation == FRESH.allocation
+    assert used.fallback == "round robin used: it raised"
+
+
+BEFORE = Inputs(members=members("a", "b"), topics={"t": (0, 1)}, brokers=1)
+CHANGES = {
+    "join of c, leave of a": Inputs(members=members("b", "c"), topics=BEFORE.topics, brokers=1),
+    "subscription of b": Inputs(
+        members=members("a") | members("b", topics=("t", "u")), topics=BEFORE.topics, brokers=1
+    ),
+    "new partitions of t": Inputs(members=BEFORE.members, topics={"t": (0, 1, 2)}, brokers=1),
+    "deleted topic t": Inputs(members=BEFORE.members, topics={}, brokers=1),
+    "": Inputs(members=BEFORE.members, topics=BEFORE.topics, brokers=2),
+}
+
+
+@pytest.mark.parametrize("told", CHANGES)
+def test_a_change_is_described(told: str) -> None:
+    """Joins, leaves, subscriptions and topics, and nothing where nothing is to be seen."""
+    assert describe_change(BEFORE, CHANGES[told]) == told
+
+
+def test_a_new_topic_is_news_only_where_it_was_wanted_before() -> None:
+    """One that comes with a new subscription is that subscription's news."""
+    without = Inputs(members=BEFORE.members, topics={}, brokers=1)
+    assert describe_change(without, BEFORE) == "new topic t"
+    widened = Inputs(members=members("a", "b", topics=("t", "u")), topics={"t": (0, 1), "u": (0,)}, brokers=1)
+    assert describe_change(BEFORE, widened) == "subscription of a, subscription of b"
+
+
+def test_a_new_leader_tells_of_itself_where_there_was_one_before() -> None:
+    """The first leader of a group is no change."""
+    assert describe_change(None, BEFORE) == ""
+    assert describe_change(None, inputs("a", "b", pointer=pointer())) == "leader change, 2 members"
+
+
+def test_a_crowd_is_not_named_in_full() -> None:
+    """Ten causes are told, the rest are counted."""
+    told = describe_change(BEFORE, inputs("a", "b", *(f"m{number:02d}" for number in range(25)), partitions=2))
+    assert told.startswith("join of m00, join of m01, ")
+    assert told.endswith("join of m09, and 15 more")
