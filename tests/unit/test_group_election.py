@@ -62,13 +62,13 @@ CASES: dict[str, tuple[Candidate, Event, Candidate, tuple[Effect, ...]]] = {
     ),
     "the order is that of the numbers, not of the text": (
         me(READING, OWN),
-        Candidates(("zz-n_9", OWN, "aa-n_100")),
+        Candidates(("zz-n_0000000009", OWN, "aa-n_0000000100")),
         me(FOLLOWING, OWN),
-        (WatchPredecessor("zz-n_9"),),
+        (WatchPredecessor("zz-n_0000000009"),),
     ),
     "what is no candidate is passed over": (
         me(READING, OWN),
-        Candidates(("garbage", "n_", "x-n_٣", OWN)),
+        Candidates(("garbage", "n_", "x-n_000000000٣", OWN)),
         me(LEADING, OWN),
         (BecomeLeader(OWN),),
     ),
@@ -135,7 +135,7 @@ def test_every_event_is_taken_in_every_standing() -> None:
     """Who begins to lead is told so, and who ceases to lead is told so, whatever happens."""
     events = (
         *(Run(), PredecessorGone(), Resumed(), SessionEnded(), Created(None), Created(OWN)),
-        *map(Candidates, ((), (OWN,), (A,), (A, OWN), (OWN, C), ("me-n_1", OWN))),
+        *map(Candidates, ((), (OWN,), (A,), (A, OWN), (OWN, C), ("me-n_0000000001", OWN))),
     )
     for standing, name, event in product(Standing, (None, OWN), events):
         before = me(standing, name)
@@ -146,8 +146,18 @@ def test_every_event_is_taken_in_every_standing() -> None:
 
 @pytest.mark.parametrize(
     ("name", "number"),
-    [("u-n_0000000007", 7), ("u-n_", None), ("n7", None), ("u-n_٣", None), ("u-n_²", None), ("u_x_12", 12), ("", None)],
+    [
+        ("u-n_0000000007", 7),
+        ("u-n_", None),
+        ("n7", None),
+        ("u-n_000000000٣", None),
+        ("u-n_000000000²", None),
+        ("u_x_0000000012", 12),
+        ("u-n_12", None),
+        ("u-n_" + "1" * 5_000, None),
+        ("", None),
+    ],
 )
 def test_sequence(name: str, number: int | None) -> None:
-    """The number behind the last underscore, if it is one in plain digits."""
+    """The number behind the last underscore, if it is one as ZooKeeper appends it: ten plain digits."""
     assert sequence(name) == number

@@ -1,0 +1,163 @@
+"""Znodes: what was written is read again, and garbage is refused with one error."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.transactions import MOST_BYTES, MOST_OPERATIONS, Create, Operation, chunks, size_of
+from kiel_groups.group.znodes import (
+    GroupSettings,
+    MemberInfo,
+    Pointer,
+    Slice,
+    encode_consumer_id,
+    encode_offset,
+    make_member_id,
+    parse_broker,
+    parse_offset,
+    parse_topic,
+)
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.property
+
+INT32 = range(-(2**31), 2**31)
+
+legal_names = st.from_regex(r"[a-zA-Z0-9_-]{1,20}", fullmatch=True)
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+numbers = st.integers(0, 2**31 - 1)
+
+pointers = st.builds(
+    Pointer,
+    generation=numbers,
+    state=st.sampled_from(["publishing", "done"]),
+    leader=texts,
+    allocator=texts,
+    cause=texts,
+    members=numbers,
+    partitions=numbers,
+    unassigned=st.dictionaries(texts, numbers, max_size=4),
+    unassigned_names=st.lists(texts, max_size=4).map(tuple),
+    fallback=texts,
+    created_at_ms=st.integers(0, 2**53),
+)
+slices = st.builds(Slice, numbers, texts, st.frozensets(st.builds(TopicPartition, texts, numbers)))
+member_infos = st.builds(
+    MemberInfo,
+    member_id=st.just("m"),
+    session_timeout_ms=numbers,
+    subscription=st.sets(legal_names, max_size=5).map(lambda names: tuple(sorted(names))),
+    host=texts,
+    pid=numbers,
+    client=texts,
+    started_at_ms=st.integers(0, 2**53),
+)
+
+PARSERS: dict[str, Callable[[bytes, str], object]] = {
+    "member": partial(MemberInfo.parse, "m"),
+    "pointer": Pointer.parse,
+    "slice": Slice.parse,
+    "settings": GroupSettings.parse,
+    "topic": parse_topic,
+    "broker": parse_broker,
+    "offset": parse_offset,
+}
+FIELDS = [
+    *("version", "generation", "state", "leader", "for", "partitions", "members", "unassigned", "unassigned_names"),
+    *("subscription", "session_timeout_ms", "host", "port", "pid", "store", "mode", "auto_offset_reset", "t", "0"),
+]
+
+scalars = st.none() | st.booleans() | st.integers(-5, 2**70) | st.floats() | st.sampled_from(["done", "\ud800", ""])
+json_values: st.SearchStrategy[Any] = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=6),
+    max_leaves=12,
+)
+sound = st.fixed_dictionaries(
+    {"generation": st.just(1), "for": st.just("m"), "partitions": st.just({"0": [0]}), "state": st.just("done")}
+)
+nearly = st.builds(lambda base, other: {**base, **other}, sound, st.dictionaries(st.sampled_from(FIELDS), json_values))
+
+
+@given(pointers)
+def test_a_pointer_is_read_as_it_was_written(pointer: Pointer) -> None:
+    """Whatever is told in it."""
+    assert Pointer.parse(pointer.encode(), "p") == pointer
+
+
+@given(slices)
+def test_a_slice_is_read_as_it_was_written(stored: Slice) -> None:
+    """Also the same slice in the same bytes, whatever the order of its set."""
+    assert Slice.parse(stored.encode(), "p") == stored
+    assert Slice(stored.generation, stored.member_id, frozenset(sorted(stored.partitions))).encode() == stored.encode()
+
+
+@given(member_infos)
+def test_a_member_is_read_as_it_was_written(info: MemberInfo) -> None:
+    """Whatever its host is called."""
+    assert MemberInfo.parse("m", info.encode(), "p") == info
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_an_offset_is_read_as_it_was_written(offset: int) -> None:
+    """Digits and nothing else."""
+    assert re.fullmatch(rb"[0-9]+", encode_offset(offset))
+    assert parse_offset(encode_offset(offset), "p") == offset
+
+
+damaged = st.binary(max_size=60) | (json_values | nearly).map(lambda value: json.dumps(value).encode())
+
+
+@settings(max_examples=300)
+@given(damaged)
+def test_garbage_is_a_protocol_error_or_a_value(data: bytes) -> None:
+    """No bytes bring out another exception, and its text names the path."""
+    for parse in PARSERS.values():
+        try:
+            parse(data, "path")
+        except ProtocolError as error:
+            if not str(error).startswith("path: "):
+                raise AssertionError(f"{error!r} does not name its path") from error
+
+
+@given(st.sets(legal_names, max_size=8), st.integers(0, 2**53))
+def test_a_consumer_id_holds_no_number_that_java_cannot_read(topics: set[str], started_ms: int) -> None:
+    """Every number fits an int32, and the time is text."""
+    seen: list[int] = []
+
+    def note(digits: str) -> int:
+        seen.append(int(digits))
+        return seen[-1]
+
+    fields = json.loads(encode_consumer_id(topics, started_ms), parse_int=note, parse_float=pytest.fail)
+    assert all(number in INT32 for number in seen)
+    assert fields["timestamp"] == str(started_ms)
+    assert fields["subscription"].keys() == topics
+
+
+@given(legal_names, st.text(max_size=20), st.integers(0, 2**53), st.integers(-(2**63), 2**63 - 1))
+def test_a_member_id_is_a_java_consumer_id(group: str, host: str, started_ms: int, session: int) -> None:
+    """``<group>_<host>-<ms>-<hex>`` in the legal charset, whatever the host is called."""
+    made = make_member_id(group, host, started_ms, session)
+    assert re.fullmatch(rf"{re.escape(group)}_[a-zA-Z0-9._-]*-{started_ms}-[0-9a-f]{{1,16}}", made)
+    assert int(made.rpartition("-")[2], 16) == session % 2**64
+
+
+@given(st.lists(st.integers(0, MOST_BYTES), max_size=30))
+def test_chunks_keep_order_and_bounds(sizes: list[int]) -> None:
+    """Nothing lost; only a chunk of one operation may be larger than the bound."""
+    operations: list[Operation] = [Create("/x", bytes(size)) for size in sizes]
+    cut = list(chunks(operations))
+    assert [operation for chunk in cut for operation in chunk] == operations
+    for chunk in cut:
+        assert 0 < len(chunk) <= MOST_OPERATIONS
+        assert len(chunk) == 1 or sum(map(size_of, chunk)) <= MOST_BYTES

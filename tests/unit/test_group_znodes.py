@@ -1,0 +1,207 @@
+"""What stands in the znodes, byte by byte."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes import (
+    GroupSettings,
+    MemberInfo,
+    Pointer,
+    Slice,
+    encode_consumer_id,
+    encode_offset,
+    encode_owner,
+    make_member_id,
+    parse_broker,
+    parse_offset,
+    parse_topic,
+)
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+PATH = "/where/it/stands"
+
+
+def test_a_slice_is_readable() -> None:
+    """Generation, member, and numbers by topic in ascending order."""
+    data = Slice(7, "m", frozenset({TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)})).encode()
+    assert json.loads(data) == {"generation": 7, "for": "m", "partitions": {"t": [2, 10], "u": [0]}}
+    assert b"[2,10]" in data
+
+
+def test_a_member_tells_what_it_is() -> None:
+    """The fields of the design, with the granted session timeout."""
+    info = MemberInfo(
+        member_id="m", session_timeout_ms=4_000, subscription=("u", "t"), host="h", pid=3, started_at_ms=5
+    )
+    assert json.loads(info.encode()) == {
+        "version": 1,
+        "session_timeout_ms": 4_000,
+        "subscription": ["t", "u"],
+        "host": "h",
+        "pid": 3,
+        "client": "tornado",
+        "started_at": 5,
+    }
+
+
+def test_a_consumer_id_is_what_kafka_writes() -> None:
+    """One stream a topic, a static pattern, and the time as a string."""
+    assert json.loads(encode_consumer_id(["u", "t", "t"], 1_700_000_000_123)) == {
+        "version": 1,
+        "subscription": {"t": 1, "u": 1},
+        "pattern": "static",
+        "timestamp": "1700000000123",
+    }
+
+
+def test_owner_and_offset_are_plain_text() -> None:
+    """No quotes, no newline."""
+    assert encode_owner("g_h-1-ab") == b"g_h-1-ab-0"
+    assert encode_offset(0) == b"0"
+    assert encode_offset(2**63 - 1) == b"9223372036854775807"
+
+
+@pytest.mark.parametrize(
+    ("host", "session", "expected"),
+    [
+        ("box-1.example", 0x10A, "g_box-1.example-1700-10a"),
+        ("bücher/_:", 1, "g_b-cher-_--1700-1"),
+        ("", 1, "g_-1700-1"),
+        ("h", -1, "g_h-1700-ffffffffffffffff"),
+        ("h", 0x7FFF_0000_0000_0001, "g_h-1700-7fff000000000001"),
+    ],
+)
+def test_member_id(host: str, session: int, expected: str) -> None:
+    """Java's form and charset, with the whole session id at the end, also of a negative one."""
+    made = make_member_id("g", host, 1_700, session)
+    assert made == expected
+    assert re.fullmatch(r"[a-zA-Z0-9._-]+", made)
+
+
+NO_OFFSETS = [
+    b"",
+    b"-1",
+    b" 5",
+    b"5\n",
+    b"5 ",
+    b"+5",
+    b"5.0",
+    b"0x5",
+    b"1_000",
+    b'"5"',
+    b"\xff",
+    "٣".encode(),
+    "²".encode(),
+]
+
+
+@pytest.mark.parametrize("data", NO_OFFSETS)
+def test_what_is_no_decimal_is_no_offset(data: bytes) -> None:
+    """The error names the path and what was found."""
+    with pytest.raises(ProtocolError, match=PATH):
+        parse_offset(data, PATH)
+
+
+@pytest.mark.parametrize("data", [b"9" * 5_000, b"9223372036854775808"], ids=["5,000 digits", "beyond int64"])
+def test_what_no_log_can_hold_is_no_offset(data: bytes) -> None:
+    """A number beyond int64 cannot be asked for at a broker, and int() itself refuses 5,000 digits."""
+    with pytest.raises(ProtocolError, match=PATH):
+        parse_offset(data, PATH)
+
+
+def test_offsets_of_other_tools_are_read() -> None:
+    """Also with leading zeros."""
+    assert parse_offset(b"0", PATH) == 0
+    assert parse_offset(b"007", PATH) == 7
+    assert parse_offset(b"9223372036854775807", PATH) == 2**63 - 1
+
+
+UNREADABLE = {
+    "a member without a timeout": (MemberInfo, b'{"subscription":[]}', "session_timeout_ms"),
+    "a member with a text for a timeout": (
+        MemberInfo,
+        b'{"subscription":[],"session_timeout_ms":"1"}',
+        "session_timeout_ms",
+    ),
+    "a member with true for a timeout": (
+        MemberInfo,
+        b'{"subscription":[],"session_timeout_ms":true}',
+        "session_timeout_ms",
+    ),
+    "a member without a subscription": (MemberInfo, b'{"session_timeout_ms":1}', "subscription"),
+    "a member with a number for a topic": (MemberInfo, b'{"session_timeout_ms":1,"subscription":[1]}', "subscription"),
+    "a slice without a member": (Slice, b'{"generation":1,"partitions":{}}', "for"),
+    "a slice without a generation": (Slice, b'{"for":"m","partitions":{}}', "generation"),
+    "a slice with a list": (Slice, b'{"generation":1,"for":"m","partitions":[]}', "partitions"),
+    "a slice with one number": (Slice, b'{"generation":1,"for":"m","partitions":{"t":1}}', "topic 't'"),
+    "a slice with a negative number": (Slice, b'{"generation":1,"for":"m","partitions":{"t":[-1]}}', "topic 't'"),
+    "a slice with true": (Slice, b'{"generation":1,"for":"m","partitions":{"t":[true]}}', "topic 't'"),
+    "a slice with a fraction": (Slice, b'{"generation":1,"for":"m","partitions":{"t":[1.0]}}', "topic 't'"),
+    "a pointer in no known state": (Pointer, b'{"generation":1,"leader":"m","state":"almost"}', "state"),
+    "a pointer without a generation": (Pointer, b'{"leader":"m","state":"done"}', "generation"),
+    "settings without a mode": (GroupSettings, b'{"store":"zookeeper","auto_offset_reset":"latest"}', "mode"),
+    "a list": (Slice, b"[]", "object"),
+    "no JSON": (Slice, b"{", "JSON"),
+    "no text": (Slice, b"\xff", "JSON"),
+    "nothing": (Slice, b"", "JSON"),
+    "a deep hole": (Slice, b"[" * 100_000, "JSON"),
+    "a slice with a number beyond int32": (
+        Slice,
+        b'{"generation":1,"for":"m","partitions":{"t":[2147483648]}}',
+        "topic 't'",
+    ),
+    "an endless number": (Slice, b'{"generation":' + b"1" * 5_000 + b"}", "JSON"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_what_cannot_be_read_says_where_and_why(case: str) -> None:
+    """One error, with the path and the field."""
+    kind, data, told = UNREADABLE[case]
+    with pytest.raises(ProtocolError, match=PATH) as caught:
+        kind.parse("m", data, PATH) if kind is MemberInfo else kind.parse(data, PATH)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("topic", ["", "a/b", "..", "a\ud800", "a\u0000", "x" * 256])
+def test_a_member_with_an_impossible_topic_is_unreadable(topic: str) -> None:
+    """It would name a path that nobody can read, and stop every plan of the group."""
+    data = json.dumps({"session_timeout_ms": 1, "subscription": ["t", topic]}).encode()
+    with pytest.raises(ProtocolError, match="subscription"):
+        MemberInfo.parse("m", data, PATH)
+
+
+def test_what_is_only_told_may_be_missing() -> None:
+    """Host, process and client are for people; without them a member is still a member."""
+    info = MemberInfo.parse("m", b'{"session_timeout_ms":1,"subscription":["t"],"pid":"x","started_at":null}', PATH)
+    assert (info.host, info.pid, info.client, info.started_at_ms) == ("", 0, "", 0)
+    told = Pointer.parse(b'{"generation":1,"state":"done","leader":"m","unassigned":3,"unassigned_names":3}', PATH)
+    assert (dict(told.unassigned), told.unassigned_names, told.cause) == ({}, (), "")
+
+
+def test_settings_that_differ_are_named() -> None:
+    """Setting, here, there; nothing where they agree."""
+    here = GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="latest")
+    there = GroupSettings(store="zookeeper", mode="eager", auto_offset_reset="earliest")
+    assert here.differences(there) == [("mode", "cooperative", "eager"), ("auto_offset_reset", "latest", "earliest")]
+    assert here.differences(here) == []
+    assert GroupSettings.parse(here.encode(), PATH) == here
+
+
+def test_topics_and_brokers_as_kafka_registers_them() -> None:
+    """Partition numbers ascending as numbers; host and port."""
+    assert parse_topic(b'{"version":1,"partitions":{"10":[1],"2":[1,2],"0":[]}}', PATH) == (0, 2, 10)
+    assert parse_broker(b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1"}', PATH) == ("h", 9092)
+    for data in (b"{}", b'{"partitions":{"x":[]}}', b'{"partitions":[]}', b""):
+        with pytest.raises(ProtocolError, match=PATH):
+            parse_topic(data, PATH)
+    for data in (b"{}", b'{"host":"h"}', b'{"host":"h","port":"9092"}', b"x"):
+        with pytest.raises(ProtocolError, match=PATH):
+            parse_broker(data, PATH)
