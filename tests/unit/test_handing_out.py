@@ -1,0 +1,266 @@
+"""Between fetched and finished: what is handed out, what is in hand, and what counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, cast
+
+import pytest
+
+from kiel_groups.clients.fetch_state import FetchedBatch
+from kiel_groups.clients.fetcher import Fetcher
+from kiel_groups.clients.handing_out import HandingOut
+from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.subscription import PartitionState, StartPosition, SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Record, TopicPartition
+
+pytestmark = pytest.mark.unit
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class FakeFetcher:
+    """Hands out what it is given; drops what is unassigned."""
+
+    def __init__(self) -> None:
+        self.batches: deque[FetchedBatch | Exception] = deque()
+        self.positions: dict[TopicPartition, int] = {}
+        self.has_batch = asyncio.Event()
+
+    def add(self, partition: TopicPartition, *offsets: int) -> None:
+        """One batch, with its offsets for values."""
+        records = [Record(partition.topic, partition.partition, n, None, str(n).encode()) for n in offsets]
+        self.batches.append(FetchedBatch(partition, records, offsets[-1] + 1, 1, 1))
+        self.has_batch.set()
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.unassign(positions)
+        self.positions |= positions
+
+    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = set(partitions)
+        self.positions = {p: position for p, position in self.positions.items() if p not in gone}
+        self.batches = deque(b for b in self.batches if isinstance(b, Exception) or b.topic_partition not in gone)
+
+    def poll(self) -> FetchedBatch | None:
+        if self.batches and isinstance(self.batches[0], Exception):
+            raise self.batches[0]
+        return cast(FetchedBatch, self.batches.popleft()) if self.batches else None
+
+    async def wait_for_batch(self) -> None:
+        await self.has_batch.wait()
+
+
+class Listener:
+    """Notes its calls; ``assigned`` waits for ``ready``."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.ready = asyncio.Event()
+        self.ready.set()
+
+    async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append("assigned")
+        await self.ready.wait()
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append("revoked")
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append("lost")
+
+
+class Bench:
+    """What hands out, on a fake fetcher, with partitions 0 and 1 held from offset 10 on."""
+
+    def __init__(self, deserializer: Any = None) -> None:
+        self.fetcher = FakeFetcher()
+        self.subscription = SubscriptionState()
+        self.listener = Listener()
+        self.metrics = Metrics()
+        self.gate = True
+        self.out = HandingOut(
+            cast(Fetcher, self.fetcher),
+            self.subscription,
+            ListenerCalls(self.listener, self.metrics),
+            lambda: self.gate,
+            deserializer,
+            self.metrics,
+        )
+        self.claim(P0, P1)
+
+    def claim(self, *partitions: TopicPartition) -> None:
+        self.subscription.assign_from_subscribed({p: StartPosition(10, 1, 1) for p in partitions})
+
+    def state(self, partition: TopicPartition = P0) -> PartitionState:
+        found = self.subscription.state(partition)
+        assert found is not None
+        return found
+
+    def take(self) -> int | None:
+        record = self.out.take()
+        return None if record is None else record.offset
+
+    @property
+    def finished(self) -> dict[TopicPartition, int]:
+        return self.subscription.all_consumed_offsets()
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_record_is_finished_when_the_next_is_asked_for() -> None:
+    """In hand it does not count, although the position is past it."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10, 11)
+    assert bench.take() == 10
+    assert bench.finished == {}
+    assert bench.state().position == 11
+    assert bench.take() == 11
+    assert bench.finished == {P0: 11}
+    assert bench.take() is None
+    assert bench.finished == {P0: 12}
+
+
+async def test_batches_follow_each_other_over_partitions() -> None:
+    """One record in hand at a time, whichever partition it is of."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    bench.fetcher.add(P1, 10, 12)
+    bench.fetcher.add(P0, 15)
+    assert [bench.take() for _ in range(5)] == [10, 10, 12, 15, None]
+    assert bench.finished == {P0: 16, P1: 13}
+
+
+async def test_commit_counts_the_record_in_hand() -> None:
+    """And it stays in hand."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    bench.take()
+    bench.out.count_hand()
+    assert bench.finished == {P0: 11}
+    assert bench.out.stop([P0]) == {P0}
+
+
+async def test_a_record_that_is_put_down_unfinished_does_not_count() -> None:
+    """As after an exception."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    bench.take()
+    bench.out.put_down()
+    assert bench.finished == {}
+    bench.out.finish()
+    assert bench.finished == {}
+
+
+async def test_a_finished_record_is_finished_once() -> None:
+    """Nothing is in hand after it."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    bench.take()
+    bench.out.finish()
+    assert bench.finished == {P0: 11}
+    assert bench.out.stop([P0]) == frozenset()
+
+
+async def test_a_shut_gate_hands_nothing_out_and_loses_nothing() -> None:
+    """Asked before every record, in the middle of a batch too."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10, 11)
+    bench.gate = False
+    assert bench.take() is None
+    assert bench.state().position == 10
+    bench.gate = True
+    assert bench.take() == 10
+    bench.gate = False
+    assert bench.take() is None
+    assert bench.finished == {P0: 11}
+    bench.gate = True
+    assert bench.take() == 11
+
+
+async def test_an_error_of_the_fetcher_comes_after_what_was_read_before() -> None:
+    """The record before it is finished by asking."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    bench.fetcher.batches.append(ProtocolError("t:0 at offset 11: broken"))
+    assert bench.take() == 10
+    with pytest.raises(ProtocolError, match="broken"):
+        bench.take()
+    assert bench.finished == {P0: 11}
+
+
+async def test_a_batch_of_a_partition_that_is_not_held_is_passed_over() -> None:
+    """It was fetched before the claim went."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    bench.fetcher.add(P1, 10)
+    bench.subscription.unassign([P0])
+    assert bench.out.take() == Record("t", 1, 10, None, b"10")
+
+
+def fragile(value: bytes) -> int:
+    """Refuses uneven numbers."""
+    if int(value) % 2:
+        raise ValueError(value)
+    return int(value)
+
+
+async def test_a_message_that_cannot_be_deserialised_is_passed_over() -> None:
+    """Counted, and finished with what comes before it."""
+    bench = Bench(fragile)
+    bench.fetcher.add(P0, 10, 11, 12)
+    assert bench.out.take() == Record("t", 0, 10, None, 10)
+    assert bench.out.take() == Record("t", 0, 12, None, 12)
+    assert bench.finished == {P0: 12}
+    assert bench.metrics.counter("deserializer_failures") == 1
+
+
+async def test_a_message_that_cannot_be_deserialised_counts_also_as_the_last_one() -> None:
+    """Or it would be fetched again after every restart, and the lag would never be nothing."""
+    bench = Bench(fragile)
+    bench.fetcher.add(P0, 10, 11)
+    bench.fetcher.add(P1, 11)
+    assert bench.take() == 10
+    assert bench.take() is None
+    assert bench.finished == {P0: 12, P1: 12}
+
+
+async def test_a_message_without_a_value_is_handed_out_as_it_is() -> None:
+    """The deserialiser is for bytes; a null is a deletion."""
+    bench = Bench(fragile)
+    bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, b"k", None)], 11, 1, 1))
+    assert bench.out.take() == Record("t", 0, 10, b"k", None)
+
+
+async def test_a_deserialiser_may_make_nothing_of_a_value() -> None:
+    """None is a value like any other."""
+    bench = Bench(lambda _value: None)
+    bench.fetcher.add(P0, 10)
+    assert bench.out.take() == Record("t", 0, 10, None, None)
+
+
+async def test_waiting_ends_when_there_is_something() -> None:
+    """With the gate open it waits for the fetcher, with records at hand it does not wait for a batch."""
+    bench = Bench()
+    waiting = asyncio.ensure_future(bench.out.wait())
+    await settled()
+    assert not waiting.done()
+    bench.fetcher.add(P0, 10, 11)
+    await asyncio.wait_for(waiting, 5)
+    bench.take()
+    bench.fetcher.has_batch.clear()
+    await asyncio.wait_for(bench.out.wait(), 5)
+
+
+async def test_a_shut_gate_is_looked_at_again() -> None:
+    """Nobody says when it opens."""
+    bench = Bench()
+    bench.gate = False
+    await asyncio.wait_for(bench.out.wait(), 5)
