@@ -83,6 +83,8 @@ class FakeBroker:
         self.script = script
         self.asked: list[Asked] = []
         self.errors: dict[tuple[int, TopicPartition], list[int]] = {}
+        #: Answers to a kind of request wait until its event is set.
+        self.gates: dict[int, asyncio.Event] = {}
         self.port = 0
         self.connections = 0
         self._grown = asyncio.Event()
@@ -164,6 +166,8 @@ class FakeBroker:
         self.asked.append(asked)
         self._news.set()
         answer = self.script(asked) if self.script else None
+        if api_key in self.gates:
+            await self.gates[api_key].wait()
         if answer is None:
             answer = await self._answer(api_key, Reader(body, "a request"))
         if isinstance(answer, Fault):

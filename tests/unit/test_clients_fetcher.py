@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ async def test_partitions_are_served_in_turn() -> None:
         for tp in (T0, T1, T2):
             b.broker.append(tp, messages(*[b"x" * 2_000] * 6))
         b.fetcher.assign({T0: 0, T1: 0, T2: 0})
+        await settle()  # until each has two batches
         order = [(await b.next_batch()).topic_partition for _ in range(6)]
         assert sorted(order[:3]) == sorted(order[3:]) == [T0, T1, T2]
 
@@ -176,6 +178,7 @@ async def test_unassigning_drops_what_is_buffered_and_what_is_on_its_way() -> No
         await settle()
         assert b.fetcher.poll() is None
         assert b.fetcher.assignment == {T1}
+        assert b.metrics.counter("records_fetched") == 2, "the late one was not even looked at"
         assert b.fetcher.position(T0) is None
 
 
@@ -219,12 +222,14 @@ async def test_pause_holds_everything_back() -> None:
         b.fetcher.pause()
         assert b.fetcher.poll() is None
         waiting = asyncio.create_task(b.fetcher.wait_for_batch())
+        b.broker.append(T0, messages(b"comes while paused"))
         b.fetcher.assign({T1: 0})
         await settle()
         assert not waiting.done()
         b.fetcher.resume()
         await waiting
         assert values(await b.next_batch()) == [b"0"]
+        assert values(await b.next_batch()) == [b"comes while paused"]
         b.broker.append(T1, messages(b"1"))
         assert values(await b.next_batch()) == [b"1"]
 
@@ -240,6 +245,15 @@ async def test_a_message_larger_than_its_share_is_fetched_all_the_same() -> None
             got += [value[:5] for value in values(await b.next_batch())]
         assert sorted(got) == [b"LLLLL", b"next", b"other", b"small"]
         assert b.metrics.counter("fetch_share_grown") == 1, "the size stands in the header: one more try is enough"
+        await b.broker.until_asked(FETCH, b.broker.count(FETCH) + 1)
+        shares = [asked_bytes(asked) for asked in b.broker.asked if asked.api_key == FETCH]
+        assert [share[0] for share in shares if 0 in share][-1] <= 8_192, "an ordinary share again"
+
+
+def asked_bytes(asked: Asked) -> dict[int, int]:
+    """How many bytes a fetch request for topic t asks of each partition."""
+    rows = struct.iter_unpack(">iqi", asked.body[12 + 4 + 3 + 4 :])
+    return {partition: max_bytes for partition, _, max_bytes in rows}
 
 
 async def test_a_message_over_the_bound_is_raised_after_what_came_before() -> None:

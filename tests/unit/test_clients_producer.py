@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fake_broker import METADATA, PRODUCE, Asked, FakeBroker, Fault
+from fake_broker import METADATA, PRODUCE, Asked, FakeBroker, Fault, Log
 
 from kiel_groups.clients.partitioners import hash_or_random
 from kiel_groups.clients.producer import Producer, RecordMetadata
@@ -153,6 +153,44 @@ async def test_retries_keep_the_order() -> None:
         assert producer.metrics.counter("produce_retries") == 3
 
 
+async def test_records_that_come_while_a_batch_is_on_its_way_form_the_next_one() -> None:
+    """A batch that was sent takes nothing more in: what comes later is neither lost nor credited to it."""
+    async with producing() as (broker, producer):
+        broker.gates[PRODUCE] = asyncio.Event()
+        first = producer.produce("t", b"first", partition=0)
+        await broker.until_asked(PRODUCE, 1)
+        second = producer.produce("t", b"second", partition=0)
+        broker.gates[PRODUCE].set()
+        assert [(await first).offset, (await second).offset] == [0, 1]
+        assert stored(broker, T0) == [(None, b"first"), (None, b"second")]
+
+
+async def test_nothing_overtakes_a_batch_that_waits_for_its_retry() -> None:
+    """While the leader is looked up, neither the batch nor those after it go out."""
+    async with producing(batch_size=1, request_timeout_ms=100) as (broker, producer):
+        broker.gates[METADATA] = asyncio.Event()
+        broker.fail_next(PRODUCE, T0, 6)
+        first = producer.produce("t", b"first", partition=0)
+        await broker.until_asked(METADATA, 2)
+        second = producer.produce("t", b"second", partition=0)
+        await asyncio.sleep(0.02)
+        assert broker.count(PRODUCE) == 1
+        broker.gates[METADATA].set()
+        assert [(await first).offset, (await second).offset] == [0, 1]
+
+
+async def test_records_for_a_topic_that_is_looked_up_keep_their_order() -> None:
+    """What is produced the moment the topic becomes known stands behind what waited for that."""
+    async with producing(backoff_ms=50) as (broker, producer):
+        first = producer.produce("new", b"first")
+        await broker.until_asked(METADATA, 2)
+        broker.logs[TopicPartition("new", 0)] = Log()
+        while producer._cluster.known_partitions("new") is None:
+            await producer._cluster.refresh(["new"], "test")
+        second = producer.produce("new", b"second")
+        assert [(await first).offset, (await second).offset] == [0, 1]
+
+
 async def test_a_broken_connection_is_retried() -> None:
     """Closed without an answer, silent, or half an answer: the records are stored all the same."""
     faults = iter([Fault.CLOSE, Fault.HALF])
@@ -240,7 +278,7 @@ async def test_a_topic_that_appears_in_time() -> None:
 
     def script(asked: Asked) -> None:
         if broker.count(METADATA) == 3:
-            broker.logs[TopicPartition("new", 0)] = type(broker.logs[T0])()
+            broker.logs[TopicPartition("new", 0)] = Log()
 
     broker = FakeBroker({"t": 1}, script=script)
     async with producing(broker) as (_, producer):
