@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-#: ZooKeeper pads to ten.
+#: ZooKeeper pads an int32 to ten.
 SEQUENCE_DIGITS = 10
 
 
@@ -140,7 +140,7 @@ Effect: TypeAlias = CreateCandidate | ReadCandidates | WatchPredecessor | Become
 def sequence(name: str) -> int | None:
     """The number that ZooKeeper appended to a candidate's name, None where there is none."""
     _, dash, digits = name.rpartition("_")
-    if not dash or len(digits) != SEQUENCE_DIGITS or not (digits.isascii() and digits.isdigit()):
+    if not dash or len(digits) > SEQUENCE_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
     return int(digits)
 
