@@ -39,6 +39,7 @@ Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int]]
 _MOST_ANSWERS_BUFFERED = 16
 #: An election is over by then; a failure that lasts longer is worth a warning.
 _FAILURES_TO_WARN = 5
+_MOST_NAMES = 3
 
 
 class Fetcher:
@@ -349,8 +350,9 @@ class Fetcher:
             state.failures += 1
         failures = max(state.failures for state in waiting)
         level = logging.WARNING if failures >= _FAILURES_TO_WARN else logging.INFO
-        names = ", ".join(str(state.topic_partition) for state in waiting[:3])
-        log.log(level, "%d partitions (%s ...) cannot be fetched, try %d: %s", len(waiting), names, failures, why)
+        names = ", ".join(str(state.topic_partition) for state in waiting[:_MOST_NAMES])
+        more = f" and {len(waiting) - _MOST_NAMES} more" if len(waiting) > _MOST_NAMES else ""
+        log.log(level, "cannot fetch %s%s (try %d): %s", names, more, failures, why)
         self._metrics.count("fetch_retries", len(waiting))
         self._start(self._heal(waiting, failures), "healing of fetches")
 
@@ -364,7 +366,8 @@ class Fetcher:
         except ClosedError:
             return
         except KielGroupsError as error:
-            log.warning("no metadata for %d topics: %s", len(topics), error)
+            # Not louder than that: the next fetch fails too, and says so as loudly as it should.
+            log.info("no metadata for %d topics: %s", len(topics), error)
         self._offer(states)
 
     async def _find_position(self, state: PartitionFetch) -> None:
