@@ -39,7 +39,7 @@ class SingleConsumer:
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
         deserializer: Called with the bytes of each value that is not null. A record whose value it cannot take is
-            logged, counted (``undecodable_records``) and passed over. Without one, values stay bytes.
+            logged, counted (``deserializer_failures``) and passed over. Without one, values stay bytes.
         max_wait_time: How long a broker waits for ``min_bytes`` before it answers, in milliseconds.
         min_bytes: What is worth an answer before that.
         max_bytes: What one answer may hold, shared among its partitions.
@@ -179,7 +179,7 @@ class SingleConsumer:
                     return record._replace(value=self._deserializer(record.value))
                 except Exception:  # the deserialiser is the caller's; one bad value must not stop the partition
                     log.exception("%s at offset %d: the value cannot be read", record.topic_partition, record.offset)
-                    self.metrics.count("undecodable_records")
+                    self.metrics.count("deserializer_failures")
             self._batch, self._next = (await self._next_batch()).records, 0
 
     @started

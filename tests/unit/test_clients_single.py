@@ -113,7 +113,7 @@ async def test_values_that_cannot_be_read_are_passed_over(caplog: pytest.LogCapt
         broker.append(T0, encode_message_set([(b"k", None)]))
         await consumer.subscribe("t", start=BEGINNING)
         assert await take(consumer, 3) == [1, [2], None]
-        assert consumer.metrics.counter("undecodable_records") == 1
+        assert consumer.metrics.counter("deserializer_failures") == 1
         assert "t:0 at offset 1" in caplog.text
 
 
