@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from kiel_groups.embedded.locks import file_lock, try_lock
+from kiel_groups.errors import ServerError
 
 __all__ = ["server_folder", "runs_folder"]
 
@@ -42,6 +43,8 @@ class _Run:
     def folder(self) -> Path:
         runs = runs_folder()
         runs.mkdir(mode=0o700, exist_ok=True)
+        if runs.stat().st_uid != os.getuid():
+            raise ServerError(f"{runs} belongs to another user; remove it, or set TMPDIR to a folder of your own")
         # Under one lock, so that no other run takes a folder for dead between its making and its locking.
         with file_lock(runs / _LOCK):
             if self._folder is None:
