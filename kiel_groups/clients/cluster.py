@@ -99,6 +99,7 @@ class Cluster:
         self._brokers: dict[int, HostPort] = {}
         self._topics: dict[str, _Topic] = {}
         self._tracked: set[str] = set()
+        self._once_known: set[str] = set()
         #: Where to ask, best first: who failed last stands last.
         self._addresses: list[HostPort] = list(dict.fromkeys(config.hosts))
         self._running: _Refresh | None = None
@@ -175,11 +176,14 @@ class Cluster:
             await asyncio.sleep(self.delay_s(attempt))
             await self.refresh(topics, "asked")
             missing = [topic for topic in topics if topic not in self._topics]
-            if missing and attempt + 1 >= _TRIES_UNKNOWN:
-                names = ", ".join(sorted(missing))
-                raise UnknownTopicError(f"no broker knows the topic {names}; check the name, or create it first")
             if not missing and all(self._topics[topic].leaders for topic in topics):
                 return
+            # What was there once is more likely to be forgotten by a broker that has just started than to be gone.
+            if attempt + 1 >= _TRIES_UNKNOWN and not self._once_known.issuperset(missing):
+                break
+        if missing:
+            names = ", ".join(sorted(missing))
+            raise UnknownTopicError(f"no broker knows the topic {names}; check the name, or create it first")
         bare = ", ".join(sorted(topic for topic in topics if not self._topics[topic].leaders))
         raise LEADER_NOT_AVAILABLE.exception(f"the topic {bare} has no partitions yet; is a broker missing?")
 

@@ -14,7 +14,7 @@ from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.futures import spawn, started
 from kiel_groups.clients.settings import BrokerSettings, broker_config
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig
-from kiel_groups.errors import ClosedError, ConfigError
+from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
@@ -293,7 +293,12 @@ class _Records:
         return self
 
     async def __anext__(self) -> Record:
-        record = self._take() if self._consuming.is_open else None
+        try:
+            record = self._take() if self._consuming.is_open else None
+        except KielGroupsError:
+            # A partition that stands still raises at each of its turns: who goes on must not starve the others.
+            await asyncio.sleep(0)
+            raise
         if record is None:
             record = await self._consuming.next_record()
             if record is None:

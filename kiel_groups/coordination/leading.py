@@ -215,18 +215,16 @@ class Leading:
         return members
 
     async def _topics(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        topics = {}
-        for name in names:
-            path = topic_path(name)
-            watcher = self._watcher(f"topic {name}")
+        found = await asyncio.gather(*map(self._topic, names))
+        return {name: partitions for name, partitions in zip(names, found, strict=True) if partitions is not None}
+
+    async def _topic(self, name: str) -> tuple[int, ...] | None:
+        """The partitions of a topic, None where there is none; a watch stands in either case."""
+        path, watcher = topic_path(name), self._watcher(f"topic {name}")
+        node = await self._session.get(path, watcher)
+        if node is None and await self._session.exists(path, watcher) is not None:
             node = await self._session.get(path, watcher)
-            if node is None and await self._session.exists(path, watcher) is not None:
-                node = await self._session.get(path, watcher)
-            if node is not None:
-                partitions = self._parsed(parse_topic, node, path)
-                if partitions is not None:
-                    topics[name] = partitions
-        return topics
+        return None if node is None else self._parsed(parse_topic, node, path)
 
     def _parsed(self, parse: Callable[[bytes, str], _Parsed], node: Node, path: str) -> _Parsed | None:
         """A znode's value; what cannot be read is left out, loudly."""

@@ -25,7 +25,7 @@ from kiel_groups.coordination.leading import Leading
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
+from kiel_groups.errors import CoordinationError, KielGroupsError, ProtocolError, SessionLostError
 from kiel_groups.group import election
 from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.subscription import SubscriptionState
@@ -235,7 +235,9 @@ class Membership:
             log.debug("the event loop is closed already")
 
     def _failed(self, error: BaseException) -> None:
-        log.error("group %s: %s failed", self._config.group, self.member_id, exc_info=error)
+        # An error of ours says all there is to say; any other one is a bug, and its place matters.
+        trace = None if isinstance(error, KielGroupsError) else error
+        log.error("group %s: %s failed: %s", self._config.group, self.member_id, error, exc_info=trace)
         self._metrics.count("member_failures")
         self._finish(error)
 

@@ -39,6 +39,7 @@ from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.gate import Gate, boot_time_s
 from kiel_groups.coordination.threads import in_thread
 from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError, SessionLostError
+from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.group.transactions import (
     Answer,
     Check,
@@ -68,6 +69,9 @@ _LOST = (ConnectionLoss, OperationTimeoutError)
 _OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
 #: What kazoo reports for the operations of a refused transaction that were not themselves in the way.
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
+
+#: The least time that a server has for answering Connect, in seconds: a busy one must not be taken for a dead one.
+LEAST_CONNECT_S = 1.0
 
 #: Reads that are under way at once; more only fill kazoo's queue.
 MOST_READS = 500
@@ -113,6 +117,7 @@ class Session:
         self._id = 0
         self._timeout_ms = 0
         self._opened = False
+        self._closing: asyncio.Future[None] | None = None
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._connected = asyncio.Event()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
@@ -167,16 +172,22 @@ class Session:
 
     def _read_granted_timeout(self) -> None:
         """
-        Learn what the server grants before anybody is told of the connection.
+        Learn what the server grants before anybody is told of the connection, and do not wait long for it.
 
         kazoo keeps the timeout that was asked for; the granted one stands only in the answer to its Connect request.
         """
         connection = self.client._connection
         invoke = connection._invoke
 
+        # kazoo waits a whole session timeout for the answer to Connect, on a server that took the connection and went
+        # silent (3.9.5 does, in the first moments of its start): longer than a lease.
+        limit_s = max(LEAST_CONNECT_S, answer_limit_s(self._config.session_timeout_ms))
+
         def reading(timeout: float, request: Any, xid: int | None = None) -> Any:
-            answer = invoke(timeout, request, xid)
-            if isinstance(request, Connect) and answer[0].time_out > 0:
+            if not isinstance(request, Connect):
+                return invoke(timeout, request, xid)
+            answer = invoke(min(timeout, limit_s), request, xid)
+            if answer[0].time_out > 0:
                 self._id = answer[0].session_id
                 self._timeout_ms = answer[0].time_out
                 self.gate.grant(self._timeout_ms)
@@ -218,9 +229,12 @@ class Session:
         self._end(reason)
 
     async def close(self) -> None:
-        """Close the session, which deletes its ephemeral znodes at once where the server can be reached."""
+        """Close the session, once; that deletes its ephemeral znodes at once where the server can be reached."""
         self.gate.shut("closed")
-        await in_thread(self._stop_client, "close")
+        if self._closing is None:
+            self._closing = in_thread(self._stop_client, "close")
+        # Shielded: several may wait for the one closing, and one of them may be cancelled.
+        await asyncio.shield(self._closing)
         self._end("closed")
 
     def _stop_client(self) -> None:

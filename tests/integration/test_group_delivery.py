@@ -35,6 +35,23 @@ def offset_of(cluster: Cluster, group: str, topic: str) -> int | None:
         return stored_offsets(client, group, topic).get(0)
 
 
+def test_a_consumer_is_constructed_before_any_event_loop_runs(cluster_39: Cluster, unique: Unique) -> None:
+    """Module-level construction is the custom of Tornado services; the loop comes later."""
+    topic = unique("topic")
+    consumer = consumer_of(cluster_39, unique("group"))
+    asyncio.run(cluster_39.create_topic(topic, 1))
+
+    async def main() -> list[bytes]:
+        await produce(cluster_39, topic, 1)
+        async with consumer:
+            await consumer.subscribe(topic)
+            async for record in consumer:
+                return [record.value]
+        return []
+
+    assert asyncio.run(main()) == [b"0"]
+
+
 async def test_a_loop_left_by_break_has_finished_its_record(cluster_39: Cluster, unique: Unique) -> None:
     """After a break the record in hand is committed at the close."""
     topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")

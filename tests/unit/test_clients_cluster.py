@@ -103,6 +103,24 @@ async def test_an_unknown_topic_is_believed_after_some_tries() -> None:
         cluster.close()
 
 
+async def test_a_topic_that_was_known_is_not_given_up_so_soon() -> None:
+    """A lone broker that has just restarted forgets its topics for a while; records for them must not be refused."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(broker.config(), Metrics())
+        await cluster.learn(["t"])
+        known = broker.logs.pop(T0)
+
+        async def remember() -> None:
+            await broker.until_asked(METADATA, 6)
+            broker.logs[T0] = known
+
+        remembering = asyncio.ensure_future(remember())
+        await cluster.learn(["t"])
+        await remembering
+        assert cluster.known_partitions("t") == (0,)
+        cluster.close()
+
+
 async def test_a_topic_that_a_fresh_broker_does_not_know_is_asked_of_another() -> None:
     """A broker that has just started knows nothing, and is no proof that a topic does not exist."""
     async with FakeBroker() as fresh, FakeBroker({"t": 1}, node_id=7) as old:
