@@ -297,6 +297,7 @@ class Cluster:
             leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
             if leaders or topic.error.number == LEADER_NOT_AVAILABLE.number:
                 self._topics[topic.topic] = _Topic(tuple(sorted(leaders)), leaders, now_s)
+                self._once_known.add(topic.topic)
             else:
                 self._topics.pop(topic.topic, None)
         unknown = asked - self._topics.keys()
