@@ -162,12 +162,14 @@ async def test_what_is_lost_is_dropped_and_does_not_count() -> None:
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     bench.take()
+    lost = bench.state()
     bench.subscription.unassign([P0])
     bench.out.lost([P0])
     bench.claim(P0)
     assert bench.fetcher.positions == {P1: 10}
     assert bench.out.take() == Record("t", 1, 10, None, b"10")
     assert bench.finished == {}
+    assert lost.finished == 10
     await settled()
     assert bench.listener.told == ["assigned", "lost"]
 

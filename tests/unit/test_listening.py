@@ -79,7 +79,7 @@ async def test_hooks_are_told_their_partitions_in_order() -> None:
     """Sorted, and the call ends when the hook has ended."""
     listener = Listener()
     calls = ListenerCalls(listener, Metrics())
-    await calls.assigned({P1, P0})
+    await calls.assigned([P1, P0])
     await calls.revoked({P1})
     assert listener.told == [("assigned", [P0, P1]), ("revoked", [P1])]
     assert listener.running == 0
