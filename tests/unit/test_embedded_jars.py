@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.embedded import fetching, jars
-from kiel_groups.embedded.classpaths import ClassPath, Coordinate, kafka_class_path, zookeeper_class_path
+from kiel_groups.embedded.classpaths import ClassPath, Coordinate, NpmPackage, kafka_class_path, zookeeper_class_path
 from kiel_groups.errors import ConfigError, ServerError
 
 pytestmark = pytest.mark.unit
 
 WANTED = ClassPath("server-1", (Coordinate("org.example", "server", "1"), Coordinate("org.example", "log", "2")))
-WITH_NPM = ClassPath(WANTED.name, WANTED.coordinates, npm="bridge@1")
+WITH_NPM = ClassPath(WANTED.name, WANTED.coordinates, npm=NpmPackage("bridge@1", "java/lib", only_listed=False))
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +215,23 @@ def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
     assert [path for path in tmp_path.rglob("up.jar") if path.parent != folder] == []
 
 
+@pytest.mark.parametrize("packed", [("server-1", "log-2", "more-3"), ("server-1", "more-3")], ids=["all", "lacking"])
+def test_of_a_package_with_more_jars_the_listed_ones_are_taken(
+    tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: tuple[str, ...]
+) -> None:
+    """Where a package holds the very jars of the table, exactly these are taken, and one that lacks some is refused."""
+    kafka = ClassPath(
+        "k", (Coordinate("g", "kafka_2.11", "1"), *WANTED.coordinates), NpmPackage("b@1", "java/lib", True)
+    )
+    names = ("kafka_2.11-1", *packed)
+    pack_npm(tool, tmp_path, monkeypatch, [tarfile.TarInfo(f"{LIB}/{name}.jar") for name in names])
+    if "log-2" in packed:
+        assert {path.name for path in jars.jar_folder(kafka).glob("*.jar")} == kafka.jars
+    else:
+        with pytest.raises(ServerError, match=r"b@1 lacks log-2\.jar under java/lib"):
+            jars.jar_folder(kafka)
+
+
 def test_where_both_sources_fail_both_are_named(tool: Callable[[str, str], None]) -> None:
     """The reason of each is in the message."""
     tool("mvn", "echo '[ERROR] offline'; exit 1")
@@ -224,7 +241,9 @@ def test_where_both_sources_fail_both_are_named(tool: Callable[[str, str], None]
 
 def test_unknown_versions_are_refused_with_the_known_ones() -> None:
     """A version outside the table is the user's mistake, and the table is in the answer."""
-    with pytest.raises(ConfigError, match=r"Kafka version '0\.7' .* known: 0\.8\.2\.2"):
+    with pytest.raises(
+        ConfigError, match=r"Kafka version '0\.7' .* known: 0\.8\.0, 0\.8\.1\.1, 0\.8\.2\.2, 0\.9\.0\.1"
+    ):
         kafka_class_path("0.7")
     with pytest.raises(ConfigError, match=r"ZooKeeper version '3\.5' .* known: 3\.9\.5, 3\.4\.6"):
         zookeeper_class_path("3.5")
