@@ -71,7 +71,7 @@ class Consuming:
             self.fetcher,
             subscription,
             ListenerCalls(settings.listener, settings.metrics),
-            lambda: self.member.gate_is_open,
+            self.member,
             settings.deserializer,
             settings.metrics,
         )
@@ -102,11 +102,7 @@ class Consuming:
         """No more records: loops end, or raise this error."""
         if not self._over.done():
             self._over.set_result(error)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there may be more records."""
-        return not self._over.done()
+            self.handing_out.end()
 
     def _failed(self, error: KielGroupsError) -> None:
         self.end(error)

@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 from kiel_groups.allocators import Allocator, round_robin
 from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.futures import spawn, started
+from kiel_groups.clients.loop_exit import dropped_by_loop_exit
 from kiel_groups.clients.settings import BrokerSettings, broker_config
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
@@ -192,7 +193,7 @@ class GroupedConsumer:
         if finished:
             self._consuming.handing_out.finish()
         else:
-            self._consuming.handing_out.put_down()
+            self._consuming.handing_out.put_back()
 
     # ------------------------------------------------------------------ consuming
 
@@ -277,8 +278,7 @@ class _Records:
     """
     One loop over the records of a consumer.
 
-    A loop that is left drops this object: the record in hand is then processed by nobody, and does not hold up a
-    hand-over any more. Whether it was finished only the close can tell, by the exception that is on its way or not.
+    A loop that is left drops this object, and says by the way it was left whether the record in hand is finished.
     """
 
     __slots__ = ("__weakref__", "_consuming", "_loop", "_take", "task")
@@ -294,7 +294,7 @@ class _Records:
 
     async def __anext__(self) -> Record:
         try:
-            record = self._take() if self._consuming.is_open else None
+            record = self._take()
         except KielGroupsError:
             # A partition that stands still raises at each of its turns: who goes on must not starve the others.
             await asyncio.sleep(0)
@@ -306,4 +306,4 @@ class _Records:
         return record
 
     def __del__(self) -> None:
-        self._consuming.handing_out.leave(self._loop)
+        self._consuming.handing_out.leave(self._loop, finished=dropped_by_loop_exit())

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Protocol
 
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.coordination.gate import Gate, boot_time_s
 from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
@@ -22,30 +23,36 @@ __all__ = ["HandingOut"]
 
 log = logging.getLogger(__name__)
 
+#: How long records are handed out without a pause for the event loop's other work, in seconds: an application that
+#: never awaits must not hold up hand-overs and commits for as long as there are records.
+QUANTUM_S = 0.01
+
 #: How often a shut gate is looked at, in seconds. It opens from another thread, and seldom.
 GATE_PAUSE_S = 0.02
 
 
-class HandingOut:
-    """
-    Hands out records of the partitions that are held, and knows which of them are finished.
+class HasGate(Protocol):
+    """Whose present gate is asked before every record; another session has another gate."""
 
-    ``gate_is_open`` is asked before every record.
-    """
+    gate: Gate
+
+
+class HandingOut:
+    """Hands out records of the partitions that are held, and knows which of them are finished."""
 
     def __init__(
         self,
         fetcher: Fetcher,
         subscription: SubscriptionState,
         calls: ListenerCalls,
-        gate_is_open: Callable[[], bool],
+        member: HasGate,
         deserializer: Callable[[bytes], Any] | None,
         metrics: Metrics,
     ) -> None:
         self._fetcher = fetcher
         self._subscription = subscription
         self._calls = calls
-        self._gate_is_open = gate_is_open
+        self._member = member
         self._deserializer = deserializer
         self._metrics = metrics
         # The batch that is being handed out: its partition's state (None once that is lost or revoked) and records.
@@ -57,10 +64,13 @@ class HandingOut:
         self._hand: Record | None = None
         self._hand_state: PartitionState | None = None
         self._stopped: set[TopicPartition] = set()
-        # The newest loop, and whether it was left with a record in hand.
+        # The newest loop: only that one can have a record in hand.
         self._loop = 0
-        self._left = False
+        # Drains that wait for the record in hand: without any, its end is nothing to be told of.
+        self._drains = 0
         self._let_go = asyncio.Event()
+        self._pause_at_s = float("inf")
+        self._ended = False
 
     # ------------------------------------------------------------------ the application's side
 
@@ -74,7 +84,8 @@ class HandingOut:
         if self._hand is not None:
             self.finish()
         while self._next < len(self._records) or self._turn_over():
-            if not self._gate_is_open():
+            now_s = boot_time_s()
+            if now_s >= self._pause_at_s or not self._member.gate.is_open(now_s):
                 return None
             record = self._records[self._next]
             self._next += 1
@@ -87,13 +98,13 @@ class HandingOut:
                     state.finished = state.position
                     continue
                 record = deserialized
-            self._hand, self._hand_state, self._left = record, state, False
+            self._hand, self._hand_state = record, state
             return record
         return None
 
     def _turn_over(self) -> bool:
         """Go to the next batch of a partition that is still held; whether there is one."""
-        while (batch := self._fetcher.poll()) is not None:
+        while not self._ended and (batch := self._fetcher.poll()) is not None:
             state = self._subscription.state(batch.topic_partition)
             if state is None:
                 continue
@@ -117,10 +128,14 @@ class HandingOut:
 
     async def wait(self) -> None:
         """Wait until ``take`` may have something."""
-        if self._next < len(self._records) or not self._gate_is_open():
+        now_s = boot_time_s()
+        if not self._member.gate.is_open(now_s):
             await asyncio.sleep(GATE_PAUSE_S)
+        elif self._next < len(self._records):
+            await asyncio.sleep(0)
         else:
             await self._fetcher.wait_for_batch()
+        self._pause_at_s = boot_time_s() + QUANTUM_S
 
     def count_hand(self) -> None:
         """Count the record in hand as finished, although the application may go on with it."""
@@ -129,31 +144,49 @@ class HandingOut:
 
     def finish(self) -> None:
         """The application is done with the record in hand."""
-        self.count_hand()
-        self.put_down()
+        hand, state = self._hand, self._hand_state
+        if hand is not None and state is not None:
+            state.finished = hand.offset + 1
+        self._hand = self._hand_state = None
+        if self._drains:
+            self._let_go.set()
 
-    def put_down(self) -> None:
-        """Nobody processes the record in hand any more; whether it was finished is another matter."""
+    def put_back(self) -> None:
+        """The record in hand was not finished, and nobody processes it any more: it is the next one again."""
+        hand, state = self._hand, self._hand_state
+        if hand is not None and state is not None and state is self._state:
+            self._next -= 1
+            state.position = hand.offset
         self._hand = self._hand_state = None
         self._let_go.set()
+
+    def end(self) -> None:
+        """Hand out nothing more; the record in hand may still be finished."""
+        self._ended = True
+        self._batch_of = self._state = None
+        self._records, self._next = [], 0
 
     def enter(self) -> int:
         """A loop begins; returns its number."""
         self._loop += 1
+        self._pause_at_s = boot_time_s() + QUANTUM_S
         return self._loop
 
-    def leave(self, loop: int) -> None:
+    def leave(self, loop: int, *, finished: bool) -> None:
         """
-        A loop was left: a hand-over does not wait for the record in hand, which may still turn out finished.
+        A loop was left, in order or by an exception: then its record is handed out again to whoever asks next.
 
-        One that a later loop has followed already has nothing in hand any more.
+        A loop that a later one has followed has nothing in hand any more.
         """
-        if loop == self._loop:
-            self._left = True
-            self._let_go.set()
+        if loop != self._loop:
+            return
+        if finished:
+            self.finish()
+        else:
+            self.put_back()
 
     def _busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        if self._hand is None or self._left or self._hand.topic_partition not in partitions:
+        if self._hand is None or self._hand.topic_partition not in partitions:
             return frozenset()
         return frozenset({self._hand.topic_partition})
 
@@ -180,9 +213,13 @@ class HandingOut:
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
         """Ends when nobody processes a record of these, and the listener was told."""
-        while self._busy_with(partitions):
-            self._let_go.clear()
-            await self._let_go.wait()
+        self._drains += 1
+        try:
+            while self._busy_with(partitions):
+                self._let_go.clear()
+                await self._let_go.wait()
+        finally:
+            self._drains -= 1
         await self._calls.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:

@@ -47,6 +47,6 @@ class Gate:
         """Whether a lease was granted once and has run out."""
         return self.deadline_s != float("-inf") and boot_time_s() >= self.deadline_s
 
-    @property
-    def is_open(self) -> bool:
-        return self.shut_reason is None and not self.suspended and boot_time_s() < self.deadline_s
+    def is_open(self, now_s: float) -> bool:
+        """Whether records may be handed out and offsets committed at this boot time."""
+        return now_s < self.deadline_s and not self.suspended and self.shut_reason is None

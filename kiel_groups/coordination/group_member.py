@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.coordination.gate import Gate, boot_time_s
 from kiel_groups.coordination.holding import PartitionHandler
 from kiel_groups.coordination.membership import Membership
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, SessionLostError
@@ -50,6 +51,8 @@ class GroupMember:
         self._allocator = allocator
         self._metrics = metrics
         self._on_failure = on_failure
+        #: The present session's gate, to be asked before every record; one that never opens before the first session.
+        self.gate = Gate()
         self._membership: Membership | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -72,6 +75,7 @@ class GroupMember:
             self._config, self._zookeeper, self._handler, self._subscription, self._allocator, self._metrics
         )
         await membership.join()
+        self.gate = membership.session.gate
         self._metrics.count("sessions_opened")
         return membership
 
@@ -89,11 +93,6 @@ class GroupMember:
         """Whether this member is alive and holds just what the leader wants it to hold."""
         membership = self._membership
         return membership is not None and not membership.over.done() and membership.holding.settled
-
-    @property
-    def gate_is_open(self) -> bool:
-        """Whether records may be handed out at this moment."""
-        return self._membership is not None and self._membership.session.gate.is_open
 
     async def resubscribe(self) -> None:
         """Tell the group of a changed subscription; a member whose session was lost tells it when it joins."""
@@ -114,7 +113,7 @@ class GroupMember:
             SessionLostError: There is no session at the moment, or its lease is over; nothing more was stored.
         """
         membership = self._membership
-        if membership is None or not membership.session.gate.is_open:
+        if membership is None or not membership.session.gate.is_open(boot_time_s()):
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         return await membership.holding.commit(offsets)
 

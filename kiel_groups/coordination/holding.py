@@ -26,7 +26,7 @@ from kiel_groups.group.znodes import Slice
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = ["Holding", "PartitionHandler"]
+__all__ = ["Holding", "PartitionHandler", "jittered_s"]
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,11 @@ JITTER = 0.33
 
 #: How long to wait before a claim whose position could not be read is looked at again, in seconds.
 REOPEN_S = 0.5
+
+
+def jittered_s(interval_ms: int) -> float:
+    """An interval in seconds, longer or shorter by up to a third."""
+    return interval_ms / 1000 * random.uniform(1 - JITTER, 1 + JITTER)
 
 
 class PartitionHandler(Protocol):
@@ -125,9 +130,8 @@ class Holding:
         while True:
             self._look.clear()
             self._feed(claims.Wanted(await self._read_slice()))
-            interval_s = self._config.reconcile_interval_ms / 1000
             try:
-                await asyncio.wait_for(self._look.wait(), interval_s * random.uniform(1 - JITTER, 1 + JITTER))
+                await asyncio.wait_for(self._look.wait(), jittered_s(self._config.reconcile_interval_ms))
             except TimeoutError:
                 await self._audit()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from kiel_groups.allocators import Allocator, allocator_name, round_robin, run_allocator
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.session import Node, Session
+from kiel_groups.coordination.session import Node, Session, gather_some
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.threads import in_thread
 from kiel_groups.errors import AllocatorError, ProtocolError, SessionLostError
@@ -58,7 +58,9 @@ class Leading:
         self._on_doubt = on_doubt
         self._state = leader.Leader(config.debounce)
         self._timer: asyncio.TimerHandle | None = None
+        # What the last published plan was made from, and what the newest plan was made from.
         self._before: Inputs | None = None
+        self._planned_from: Inputs | None = None
         self._watchers: dict[str, Callable[[], None]] = {}
 
     @property
@@ -91,12 +93,12 @@ class Leading:
         self._state, effects = leader.step(self._state, event)
         for effect in effects:
             match effect:
-                case leader.MakePlan(candidate, cause):
-                    self._tasks.start(self._make_plan(candidate, cause))
-                case leader.Prepare(folders):
-                    self._tasks.start(self._prepare(folders))
-                case leader.Write(operations):
-                    self._tasks.start(self._write(operations))
+                case leader.MakePlan(term, candidate, cause):
+                    self._tasks.start(self._make_plan(term, candidate, cause))
+                case leader.Prepare(term, folders):
+                    self._tasks.start(self._prepare(term, folders))
+                case leader.Write(term, operations):
+                    self._tasks.start(self._write(term, operations))
                 case leader.Published(generation, moved):
                     self._published(generation, moved)
         self._set_timer()
@@ -112,14 +114,14 @@ class Leading:
         self._timer = None
         self._feed(leader.Tick(_now_s()))
 
-    async def _prepare(self, folders: tuple[str, ...]) -> None:
+    async def _prepare(self, term: int, folders: tuple[str, ...]) -> None:
         await self._session.ensure(folders)
-        self._feed(leader.Prepared(_now_s()))
+        self._feed(leader.Prepared(term, _now_s()))
 
-    async def _write(self, operations: tuple[Operation, ...]) -> None:
+    async def _write(self, term: int, operations: tuple[Operation, ...]) -> None:
         answer = await self._session.transact(operations)
         self._check(answer, "a publication was interrupted")
-        self._feed(leader.Written(answer, _now_s()))
+        self._feed(leader.Written(term, answer, _now_s()))
 
     def _check(self, answer: Answer, what: str) -> bool:
         """Whether a write that begins with the proof of leadership was done; says so where it was not."""
@@ -132,16 +134,17 @@ class Leading:
         return False
 
     def _published(self, generation: int, moved: int) -> None:
+        self._before = self._planned_from
         self._metrics.count("generations_published")
         self._metrics.gauge("generation", generation)
         log.info("group %s: generation %d is published, %d partitions move", self._layout.group, generation, moved)
 
-    async def _make_plan(self, candidate: str, cause: str) -> None:
+    async def _make_plan(self, term: int, candidate: str, cause: str) -> None:
         """Prove leadership, read, allocate, compare."""
         try:
             proof = await self._session.transact([Check(candidate)])
             if not self._check(proof, "leadership could not be proved"):
-                self._feed(leader.Planned(None, _now_s(), failed=True))
+                self._feed(leader.Planned(term, None, _now_s(), failed=True))
                 return
             inputs = await self._gather()
             cause = describe_change(self._before, inputs) or cause
@@ -157,16 +160,18 @@ class Leading:
                     cause=cause,
                     now_ms=int(time.time() * 1000),
                 )
-                self._before = inputs
+                if publication is None:
+                    self._before = inputs
+                self._planned_from = inputs
         except SessionLostError:
             raise
         except Exception:
             # A leader that stops planning leaves partitions without an owner: say so, and go on trying.
             log.exception("group %s: no plan could be made; again soon", self._layout.group)
             self._metrics.count("plans_failed")
-            self._feed(leader.Planned(None, _now_s(), failed=True))
+            self._feed(leader.Planned(term, None, _now_s(), failed=True))
             return
-        self._feed(leader.Planned(publication, _now_s()))
+        self._feed(leader.Planned(term, publication, _now_s()))
 
     def _may_plan(self, inputs: Inputs) -> bool:
         """With no broker or no topic in sight, what is allocated stays allocated."""
@@ -214,8 +219,8 @@ class Leading:
                 members[name] = info
         return members
 
-    async def _topics(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        found = await asyncio.gather(*map(self._topic, names))
+    async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        found = await gather_some(self._topic, names)
         return {name: partitions for name, partitions in zip(names, found, strict=True) if partitions is not None}
 
     async def _topic(self, name: str) -> tuple[int, ...] | None:

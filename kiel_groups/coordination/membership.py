@@ -20,7 +20,7 @@ from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.election import Election
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.heartbeat import Heartbeat
-from kiel_groups.coordination.holding import Holding, PartitionHandler
+from kiel_groups.coordination.holding import Holding, PartitionHandler, jittered_s
 from kiel_groups.coordination.leading import Leading
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session, SessionEvent
@@ -90,6 +90,7 @@ class Membership:
         self._heartbeat.start(self.session.timeout_ms)
         self._election.feed(election.Run())
         self.holding.start()
+        self._tasks.start(self._look_regularly())
         await self._tell_missing_topics()
 
     def _equip(self) -> None:
@@ -223,8 +224,14 @@ class Membership:
             self._election.feed(election.Resumed())
             self.holding.look_again()
 
+    async def _look_regularly(self) -> None:
+        """From time to time the election is looked at without any hint, which makes a leader plan anew."""
+        while True:
+            await asyncio.sleep(jittered_s(self._config.reconcile_interval_ms))
+            self._look_at_candidates()
+
     def _look_at_candidates(self) -> None:
-        """The election znode may have been deleted by hand."""
+        """The election znode may have been deleted by hand, or a watch may be lost."""
         self._election.feed(election.Resumed())
 
     def _on_dead(self, reason: str) -> None:
@@ -264,5 +271,5 @@ class Membership:
     async def close(self) -> None:
         """Close the session; claims that are left go with it."""
         self._finish(None)
-        await self._tasks.cancel()
-        await self.session.close()
+        # Both at once: a hook of the application that takes its time must not keep a lost session alive.
+        await asyncio.gather(self._tasks.cancel(), self.session.close())

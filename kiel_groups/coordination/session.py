@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
@@ -54,7 +54,7 @@ from kiel_groups.group.transactions import (
 )
 from kiel_groups.metrics import Metrics
 
-__all__ = ["Session", "SessionEvent", "Node"]
+__all__ = ["Session", "SessionEvent", "Node", "gather_some"]
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,10 @@ LEAST_CONNECT_S = 1.0
 
 #: Reads that are under way at once; more only fill kazoo's queue.
 MOST_READS = 500
+
+
+_Asked = TypeVar("_Asked")
+_Read = TypeVar("_Read")
 
 
 class SessionEvent(Enum):
@@ -310,17 +314,11 @@ class Session:
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """``get`` of many znodes, pipelined; in the order of ``paths``."""
-        return await self._pipelined(self.get, paths)
+        return await gather_some(self.get, paths)
 
     async def exists_many(self, paths: Sequence[str]) -> list[Node | None]:
         """``exists`` of many znodes, pipelined; in the order of ``paths``."""
-        return await self._pipelined(self.exists, paths)
-
-    async def _pipelined(self, read: Callable[[str], Any], paths: Sequence[str]) -> list[Node | None]:
-        found: list[Node | None] = []
-        for start in range(0, len(paths), MOST_READS):
-            found += await asyncio.gather(*map(read, paths[start : start + MOST_READS]))
-        return found
+        return await gather_some(self.exists, paths)
 
     async def transact(self, operations: Iterable[Operation]) -> Answer:
         """
@@ -371,6 +369,14 @@ class Session:
                 answer = await self.transact([Create(folder)])
             if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
                 raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
+
+
+async def gather_some(read: Callable[[_Asked], Awaitable[_Read]], asked: Sequence[_Asked]) -> list[_Read]:
+    """Read many things at once, but not more than MOST_READS at a time; in the order of ``asked``."""
+    found: list[_Read] = []
+    for start in range(0, len(asked), MOST_READS):
+        found += await asyncio.gather(*map(read, asked[start : start + MOST_READS]))
+    return found
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

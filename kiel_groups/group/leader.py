@@ -2,7 +2,8 @@
 A leader: when to plan, and how a plan is published.
 
 Rules
-  1. Only an elected leader plans; what it began as leader it drops as soon as it leads no more.
+  1. Only an elected leader plans; what it began as leader it drops as soon as it leads no more. Questions and answers
+     carry the number of its term: an answer to what was asked in an earlier one is ignored.
   2. Changes are collected: a plan is made when none came for the quiet time, at the latest at the bound after the
      first one; the first plan of a new leader waits for its initial delay.
   3. One plan at a time. What changes meanwhile makes the next plan, after this one is published.
@@ -60,12 +61,12 @@ class Duty(Enum):
 @dataclass(frozen=True, slots=True)
 class Leader:
     """
-    ``due_s`` is when to plan (while settling), ``bound_s`` the latest moment for it, both on the driver's clock.
-
-    ``causes`` are why, in order; those that came during a plan belong to the next one.
+    ``term`` counts its leaderships. ``due_s`` is when to plan (while settling), ``bound_s`` the latest moment for it,
+    both on the driver's clock. ``causes`` are why, in order; those that came during a plan belong to the next one.
     """
 
     debounce: DebounceConfig
+    term: int = 0
     duty: Duty = Duty.NONE
     candidate: str | None = None
     due_s: float | None = None
@@ -105,6 +106,7 @@ class Tick:
 class Planned:
     """The plan is made; ``publication`` None: nothing is to be changed. ``failed``: none could be made, try again."""
 
+    term: int
     publication: Publication | None
     now_s: float
     failed: bool = False
@@ -114,12 +116,14 @@ class Planned:
 class Prepared:
     """The folders exist, or they could not be made."""
 
+    term: int
     now_s: float
     failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
+    term: int
     answer: Answer
     now_s: float
 
@@ -131,6 +135,7 @@ Event: TypeAlias = Elected | Deposed | Changed | Tick | Planned | Prepared | Wri
 class MakePlan:
     """Prove leadership, read, allocate; answer with Planned."""
 
+    term: int
     candidate: str
     cause: str
 
@@ -139,6 +144,7 @@ class MakePlan:
 class Prepare:
     """Create these folders where they are missing; answer with Prepared."""
 
+    term: int
     folders: tuple[str, ...]
 
 
@@ -146,6 +152,7 @@ class Prepare:
 class Write:
     """One transaction; answer with Written."""
 
+    term: int
     operations: tuple[Operation, ...]
 
 
@@ -164,30 +171,41 @@ def step(leader: Leader, event: Event) -> tuple[Leader, tuple[Effect, ...]]:
     """What follows from an event: total and deterministic."""
     match event:
         case Deposed():
-            return Leader(leader.debounce), ()
+            return Leader(leader.debounce, leader.term), ()
         case Elected(candidate, now_s):
             return _elected(leader, candidate, now_s), ()
         case Changed(cause, now_s) if leader.duty is not Duty.NONE:
             return _changed(leader, cause, now_s), ()
         case Tick(now_s) if leader.duty is Duty.SETTLING and leader.due_s is not None and now_s >= leader.due_s:
-            assert leader.candidate is not None
-            cause = ", ".join(dict.fromkeys(leader.causes))
-            planning = replace(leader, duty=Duty.PLANNING, due_s=None, causes=())
-            return planning, (MakePlan(leader.candidate, cause),)
-        case Planned(publication, now_s, failed) if leader.duty is Duty.PLANNING:
+            return _plan(leader)
+        case Planned(term) if leader.duty is Duty.PLANNING and term == leader.term:
+            return _planned(leader, event)
+        case Prepared(term, now_s, failed) if leader.duty is Duty.PUBLISHING and term == leader.term:
+            assert leader.publication is not None
             if failed:
                 return _again(leader, "retry", now_s), ()
-            if publication is None:
-                return _rest(leader, now_s), ()
-            publishing = replace(leader, duty=Duty.PUBLISHING, publication=publication, written=0)
-            return publishing, (Prepare(publication.folders),)
-        case Prepared(now_s, failed) if leader.duty is Duty.PUBLISHING and leader.publication is not None:
-            if failed:
-                return _again(leader, "retry", now_s), ()
-            return leader, (Write(leader.publication.writes[0]),)
-        case Written(answer, now_s) if leader.duty is Duty.PUBLISHING and leader.publication is not None:
+            return leader, (Write(term, leader.publication.writes[0]),)
+        case Written(term, answer, now_s) if leader.duty is Duty.PUBLISHING and term == leader.term:
+            assert leader.publication is not None
             return _written(leader, leader.publication, answer, now_s)
     return leader, ()
+
+
+def _plan(leader: Leader) -> tuple[Leader, tuple[Effect, ...]]:
+    assert leader.candidate is not None
+    cause = ", ".join(dict.fromkeys(leader.causes))
+    planning = replace(leader, duty=Duty.PLANNING, due_s=None, causes=())
+    return planning, (MakePlan(leader.term, leader.candidate, cause),)
+
+
+def _planned(leader: Leader, planned: Planned) -> tuple[Leader, tuple[Effect, ...]]:
+    publication = planned.publication
+    if planned.failed:
+        return _again(leader, "retry", planned.now_s), ()
+    if publication is None:
+        return _rest(leader, planned.now_s), ()
+    publishing = replace(leader, duty=Duty.PUBLISHING, publication=publication, written=0)
+    return publishing, (Prepare(leader.term, publication.folders),)
 
 
 def _elected(leader: Leader, candidate: str, now_s: float) -> Leader:
@@ -197,6 +215,7 @@ def _elected(leader: Leader, candidate: str, now_s: float) -> Leader:
     due_s = now_s + leader.debounce.initial_delay_ms / 1000
     return Leader(
         leader.debounce,
+        leader.term + 1,
         duty=Duty.SETTLING,
         candidate=candidate,
         due_s=due_s,
@@ -240,4 +259,4 @@ def _written(
     written = leader.written + 1
     if written == len(publication.writes):
         return _rest(leader, now_s), (Published(publication.generation, publication.moved),)
-    return replace(leader, written=written), (Write(publication.writes[written]),)
+    return replace(leader, written=written), (Write(leader.term, publication.writes[written]),)

@@ -84,7 +84,9 @@ class Member:
         self.rebalances = 0
         self._since: dict[TopicPartition, float] = {}
         self._topics = list(topics)
+        #: How long each record takes, in seconds: awaited, or blocking the event loop.
         self.pace_s = 0.0
+        self.block_s = 0.0
         self.consumer = GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, listener=self, **settings)
         self._task: asyncio.Task[None] | None = None
 
@@ -97,6 +99,8 @@ class Member:
     async def _consume(self) -> None:
         async for record in self.consumer:
             self.records.append(record)
+            if self.block_s:
+                time.sleep(self.block_s)  # noqa: ASYNC251 -- an application that blocks the loop is what is tested
             if self.pace_s:
                 await asyncio.sleep(self.pace_s)
 

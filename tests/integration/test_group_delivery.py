@@ -12,7 +12,7 @@ from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.group.layout import GroupLayout
-from tests.integration.members import eventually, group_of, owners, produce, stored_offsets, zookeeper
+from tests.integration.members import Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 
@@ -77,6 +77,29 @@ async def test_a_loop_left_by_an_exception_has_not_finished_its_record(cluster_3
     with pytest.raises(ZeroDivisionError):
         await fail()
     assert offset_of(cluster_39, name, topic) == 4
+
+
+async def test_the_next_loop_begins_with_what_was_not_finished(cluster_39: Cluster, unique: Unique) -> None:
+    """After a break with the next record, after an exception with the same one again."""
+    topic, name = await topic_of_one(cluster_39, unique, 10), unique("group")
+    seen: list[int] = []
+
+    async def read_until(offset: int, *, fail: bool) -> None:
+        async for record in consumer:
+            seen.append(record.offset)
+            if record.offset == offset and fail:
+                raise ZeroDivisionError
+            if record.offset == offset:
+                return
+
+    async with consumer_of(cluster_39, name) as consumer:
+        await consumer.subscribe(topic)
+        await read_until(2, fail=False)
+        with pytest.raises(ZeroDivisionError):
+            await read_until(4, fail=True)
+        await read_until(5, fail=False)
+    assert seen == [0, 1, 2, 3, 4, 4, 5]
+    assert offset_of(cluster_39, name, topic) == 6
 
 
 async def test_a_close_on_the_way_of_an_exception_does_not_finish(cluster_39: Cluster, unique: Unique) -> None:
@@ -188,6 +211,22 @@ async def test_finished_records_are_committed_regularly(cluster_39: Cluster, uni
             assert stored < len(member.records) + 1
 
 
+async def test_an_application_that_never_awaits_still_hands_over(cluster_39: Cluster, unique: Unique) -> None:
+    """Work that blocks the event loop record by record does not keep a joining member waiting for all of them."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    await produce(cluster_39, topic, 2000)
+    async with group_of(cluster_39, name, [topic]) as group:
+        first = Member(cluster_39, name, [topic])
+        first.block_s = 0.002
+        group.members.append(first)
+        await first.start()
+        await eventually(lambda: first.records, "the first member reads")
+        await group.join()
+        await group.balanced(topic, 2)
+        assert len(first.records) < 2000
+
+
 async def test_a_busy_application_is_waited_for(cluster_39: Cluster, unique: Unique) -> None:
     """A partition with a record in hand is handed over when that is finished; idle ones go at once."""
     topic, name = unique("topic"), unique("group")
@@ -227,7 +266,8 @@ async def test_a_broker_restarts_under_a_running_group(start_cluster: Callable[.
 
 async def test_a_leader_of_partitions_dies(start_cluster: Callable[..., Cluster]) -> None:
     """When a broker is killed the others take its partitions over, and the group follows them there."""
-    cluster = start_cluster(brokers=2)
+    # A dead replica keeps acknowledgements waiting until its leader gives up on it, after 10 to 20 s by default.
+    cluster = start_cluster(brokers=2, broker_overrides={"replica.lag.time.max.ms": 1000})
     await cluster.create_topic("t", 4, replication=2)
     values = await produce(cluster, "t", 200)
     async with group_of(cluster, "g", ["t"]) as group:

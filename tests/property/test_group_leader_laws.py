@@ -64,12 +64,12 @@ class Driver:
         asked, self.asked = self.asked, None
         failed = not isinstance(outcome, Done)
         if isinstance(asked, ld.MakePlan):
-            self.feed(ld.Planned(publication, self.now_s, failed=failed))
+            self.feed(ld.Planned(asked.term, publication, self.now_s, failed=failed))
         elif isinstance(asked, ld.Prepare):
-            self.feed(ld.Prepared(self.now_s, failed=failed))
+            self.feed(ld.Prepared(asked.term, self.now_s, failed=failed))
         elif isinstance(asked, ld.Write):
             self.written += not failed
-            self.feed(ld.Written(outcome, self.now_s))
+            self.feed(ld.Written(asked.term, outcome, self.now_s))
 
     def pass_time(self, seconds: float) -> None:
         """Time goes by, and the timer fires when it is due."""

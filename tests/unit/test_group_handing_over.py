@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from test_handing_out import P0, P1, Bench, settled
+from test_handing_out import P0, P1, Bench, patience, settled  # noqa: F401 -- patience is a fixture
 
 from kiel_groups.model import Record, TopicPartition
 
@@ -98,12 +98,12 @@ async def test_two_drains_end_each_in_its_time() -> None:
     both = [asyncio.ensure_future(bench.out.drained([partition])) for partition in (P0, P1)]
     await settled()
     assert [draining.done() for draining in both] == [False, True]
-    bench.out.put_down()
+    bench.out.put_back()
     await asyncio.wait_for(asyncio.gather(*both), 5)
 
 
-@pytest.mark.parametrize("end", ["put_down", "finish"])
-async def test_a_drain_ends_when_the_record_is_put_down(end: str) -> None:
+@pytest.mark.parametrize("end", ["put_back", "finish"])
+async def test_a_drain_ends_when_nobody_has_the_record(end: str) -> None:
     """Finished or not."""
     bench = Bench()
     bench.fetcher.add(P0, 10)
@@ -115,8 +115,9 @@ async def test_a_drain_ends_when_the_record_is_put_down(end: str) -> None:
     assert bench.finished == ({P0: 11} if end == "finish" else {})
 
 
-async def test_a_drain_does_not_wait_for_a_loop_that_was_left() -> None:
-    """Nobody processes its record any more; it may still turn out finished."""
+@pytest.mark.parametrize("finished", [True, False])
+async def test_a_drain_does_not_wait_for_a_loop_that_was_left(finished: bool) -> None:
+    """Nobody processes its record any more; it counts where the loop was left in order."""
     bench = Bench()
     bench.fetcher.add(P0, 10)
     loop = bench.out.enter()
@@ -124,11 +125,9 @@ async def test_a_drain_does_not_wait_for_a_loop_that_was_left() -> None:
     draining = asyncio.ensure_future(bench.out.drained([P0]))
     await settled()
     assert not draining.done()
-    bench.out.leave(loop)
+    bench.out.leave(loop, finished=finished)
     await asyncio.wait_for(draining, 5)
-    assert bench.finished == {}
-    bench.out.finish()
-    assert bench.finished == {P0: 11}
+    assert bench.finished == ({P0: 11} if finished else {})
 
 
 async def test_a_loop_that_was_followed_leaves_nothing() -> None:
@@ -138,20 +137,22 @@ async def test_a_loop_that_was_followed_leaves_nothing() -> None:
     first = bench.out.enter()
     bench.out.enter()
     bench.take()
-    bench.out.leave(first)
+    bench.out.leave(first, finished=True)
     assert bench.out.stop([P0]) == {P0}
+    assert bench.finished == {}
 
 
-async def test_a_new_loop_is_busy_again() -> None:
-    """Leaving one loop says nothing of the records of the next."""
+@pytest.mark.parametrize(("finished", "following"), [(True, 11), (False, 10)])
+async def test_the_next_loop_goes_on_where_the_last_one_was_left(finished: bool, following: int) -> None:
+    """With the record after the one that was finished, or once more with the one that was not."""
     bench = Bench()
     bench.fetcher.add(P0, 10, 11)
     loop = bench.out.enter()
     bench.take()
-    bench.out.leave(loop)
+    bench.out.leave(loop, finished=finished)
     assert bench.out.stop([P1]) == frozenset()
     bench.out.enter()
-    assert bench.take() == 11
+    assert bench.take() == following
     assert bench.out.stop([P0]) == {P0}
 
 

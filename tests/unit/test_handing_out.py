@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from kiel_groups.clients import handing_out
 from kiel_groups.clients.fetch_state import FetchedBatch
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.coordination.gate import Gate, boot_time_s
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.subscription import PartitionState, StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -21,6 +23,12 @@ from kiel_groups.model import Record, TopicPartition
 pytestmark = pytest.mark.unit
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause on a slow machine, but where a test asks for one."""
+    monkeypatch.setattr(handing_out, "QUANTUM_S", 3_600.0)
 
 
 class FakeFetcher:
@@ -82,12 +90,14 @@ class Bench:
         self.subscription = SubscriptionState()
         self.listener = Listener()
         self.metrics = Metrics()
-        self.gate = True
+        self.gate = Gate()
+        self.gate.grant(3_600_000)
+        self.gate.renew(boot_time_s())
         self.out = HandingOut(
             cast(Fetcher, self.fetcher),
             self.subscription,
             ListenerCalls(self.listener, self.metrics),
-            lambda: self.gate,
+            self,
             deserializer,
             self.metrics,
         )
@@ -148,15 +158,55 @@ async def test_commit_counts_the_record_in_hand() -> None:
     assert bench.out.stop([P0]) == {P0}
 
 
-async def test_a_record_that_is_put_down_unfinished_does_not_count() -> None:
-    """As after an exception."""
+async def test_a_record_that_is_put_back_does_not_count_and_comes_again() -> None:
+    """As after an exception: who asks next gets it first, then what follows it."""
     bench = Bench()
-    bench.fetcher.add(P0, 10)
+    bench.fetcher.add(P0, 10, 11)
     bench.take()
-    bench.out.put_down()
+    bench.out.put_back()
     assert bench.finished == {}
+    assert bench.state().position == 10
     bench.out.finish()
     assert bench.finished == {}
+    assert [bench.take(), bench.take()] == [10, 11]
+    assert bench.finished == {P0: 11}
+
+
+async def test_what_was_dropped_is_not_put_back() -> None:
+    """A record whose partition is gone, or was moved, is not this member's to hand out again."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10, 11)
+    bench.take()
+    bench.out.lost([P0])
+    bench.subscription.unassign([P0])
+    bench.out.put_back()
+    assert bench.take() is None
+
+
+async def test_records_pause_for_the_loops_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application that never awaits must not hold up hand-overs for as long as there are records."""
+    bench = Bench()
+    bench.fetcher.add(P0, *range(10, 20))
+    bench.out.enter()
+    assert bench.take() == 10
+    monkeypatch.setattr(handing_out, "QUANTUM_S", 0.0)
+    await asyncio.wait_for(bench.out.wait(), 5)
+    assert bench.take() is None, "the time is up"
+    assert bench.finished == {P0: 11}
+    monkeypatch.setattr(handing_out, "QUANTUM_S", 3_600.0)
+    await asyncio.wait_for(bench.out.wait(), 5)
+    assert bench.take() == 11
+
+
+async def test_after_the_end_nothing_is_handed_out() -> None:
+    """The record in hand may still be finished."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10, 11)
+    bench.fetcher.add(P1, 10)
+    bench.take()
+    bench.out.end()
+    assert bench.take() is None
+    assert bench.finished == {P0: 11}
 
 
 async def test_a_finished_record_is_finished_once() -> None:
@@ -173,15 +223,15 @@ async def test_a_shut_gate_hands_nothing_out_and_loses_nothing() -> None:
     """Asked before every record, in the middle of a batch too."""
     bench = Bench()
     bench.fetcher.add(P0, 10, 11)
-    bench.gate = False
+    bench.gate.suspended = True
     assert bench.take() is None
     assert bench.state().position == 10
-    bench.gate = True
+    bench.gate.suspended = False
     assert bench.take() == 10
-    bench.gate = False
+    bench.gate.suspended = True
     assert bench.take() is None
     assert bench.finished == {P0: 11}
-    bench.gate = True
+    bench.gate.suspended = False
     assert bench.take() == 11
 
 
@@ -262,5 +312,5 @@ async def test_waiting_ends_when_there_is_something() -> None:
 async def test_a_shut_gate_is_looked_at_again() -> None:
     """Nobody says when it opens."""
     bench = Bench()
-    bench.gate = False
+    bench.gate.suspended = True
     await asyncio.wait_for(bench.out.wait(), 5)
