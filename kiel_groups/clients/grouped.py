@@ -54,6 +54,8 @@ class GroupedConsumer:
         debounce_bound_ms: … or at the latest so long after the first change.
         debounce_initial_delay_ms: How long a new leader waits for its group to gather.
         drain_alarm_ms: After how long a hand-over that waits for the application is reported.
+        reconcile_interval_ms: How often everything is looked at although no watch fired, give or take a third.
+        allocator_timeout_ms: How long ``partition_allocator`` may take.
         zk_timeout_ms: How long to wait for ZooKeeper at the first connecting.
         listener: Told of partitions that come, go or are lost.
         metrics: Where to count; a registry of its own without one.
@@ -83,6 +85,8 @@ class GroupedConsumer:
         debounce_bound_ms: int = 1_000,
         debounce_initial_delay_ms: int = 300,
         drain_alarm_ms: int = 30_000,
+        reconcile_interval_ms: int = 45_000,
+        allocator_timeout_ms: int = 30_000,
         zk_timeout_ms: int = 15_000,
         listener: RebalanceListener | None = None,
         metrics: Metrics | None = None,
@@ -112,6 +116,8 @@ class GroupedConsumer:
                 auto_commit_interval_ms=auto_commit_interval_ms,
                 autocommit=autocommit,
                 drain_alarm_ms=drain_alarm_ms,
+                reconcile_interval_ms=reconcile_interval_ms,
+                allocator_timeout_ms=allocator_timeout_ms,
             ),
             zookeeper=ZooKeeperConfig.parse(
                 zk_hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=zk_timeout_ms
