@@ -2,18 +2,16 @@
 The oracle of the tests: a second, plain implementation of message sets of magic 0 and of the primitive types.
 
 Written from the protocol's description, one message at a time, without regard for speed and without the package's code.
+Its codecs stand in ``reference_compression``.
 """
 
 from __future__ import annotations
 
-import gzip
 import struct
 import zlib
 from collections.abc import Iterable
 
-
-class RefusedError(Exception):
-    """The reference decoder found something that no broker of 0.8 means."""
+from tests.reference_compression import NUMBERS, RefusedError, packed, unpacked
 
 
 def int16(value: int) -> bytes:
@@ -50,9 +48,9 @@ def raw_message(offset: int, body: bytes) -> bytes:
     return int64(offset) + int32(4 + len(body)) + struct.pack(">I", zlib.crc32(body)) + body
 
 
-def wrapper(messages: bytes, offset: int, *, attributes: int = 1, key: bytes | None = None) -> bytes:
-    """A gzip wrapper around a whole message set."""
-    return message(offset, key, gzip.compress(messages, 6, mtime=0), attributes=attributes)
+def wrapper(messages: bytes, offset: int, *, codec: str = "gzip", key: bytes | None = None) -> bytes:
+    """A wrapper around a whole message set."""
+    return message(offset, key, packed(codec, messages), attributes=NUMBERS[codec])
 
 
 def encode(messages: Iterable[tuple[int, bytes | None, bytes | None]]) -> bytes:
@@ -88,15 +86,9 @@ def _decode_one(offset: int, body: bytes, last: int, nested: bool) -> list[tuple
     codec = attributes & 7
     if codec == 0:
         return [(offset, key, value)]
-    if codec != 1 or nested or rest or value is None:
+    if codec not in NUMBERS.values() or nested or rest or value is None:
         raise RefusedError(f"wrapper at {offset}")
-    stream = zlib.decompressobj(31)
-    try:
-        content = stream.decompress(value)
-    except zlib.error as error:
-        raise RefusedError(f"gzip at {offset}") from error
-    if not stream.eof or stream.unused_data:
-        raise RefusedError(f"gzip at {offset}")
+    content = unpacked(codec, value)
     inner, left = decode(content, nested=True)
     if left or not inner or inner[-1][0] != offset or inner[0][0] <= last:
         raise RefusedError(f"content of {offset}")

@@ -65,10 +65,11 @@ def encode_message_set(messages: Sequence[tuple[bytes | None, bytes | None]], co
 
     Args:
         messages: Key and value of each.
-        compression: ``"gzip"``, or None for plain messages. A compressed set travels as one message.
+        compression: ``"gzip"``, ``"snappy"``, ``"lz4"``, or None for plain messages. A compressed set travels as one
+            message. Brokers before 0.8.2 know no lz4.
 
     Raises:
-        ConfigError: The codec is unknown or not supported, or a key or value is neither bytes nor None.
+        ConfigError: The codec is unknown, or a key or value is neither bytes nor None.
     """
     builder = LegacyRecordBatchBuilder(0, 0, _NO_BOUND)
     for offset, (key, value) in enumerate(messages):
@@ -103,7 +104,7 @@ def decode_message_set(
     Raises:
         PartialMessage: There is no record to return, but the beginning of one.
         MessageTooLargeError: A single wrapper unpacks to more than ``max_decompressed_bytes``.
-        ProtocolError: A bad CRC, a bad magic, an unsupported codec, a wrapper inside a wrapper, offsets that do not
+        ProtocolError: A bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, offsets that do not
             ascend, or garbage; names topic, partition and offset.
     """
     data = bytes(message_set)
@@ -229,7 +230,7 @@ def _unwrap(wrapper: bytes, source: TopicPartition, limit: int) -> bytes:
     try:
         return codec_numbered(attributes & _CODEC_BITS).decompress(wrapper[value_start:], limit)
     except ProtocolError as error:
-        raise type(error)(f"{source} at offset {offset}: a message {error}") from error
+        raise type(error)(f"{source} at offset {offset}: a compressed message: {error}") from error
 
 
 def _decode_content(data: bytes, last_offset: int, wrapper_offset: int, source: TopicPartition) -> list[Record]:

@@ -1,0 +1,42 @@
+"""Gzip: one member, as RFC 1952 has it. What is unpacked is bounded while it is unpacked."""
+
+from __future__ import annotations
+
+import zlib
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.wire.limits import too_large
+
+__all__ = ["pack", "unpack"]
+
+_GZIP_FORMAT = 16 + zlib.MAX_WBITS
+# Measured on JSON lines: as small as cramjam's level 4 and as zlib's own level 6, at 1.5 and 2 times their speed.
+_GZIP_LEVEL = 4
+
+
+def pack(data: bytes) -> bytes:
+    """Write one gzip member."""
+    return zlib.compress(data, _GZIP_LEVEL, _GZIP_FORMAT)
+
+
+def unpack(data: bytes, limit: int) -> bytes:
+    """
+    Read one gzip member of at most ``limit`` bytes.
+
+    Raises:
+        MessageTooLargeError: It holds more.
+        ProtocolError: Damaged, truncated, or followed by other bytes.
+    """
+    stream = zlib.decompressobj(_GZIP_FORMAT)
+    try:
+        # One byte more than allowed tells "too large" from "exactly as large as allowed".
+        unpacked = stream.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise ProtocolError(f"its gzip stream is damaged ({error})") from error
+    if len(unpacked) > limit:
+        raise too_large(limit)
+    if not stream.eof:
+        raise ProtocolError(f"its gzip stream of {len(data)} bytes is truncated")
+    if stream.unused_data:
+        raise ProtocolError(f"{len(stream.unused_data)} bytes follow its gzip stream")
+    return unpacked

@@ -1,0 +1,153 @@
+"""
+LZ4 frames, with the flaw of Kafka's: ``magic, flags, block sizes, checksum of the header, [size int32, block]*, 0``.
+
+The checksum is to cover the two bytes of the descriptor. Kafka before 0.10 hashes the magic along with them, writes
+that, and refuses what is right. So the wrong one is written here, and either is read: it is put right in front of a
+strict decoder, liblz4, which checks everything else.
+
+Source: "LZ4 Frame Format Description"; the flaw is KAFKA-3160.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import cramjam
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.wire.limits import too_large
+
+__all__ = ["pack", "unpack"]
+
+_MAGIC = bytes.fromhex("04224d18")
+_UINT32 = Struct("<I")
+_UINT64 = Struct("<Q")
+
+_VERSION_MASK, _VERSION_1 = 0xC0, 0x40
+_INDEPENDENT_BLOCKS = 0x20
+_BLOCK_CHECKSUMS = 0x10
+_CONTENT_SIZE = 0x08
+_CONTENT_CHECKSUM = 0x04
+_DICTIONARY = 0x01
+
+#: The highest bit of a block's size: the block is stored as it is.
+_STORED = 1 << 31
+
+#: Number in the header → the most that one block holds.
+_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
+_WRITTEN_BLOCKS = 4
+
+# A byte that lengthens a match stands for 255, and nothing in a block for more.
+_MOST_PER_BYTE = 255
+
+
+def pack(data: bytes) -> bytes:
+    """Write a frame as Java's producer writes it: independent blocks of 64 KiB, no optional field."""
+    largest = _BLOCK_BYTES[_WRITTEN_BLOCKS]
+    header = _MAGIC + bytes((_VERSION_1 | _INDEPENDENT_BLOCKS, _WRITTEN_BLOCKS << 4))
+    frame = [header, _checksum(header)]
+    for start in range(0, len(data), largest):
+        block = data[start : start + largest]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            frame += (_UINT32.pack(len(packed)), packed)
+        else:
+            frame += (_UINT32.pack(len(block) | _STORED), block)
+    frame.append(_UINT32.pack(0))
+    return b"".join(frame)
+
+
+def unpack(data: bytes, limit: int) -> bytes:
+    """
+    Read one frame of at most ``limit`` bytes.
+
+    Raises:
+        MessageTooLargeError: It holds more; or its blocks could hold more, and it is damaged.
+        ProtocolError: Damaged, truncated, or followed by other bytes.
+    """
+    header_bytes = _header_bytes(data)
+    most = _most_content(data, header_bytes)
+    # One byte more than allowed tells "too large" from "exactly as large as allowed".
+    room = bytearray(min(most, limit + 1))
+    try:
+        size = cramjam.lz4.decompress_into(_put_right(data, header_bytes), room)
+    except cramjam.DecompressionError as error:
+        if most > limit:
+            raise too_large(limit) from error
+        raise ProtocolError(f"its lz4 frame is damaged ({error})") from error
+    if size > limit:
+        raise too_large(limit)
+    return bytes(memoryview(room)[:size])
+
+
+def _header_bytes(data: bytes) -> int:
+    """How long the header is, its checksum included, in a frame that has all of it."""
+    if len(data) <= len(_MAGIC) + 2:
+        raise _truncated(data)
+    if not data.startswith(_MAGIC):
+        raise ProtocolError(f"no lz4 frame: it starts with {data[: len(_MAGIC)].hex(' ')}")
+    flags = data[len(_MAGIC)]
+    if flags & _VERSION_MASK != _VERSION_1 or flags & _DICTIONARY:
+        raise ProtocolError(f"its lz4 frame has the flags {flags:#04x}; expected version 1 without a dictionary")
+    length = len(_MAGIC) + 3 + (_UINT64.size if flags & _CONTENT_SIZE else 0)
+    if len(data) < length:
+        raise _truncated(data)
+    return length
+
+
+def _most_content(data: bytes, position: int) -> int:
+    """Walk along the blocks from ``position`` to the very end of the frame; returns the most that they can hold."""
+    flags, largest = data[len(_MAGIC)], _BLOCK_BYTES.get(data[len(_MAGIC) + 1] >> 4)
+    if largest is None:
+        raise ProtocolError("its lz4 frame has blocks of a size that does not exist")
+    trailer = _UINT32.size if flags & _BLOCK_CHECKSUMS else 0
+    most = 0
+    while position + _UINT32.size <= len(data):
+        size = _UINT32.unpack_from(data, position)[0]
+        position += _UINT32.size
+        if not size:
+            _expect_end(data, position + (_UINT32.size if flags & _CONTENT_CHECKSUM else 0))
+            return most
+        stored = size & ~_STORED
+        most += stored if size & _STORED else min(largest, _MOST_PER_BYTE * stored)
+        position += stored + trailer
+    raise _truncated(data)
+
+
+def _expect_end(data: bytes, end: int) -> None:
+    if end > len(data):
+        raise _truncated(data)
+    if end < len(data):
+        raise ProtocolError(f"{len(data) - end} bytes follow its lz4 frame")
+
+
+def _put_right(data: bytes, header_bytes: int) -> bytes:
+    """The frame with the header checksum that the format asks for."""
+    header, given, rest = data[: header_bytes - 1], data[header_bytes - 1 : header_bytes], data[header_bytes:]
+    right = _checksum(header[len(_MAGIC) :])
+    if given == right:
+        return data
+    if given != _checksum(header):
+        raise ProtocolError("its lz4 frame has a header that matches neither checksum, right or as Kafka 0.8 has it")
+    return header + right + rest
+
+
+def _checksum(header: bytes) -> bytes:
+    """The second byte of the xxHash-32 of a header, which is too short for the hash's main loop (under 16 bytes)."""
+    word, mask = len(header) + 374761393, 0xFFFFFFFF
+    whole = len(header) & ~3
+    for (lane,) in _UINT32.iter_unpack(header[:whole]):
+        word = _rotated(word + lane * 3266489917 & mask, 17) * 668265263 & mask
+    for byte in header[whole:]:
+        word = _rotated(word + byte * 374761393 & mask, 11) * 2654435761 & mask
+    word = (word ^ word >> 15) * 2246822519 & mask
+    word = (word ^ word >> 13) * 3266489917 & mask
+    return bytes(((word ^ word >> 16) >> 8 & 0xFF,))
+
+
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> 32 - bits) & 0xFFFFFFFF
+
+
+def _truncated(data: bytes) -> ProtocolError:
+    return ProtocolError(f"its lz4 frame of {len(data)} bytes is truncated")
