@@ -11,7 +11,7 @@ import cramjam
 import pytest
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire import lz4, snappy
 from kiel_groups.wire.compression import codec_named
 from kiel_groups.wire.messages import decode_message_set
@@ -285,9 +285,11 @@ def test_lz4_copy_from_distance_zero_does_not_get_through() -> None:
     plain = message(5, None, b"v" * 40)
     body = b"\xf0" + bytes((len(plain) - 15 - 15,)) + plain[:-15] + b"\0\0" + b"\xb0" + plain[-11:]
     honest = body.replace(b"\0\0\xb0", b"\1\0\xb0")
-    read = lambda packed: decode_message_set(  # noqa: E731
-        message(5, None, with_body(packed), attributes=3), SOURCE, 0, max_decompressed_bytes=LIMIT
-    )
+
+    def read(packed: bytes) -> list[Record]:
+        data = message(5, None, with_body(packed), attributes=3)
+        return decode_message_set(data, SOURCE, 0, max_decompressed_bytes=LIMIT)
+
     assert read(honest)[0].value == b"v" * 40
     with pytest.raises(ProtocolError, match="offset 5: a message that does not match its CRC"):
         read(body)

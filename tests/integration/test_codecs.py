@@ -1,0 +1,142 @@
+"""
+Every codec against Java: what we produce, Java's consumer reads; what Java's producers write, we read.
+
+The broker itself is a judge, too: 0.8 unpacks a set to give its messages their offsets, and packs it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
+from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.classpaths import kafka_class_path
+from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.errors import BrokerError
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire import compression
+from tests.reference_compression import NUMBERS, lz4_frame
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+JAVA_LIMIT_S = 60
+
+
+async def java(folder: Path, main: str, *arguments: str, stdin: str = "") -> str:
+    """Run one of the tools of Kafka 0.8.2.2; returns what it prints, its complaints left out."""
+    process = await asyncio.create_subprocess_exec(
+        *("setpriv", "--pdeathsig", "KILL", "--", "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        # The folder is where snappy unpacks its native code.
+        *(
+            f"-Djava.io.tmpdir={folder}",
+            "-Dfile.encoding=UTF-8",
+            "-cp",
+            java_class_path(kafka_class_path("0.8.2.2")),
+            main,
+            *arguments,
+        ),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(JAVA_LIMIT_S):
+            printed, complaints = await process.communicate(stdin.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, complaints.decode()
+    return printed.decode()
+
+
+def codecs_on_disk(cluster: Cluster, topic: str) -> list[int]:
+    """The codec's number of each message in the log of partition 0; a wrapper is one message."""
+    (log,) = (cluster.kafka[0].folder / "data" / f"{topic}-0").glob("*.log")
+    data, found, at = log.read_bytes(), [], 0
+    while at < len(data):
+        size, attributes = struct.unpack_from(">8xi5xb", data, at)
+        found.append(attributes & 7)
+        at += 12 + size
+    return found
+
+
+def texts() -> list[str]:
+    """Lines that pack well, lines that do not pack at all, and more of both than one block of any codec holds."""
+    chance = random.Random(8)
+    plain = [f"visitor {n} saw /page-{n % 7}.html {'again ' * (n % 30)}" for n in range(2_000)]
+    noise = [base64.b64encode(chance.randbytes(3_000)).decode() for _ in range(60)]
+    return [*plain[:1_000], *noise, *plain[1_000:], "", "ünïcödé"]
+
+
+@pytest.mark.parametrize("codec", NUMBERS)
+async def test_java_reads_what_we_produce(cluster_39: Cluster, unique: Unique, tmp_path: Path, codec: str) -> None:
+    """Every line, in order, by Java's consumer; on disk there are packed sets of the codec and nothing else."""
+    topic, lines = unique("topic"), texts()
+    await cluster_39.create_topic(topic, 1)
+    async with Producer(cluster_39.brokers, compression=codec, batch_size=500, linger_ms=1_000) as producer:
+        await asyncio.gather(*(producer.produce(topic, line, key=f"key {n}") for n, line in enumerate(lines)))
+    wrappers = codecs_on_disk(cluster_39, topic)
+    assert set(wrappers) == {NUMBERS[codec]}
+    assert len(wrappers) < 20
+    place = ("--broker-list", cluster_39.brokers[0], "--topic", topic, "--partition", "0", "--offset", "-2")
+    printing = ("--no-wait-at-logend", "--property", "print.key=true")
+    *printed, end = (await java(tmp_path, "kafka.tools.SimpleConsumerShell", *place, *printing)).splitlines()
+    assert printed == [f"key {n}\t{line}" for n, line in enumerate(lines)]
+    assert end.startswith("Terminating. Reached the end of partition")
+
+
+@pytest.mark.parametrize("flavour", [(), ("--new-producer",)], ids=["Scala producer", "Java producer"])
+@pytest.mark.parametrize("codec", NUMBERS)
+async def test_we_read_what_java_produces(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path, codec: str, flavour: tuple[str, ...]
+) -> None:
+    """Every key and value at its offset, from the beginning and from the middle of a packed set."""
+    topic, lines = unique("topic"), texts()
+    await cluster_39.create_topic(topic, 1)
+    producing = ("--broker-list", cluster_39.brokers[0], "--topic", topic, "--compression-codec", codec, *flavour)
+    keyed = ("--property", "parse.key=true", "--batch-size", "600", "--timeout", "5000")
+    typed = "".join(f"key {n}\t{line}\n" for n, line in enumerate(lines))
+    await java(tmp_path, "kafka.tools.ConsoleProducer", *producing, *keyed, stdin=typed)
+    wrappers = codecs_on_disk(cluster_39, topic)
+    assert set(wrappers) == {NUMBERS[codec]}
+    expected = [(n, f"key {n}".encode(), line.encode()) for n, line in enumerate(lines)]
+    assert await read(cluster_39, topic, BEGINNING, len(expected)) == expected
+    middle = {TopicPartition(topic, 0): 1_030}
+    assert await read(cluster_39, topic, middle, 20) == expected[1_030:1_050]
+
+
+async def read(cluster: Cluster, topic: str, start: Any, count: int) -> list[tuple[int, bytes | None, bytes | None]]:
+    async with SingleConsumer(cluster.brokers, max_bytes=100_000) as consumer, asyncio.timeout(60):
+        await consumer.subscribe(topic, start=start)
+        return [(r.offset, r.key, r.value) for r in [await anext(consumer) for _ in range(count)]]
+
+
+async def test_the_broker_refuses_the_right_lz4_checksum(
+    cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why we write the wrong one; the same frame with Kafka's checksum is stored."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    for kafka in (False, True):
+        written = replace(
+            compression.codec_named("lz4"), compress=lambda data, kafka=kafka: lz4_frame(data, kafka=kafka)
+        )
+        monkeypatch.setitem(compression._CODECS, written.number, written)
+        async with Producer(cluster_39.brokers, compression="lz4", retries=0) as producer:
+            if kafka:
+                assert (await producer.produce(topic, "stored")).offset == 0
+            else:
+                with pytest.raises(BrokerError):
+                    await producer.produce(topic, "refused")
