@@ -33,6 +33,11 @@ ZOOKEEPER_PORT = 2181
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LONGEST_TOPIC = 255
 
+#: Who writes the offset znodes: the members themselves, with fences, or the brokers on request.
+ZOOKEEPER_STORE = "zookeeper"
+BROKER_V0 = "broker-v0"
+STORES = (ZOOKEEPER_STORE, BROKER_V0)
+
 ResetPolicy = Literal["earliest", "latest", "none"]
 
 
@@ -262,8 +267,8 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         check_name(self.group, "group")
-        if self.store != "zookeeper":
-            raise ConfigError(f"store: {self.store!r} given; expected 'zookeeper'")
+        if self.store not in STORES:
+            raise ConfigError(f"store: {self.store!r} given; expected {' or '.join(map(repr, STORES))}")
         if self.mode != "cooperative":
             raise ConfigError(f"mode: {self.mode!r} given; expected 'cooperative'")
         _at_least(

@@ -14,7 +14,8 @@ from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.listening import ListenerCalls
-from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets
+from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.errors import KielGroupsError, OffsetOutOfRangeError, SessionLostError
 from kiel_groups.group.subscription import SubscriptionState
@@ -80,6 +81,8 @@ class Consuming:
         """Reach the brokers, join the group; leaves nothing behind where one of them fails."""
         try:
             await self._cluster.refresh(self._subscription.subscription, "connect")
+            if self._settings.group.store == BROKER_V0:
+                await check_offset_api(self._cluster, self._settings.group.group)
             await self.member.start()
         except BaseException:
             await self.member.close()
@@ -168,6 +171,10 @@ class Consuming:
         asked = [TopicPartition(topic, partition) for partition in partitions]
         found = await self._cluster.list_offsets(asked, _TIMES.get(policy, EARLIEST))
         return {partition.partition: offset for partition, offset in found.items()}
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        """Have the brokers store next offsets."""
+        await commit_offsets(self._cluster, self._settings.metrics, self._settings.group.group, offsets, metadata)
 
     async def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Hand these out from now on."""

@@ -47,6 +47,8 @@ class GroupedConsumer:
         max_message_bytes: How large a single message may be, however small its share of ``max_bytes``.
         session_timeout_ms: After how long without a sign of life ZooKeeper ends this member; the server may grant
             another one.
+        store: Who writes the offsets: ``zookeeper`` (the members, with fences), or ``broker-v0`` (the brokers on
+            request, where only they may). All members of a group must agree.
         auto_offset_reset: Where a group without offsets starts, and where one goes on whose offset is not in the log:
             ``earliest``, ``latest`` or ``none``. All members of a group must agree.
         auto_commit_interval_ms: How often finished records are committed.
@@ -79,6 +81,7 @@ class GroupedConsumer:
         *,
         max_message_bytes: int = 64 << 20,
         session_timeout_ms: int = 10_000,
+        store: str = "zookeeper",
         auto_offset_reset: ResetPolicy = "earliest",
         auto_commit_interval_ms: int = 5_000,
         debounce_quiet_ms: int = 100,
@@ -107,6 +110,7 @@ class GroupedConsumer:
             ),
             group=GroupConfig(
                 group=group,
+                store=store,
                 auto_offset_reset=auto_offset_reset,
                 debounce=DebounceConfig(
                     quiet_ms=debounce_quiet_ms,

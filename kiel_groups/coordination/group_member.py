@@ -102,9 +102,9 @@ class GroupMember:
             except SessionLostError:
                 log.info("group %s: the subscription is told with the next session", self._config.group)
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+    async def commit(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> frozenset[TopicPartition]:
         """
-        Store next offsets of partitions that are held.
+        Store next offsets of partitions that are held, with a metadata text for stores that have room for one.
 
         Returns:
             The partitions whose offsets were stored.
@@ -115,7 +115,7 @@ class GroupMember:
         membership = self._membership
         if membership is None or not membership.session.gate.is_open(boot_time_s()):
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
-        return await membership.holding.commit(offsets)
+        return await membership.holding.commit(offsets, metadata)
 
     async def brokers(self) -> list[HostPort]:
         """Where brokers are registered in ZooKeeper at this moment; none where there is no session."""

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.claiming import Claimant
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.errors import CoordinationError, KielGroupsError, ProtocolError
@@ -59,6 +59,9 @@ class PartitionHandler(Protocol):
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Somebody else may own them already: drop everything of them at once."""
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
+        """Ask the brokers to store next offsets; only with the store that does so."""
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
         """Somebody else wrote the committed offset: hand out from there on."""
@@ -272,6 +275,9 @@ class Holding:
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
         async with self._writing:
+            if self._config.autocommit and not self._store.commits_with_release:
+                finished = self._subscription.all_consumed_offsets()
+                await self._store_offsets({p: finished[p] for p in partitions if p in finished}, "")
             done = await self._claimant.release(partitions)
             self._subscription.unassign(partitions)
         self._feed(claims.ClaimGone(done.gone))
@@ -284,11 +290,15 @@ class Holding:
 
     # Offsets
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
+    async def commit(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> frozenset[TopicPartition]:
         """
         Store next offsets of partitions that are held; of others nothing is stored.
 
         Where somebody else wrote the offset meanwhile, theirs is the truth: it is adopted, and handed out from.
+
+        Args:
+            offsets: The next offset of each partition.
+            metadata: A text for stores that have room for one.
 
         Returns:
             The partitions whose offsets were stored.
@@ -297,18 +307,27 @@ class Holding:
             SessionLostError: The session is over; what was not stored will be delivered again.
         """
         async with self._writing:
-            wanted = {
-                partition: (offset, state.version)
-                for partition, offset in offsets.items()
-                if (state := self._subscription.state(partition)) is not None
-            }
-            stored, foreign = await self._store.commit(wanted)
-            for partition, found in stored.items():
-                self._subscription.mark_committed(partition, wanted[partition][0], found.version)
-        self._metrics.count("offsets_committed", len(stored))
+            stored, foreign = await self._store_offsets(offsets, metadata)
         for partition, found in foreign.items():
             self._adopt(partition, found.offset, found.version)
-        return frozenset(stored)
+        return stored
+
+    async def _store_offsets(
+        self, offsets: Mapping[TopicPartition, int], metadata: str
+    ) -> tuple[frozenset[TopicPartition], dict[TopicPartition, StoredOffset]]:
+        """What was stored, and what somebody else had written; the lock is held."""
+        wanted = {
+            partition: (offset, state.version)
+            for partition, offset in offsets.items()
+            if (state := self._subscription.state(partition)) is not None
+        }
+        found, foreign = await self._store.commit(wanted, metadata)
+        for partition, standing in found.items():
+            if standing.offset is not None:
+                self._subscription.mark_committed(partition, standing.offset, standing.version)
+        stored = frozenset(partition for partition, standing in found.items() if standing.offset == offsets[partition])
+        self._metrics.count("offsets_committed", len(stored))
+        return stored, foreign
 
     def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> None:
         state = self._subscription.state(partition)

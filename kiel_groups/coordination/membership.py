@@ -14,8 +14,9 @@ import time
 from typing import Any
 
 from kiel_groups.allocators import Allocator
-from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.config import BROKER_V0, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.admission import check_admission
+from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.election import Election
 from kiel_groups.coordination.fenced import FencedWriter
@@ -100,11 +101,16 @@ class Membership:
         self.member_id = make_member_id(config.group, socket.gethostname(), self._started_ms, session.id)
         self._path = layout.member(self.member_id)
         writer = FencedWriter(session, self._path)
-        store = ZooKeeperOffsetStore(
-            session, layout, writer, metrics, self._handler.log_offsets, config.auto_offset_reset
-        )
+        store = self._offset_store(writer)
         claimant = Claimant(
-            session, layout, self.member_id, writer, store, self._subscription, metrics, commits=config.autocommit
+            session,
+            layout,
+            self.member_id,
+            writer,
+            store,
+            self._subscription,
+            metrics,
+            commits=config.autocommit and store.commits_with_release,
         )
         self.holding = Holding(
             session,
@@ -125,6 +131,20 @@ class Membership:
             session, layout, self.member_id, self._tasks, self._leading.lead, self._leading.resign
         )
         self._heartbeat = Heartbeat(session.client, session.gate, self._path, metrics, self._on_dead)
+
+    def _offset_store(self, writer: FencedWriter) -> ZooKeeperOffsetStore:
+        kind = BrokerOffsetStore if self._config.store == BROKER_V0 else ZooKeeperOffsetStore
+        store = kind(
+            self.session,
+            self._layout,
+            writer,
+            self._metrics,
+            self._handler.log_offsets,
+            self._config.auto_offset_reset,
+        )
+        if isinstance(store, BrokerOffsetStore):
+            store.send_commit = self._handler.send_commit
+        return store
 
     @property
     def leads(self) -> bool:

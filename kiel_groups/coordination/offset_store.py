@@ -49,6 +49,9 @@ class StoredOffset:
 class ZooKeeperOffsetStore:
     """Offsets of one group, on one member's session."""
 
+    #: Whether a release commits in the transaction that deletes the owner znode.
+    commits_with_release = True
+
     def __init__(
         self,
         session: Session,
@@ -192,10 +195,12 @@ class ZooKeeperOffsetStore:
         return versions, offsets
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, tuple[int, int]]
+        self, offsets: Mapping[TopicPartition, tuple[int, int]], metadata: str = ""
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
         """
         Store next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
+
+        An offset znode has no room for ``metadata``.
 
         Returns:
             What was stored, with its new version; and what stands where somebody else wrote, which is now the truth.

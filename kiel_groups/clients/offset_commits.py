@@ -1,0 +1,115 @@
+"""OffsetCommit and OffsetFetch v0: offsets in ZooKeeper by way of the brokers, any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.errors import BrokerConnectionError, BrokerError, ConfigError, NoBrokersError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_METADATA_TOO_LARGE, UNKNOWN, ErrorCode
+from kiel_groups.wire.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+
+__all__ = ["commit_offsets", "check_offset_api"]
+
+log = logging.getLogger(__name__)
+
+_TRIES = 6
+
+
+async def check_offset_api(cluster: Cluster, group: str) -> None:
+    """
+    Make sure that the brokers know offset requests at all; those of 0.8.0 close the connection on them.
+
+    Raises:
+        ConfigError: They do not.
+        NoBrokersError: None of them answers anything.
+    """
+    closed = False
+    for attempt in range(_TRIES):
+        await asyncio.sleep(cluster.delay_s(attempt))
+        try:
+            await cluster.send(_some_broker(cluster, attempt), OffsetFetchRequest(group, ()))
+            return
+        except BrokerConnectionError:
+            # Closed, or down: one that is alive answers for its metadata.
+            closed = bool(cluster.brokers)
+            await cluster.refresh((), "offset API")
+    if not closed:
+        raise NoBrokersError("no broker is registered in the cluster; is it still starting?")
+    raise ConfigError(
+        "store: 'broker-v0' needs brokers that store offsets, and these close the connection on being asked, as those"
+        " of Kafka 0.8.0 do; use store='zookeeper' (the offsets stand in the same place)"
+    )
+
+
+async def commit_offsets(
+    cluster: Cluster, metrics: Metrics, group: str, offsets: Mapping[TopicPartition, int], metadata: str
+) -> dict[TopicPartition, ErrorCode]:
+    """
+    Ask any broker to store next offsets; what fails for a reason that may pass is tried again, with backoff.
+
+    Args:
+        cluster: Where to send them.
+        metrics: Counts what was refused.
+        group: Whose offsets they are.
+        offsets: The next offset of each partition.
+        metadata: A text that brokers check for its length and then throw away; blank where they find it too long.
+
+    Returns:
+        The last answer for every partition; UNKNOWN where no broker answered, and it may be stored or not.
+    """
+    answers: dict[TopicPartition, ErrorCode] = dict.fromkeys(offsets, UNKNOWN)
+    waiting = dict(offsets)
+    for attempt in range(_TRIES):
+        await asyncio.sleep(cluster.delay_s(attempt))
+        request = OffsetCommitRequest(group, {tp: OffsetAndMetadata(at, metadata) for tp, at in waiting.items()})
+        try:
+            if any(error.refresh_metadata for error in answers.values()):
+                await cluster.refresh({tp.topic for tp in waiting}, "commit")
+            answers |= await cluster.send(_some_broker(cluster, attempt), request)
+        except BrokerError as error:
+            log.info("group %s: no answer to a commit: %s", group, error)
+            answers |= dict.fromkeys(waiting, UNKNOWN)
+        if OFFSET_METADATA_TOO_LARGE in answers.values() and metadata:
+            log.warning(
+                "group %s: the metadata of a commit is too long (%d characters): left out", group, len(metadata)
+            )
+            metadata = ""
+        waiting = {tp: offsets[tp] for tp, error in answers.items() if _may_pass(error)}
+        if not waiting:
+            break
+    _report(group, answers, metrics)
+    return answers
+
+
+def _may_pass(error: ErrorCode) -> bool:
+    return error.retriable or error in (UNKNOWN, OFFSET_METADATA_TOO_LARGE)
+
+
+def _some_broker(cluster: Cluster, attempt: int) -> int:
+    """Another broker at each attempt, so that one which is down or has just started is not asked twice in a row."""
+    nodes = sorted(cluster.brokers)
+    if not nodes:
+        raise BrokerConnectionError("no broker is known")
+    return nodes[attempt % len(nodes)]
+
+
+def _report(group: str, answers: Mapping[TopicPartition, ErrorCode], metrics: Metrics) -> None:
+    refused: dict[ErrorCode, list[TopicPartition]] = {}
+    for tp, error in answers.items():
+        if error != NO_ERROR:
+            refused.setdefault(error, []).append(tp)
+    for error, partitions in refused.items():
+        metrics.count("commits_refused", len(partitions), error=error.name)
+        log.error(
+            "group %s: the offsets of %d partitions, first %s, were not stored: %s: %s",
+            group,
+            len(partitions),
+            min(partitions),
+            error,
+            error.hint,
+        )

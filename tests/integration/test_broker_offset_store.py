@@ -1,0 +1,100 @@
+"""Offsets that the brokers write: the ``broker-v0`` store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups import TopicPartition
+from kiel_groups.clients.cluster import Cluster as ClusterView
+from kiel_groups.clients.offset_commits import commit_offsets
+from kiel_groups.config import BrokerConfig, parse_hosts
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import GroupConfigError
+from kiel_groups.metrics import Metrics
+from kiel_groups.wire.error_codes import NO_ERROR
+from tests.integration.members import Member, eventually, group_of, produce, stored_offsets, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+async def test_members_share_hand_over_and_commit(cluster: Cluster, unique: Unique) -> None:
+    """As with the other store: every record once through clean hand-overs, and at the end the ends of the log."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    values = await produce(cluster, topic, 200)
+    async with group_of(cluster, name, [topic], store="broker-v0", auto_commit_interval_ms=100) as group:
+        first = await group.join()
+        first.pace_s = 0.002
+        await eventually(lambda: first.records, "the first member reads")
+        await group.join()
+        await group.balanced(topic, 4)
+        await group.leave(first)
+        values += await produce(cluster, topic, 200, first=200)
+        assert await group.delivered(values) == Counter(values)
+        assert group.overlaps() == []
+        with zookeeper(cluster) as client:
+            await eventually(lambda: sum(stored_offsets(client, name, topic).values()) == 400, "all is committed")
+
+
+async def test_a_broker_that_is_down_costs_only_time(start_cluster: Callable[..., Cluster]) -> None:
+    """A commit that no broker takes is not taken for one; the next one that gets through stores it."""
+    cluster = start_cluster()
+    await cluster.create_topic("t", 1)
+    await produce(cluster, "t", 20)
+    async with group_of(cluster, "g", ["t"], store="broker-v0", auto_commit_interval_ms=50) as group:
+        await group.join()
+        with zookeeper(cluster) as client:
+            await eventually(lambda: stored_offsets(client, "g", "t") == {0: 20}, "the first commit")
+            await cluster.kafka[0].restart()
+            await produce(cluster, "t", 5, first=20)
+            await eventually(lambda: stored_offsets(client, "g", "t") == {0: 25}, "the next one", timeout_s=60)
+
+
+async def test_a_member_with_the_other_store_is_refused(cluster_39: Cluster, unique: Unique) -> None:
+    """Members of one group write their offsets in one way."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    async with group_of(cluster_39, name, [topic], store="broker-v0") as group:
+        await group.join()
+        other = Member(cluster_39, name, [topic])
+        with pytest.raises(GroupConfigError, match="store is 'broker-v0' there and 'zookeeper' here"):
+            await other.start()
+
+
+async def test_metadata_that_is_too_long_is_left_out(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Code 12 costs a warning and the metadata, not the commit."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    view = ClusterView(BrokerConfig(hosts=parse_hosts(cluster_39.brokers, 9092, "brokers")), Metrics())
+    await view.learn([topic])
+    partition = TopicPartition(topic, 0)
+    answers = await commit_offsets(view, Metrics(), name, {partition: 7}, "x" * 5000)
+    view.close()
+    assert answers == {partition: NO_ERROR}
+    assert "too long (5000 characters)" in caplog.text
+    with zookeeper(cluster_39) as client:
+        assert stored_offsets(client, name, topic) == {0: 7}
+
+
+async def test_a_topic_that_no_broker_knows_is_reported(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Error 3 is tried again, for a broker may have just started; then it is an error, counted."""
+    metrics = Metrics()
+    hosts = parse_hosts(cluster_39.brokers, 9092, "brokers")
+    view = ClusterView(BrokerConfig(hosts=hosts, backoff_ms=1, max_backoff_ms=2), metrics)
+    await view.refresh((), "test")
+    partition = TopicPartition(unique("nowhere"), 0)
+    answers = await asyncio.wait_for(commit_offsets(view, metrics, unique("group"), {partition: 7}, ""), 30)
+    view.close()
+    assert answers[partition].name == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert metrics.total("commits_refused") == 1
+    assert str(partition) in caplog.text
