@@ -8,6 +8,7 @@ from importlib import import_module
 import click
 
 from kiel_groups import __version__
+from kiel_groups.cli.lines import Lines
 from kiel_groups.errors import ConfigError, KielGroupsError
 
 __all__ = ["app", "run"]
@@ -16,6 +17,7 @@ FAILED, WRONG, INTERRUPTED = 1, 2, 130
 
 #: Command → module and attribute, with the line of help that must not cost an import.
 _COMMANDS = {
+    "consume": ("kiel_groups.cli.consume", "consume", "Print topics as a member of a group."),
     "demo": ("kiel_groups.cli.demo", "demo", "Watch a group lose a member to kill -9, and no record."),
 }
 
@@ -37,10 +39,15 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
 
 
-@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kiel-groups", message="%(prog)s %(version)s")
-def app() -> None:
+@click.pass_context
+def app(context: click.Context) -> int:
     """Consumer groups for Kafka 0.8.x, on ZooKeeper."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        return WRONG
+    return 0
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -50,14 +57,21 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
+    lines = Lines()
     try:
-        status = app.main(list(arguments), prog_name="kiel-groups", standalone_mode=False)
+        status = app.main(list(arguments), prog_name="kiel-groups", standalone_mode=False, obj=lines)
     except click.ClickException as error:
-        error.show()
+        lines.say("error", _told(error))
         return error.exit_code
     except KielGroupsError as error:
-        click.echo(f"error: {error}", err=True)
+        lines.say("error", str(error))
         return WRONG if isinstance(error, ConfigError) else FAILED
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     return status if isinstance(status, int) else 0
+
+
+def _told(error: click.ClickException) -> str:
+    """What click found wrong, and who knows what is right."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return error.format_message() + (f" See '{context.command_path} --help'." if context is not None else "")

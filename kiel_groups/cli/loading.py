@@ -1,0 +1,54 @@
+"""Functions that a command is given by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+from kiel_groups.errors import ConfigError
+
+__all__ = ["load_function"]
+
+
+def load_function(name: str, setting: str) -> Callable[..., Any]:
+    """
+    Import a function; its module may lie in the current folder.
+
+    Args:
+        name: ``module:function``.
+        setting: What to call it in an error.
+
+    Raises:
+        ConfigError: It is not of that form, cannot be imported, is not there, or cannot be called.
+    """
+    module_name, colon, function_name = name.partition(":")
+    if not (module_name and colon and function_name):
+        raise ConfigError(f"{setting}: {name!r} given; expected 'module:function'")
+    # An installed command, unlike `python -m`, does not look where it was started.
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = attrgetter(function_name)(_imported(module_name, setting))
+    except AttributeError:
+        raise ConfigError(f"{setting}: module {module_name!r} has no {function_name!r}") from None
+    if not callable(found):
+        raise ConfigError(f"{setting}: {name!r} is a value of type {type(found).__name__}; expected a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _imported(name: str, setting: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"{setting}: there is no module {name!r}, neither in {os.getcwd()} nor where Python looks for packages"
+            ) from error
+        raise ConfigError(f"{setting}: {name!r} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # a module may do anything while it is imported
+        raise ConfigError(f"{setting}: {name!r} cannot be imported: it raised {error!r}") from error
