@@ -12,6 +12,7 @@ import random
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,11 @@ JAVA_LIMIT_S = 60
 
 async def java(folder: Path, main: str, *arguments: str, stdin: str = "") -> str:
     """Run one of the tools of Kafka 0.8.2.2; returns what it prints, its complaints left out."""
+    options = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8")
+    unpacking = f"-Djava.io.tmpdir={folder}"  # where snappy leaves its native code
+    class_path = java_class_path(kafka_class_path("0.8.2.2"))
     process = await asyncio.create_subprocess_exec(
-        *("setpriv", "--pdeathsig", "KILL", "--", "java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-        # The folder is where snappy unpacks its native code.
-        *(
-            f"-Djava.io.tmpdir={folder}",
-            "-Dfile.encoding=UTF-8",
-            "-cp",
-            java_class_path(kafka_class_path("0.8.2.2")),
-            main,
-            *arguments,
-        ),
+        *("setpriv", "--pdeathsig", "KILL", "--", "java", *options, unpacking, "-cp", class_path, main, *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -130,13 +125,12 @@ async def test_the_broker_refuses_the_right_lz4_checksum(
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for kafka in (False, True):
-        written = replace(
-            compression.codec_named("lz4"), compress=lambda data, kafka=kafka: lz4_frame(data, kafka=kafka)
-        )
+        written = replace(compression.codec_named("lz4"), compress=partial(lz4_frame, kafka=kafka))
         monkeypatch.setitem(compression._CODECS, written.number, written)
         async with Producer(cluster_39.brokers, compression="lz4", retries=0) as producer:
             if kafka:
                 assert (await producer.produce(topic, "stored")).offset == 0
             else:
-                with pytest.raises(BrokerError):
+                with pytest.raises(BrokerError) as caught:
                     await producer.produce(topic, "refused")
+                assert caught.value.code == -1

@@ -1,0 +1,177 @@
+"""
+How fast message sets are decoded, codec by codec.
+
+    python benchmarks/decode.py [--quick] [--json FILE]
+
+A set holds 2,000 messages of about 100 bytes (JSON lines), plain or as one wrapper, and is decoded into records as a
+consumer does it, CRCs checked: here that of every message, in kafka-python those of plain messages and of the wrapper,
+not of the messages inside; so its plain sets take longer than its packed ones. In every round each codec takes its turn here and with kafka-python, so that what
+else the machine does meets all of them; rates and ratios are medians over the rounds. ``to plain`` compares with our
+own plain sets, ``to kafka-python`` with its decoder on the same bytes; above 1 is faster.
+
+kafka-python lives in an environment of its own, in the cache folder, made at the first run. Where it cannot be
+installed, the benchmark says so and goes on without it.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+
+import click
+
+from kiel_groups.embedded.jars import cache_folder
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.messages import decode_message_set, encode_message_set
+
+CODECS = ("plain", "gzip", "snappy", "lz4")
+MESSAGES_PER_SET = 2_000
+PEER_PACKAGES = ("kafka-python==3.0.*", "python-snappy", "lz4", "xxhash")
+
+#: Codec → seconds for one pass over its set.
+Pass = Callable[[str], float]
+
+#: Answers each line, "codec repetitions", with seconds; argument: the folder of the sets.
+PEER = """
+import pathlib, sys, time
+from kafka.record import MemoryRecords
+
+for line in sys.stdin:
+    codec, repetitions = line.split()
+    data = pathlib.Path(sys.argv[1], codec).read_bytes()
+    start = time.perf_counter()
+    for _ in range(int(repetitions)):
+        records, found = MemoryRecords(data), []
+        while records.has_next():
+            batch = records.next_batch()
+            assert batch.validate_crc()
+            found += [(record.offset, record.key, record.value) for record in batch]
+        assert len(found) == {count}
+    print(time.perf_counter() - start, flush=True)
+""".replace("{count}", str(MESSAGES_PER_SET))
+
+
+def message_sets() -> dict[str, bytes]:
+    """Codec → the same messages as one set."""
+    values = [
+        json.dumps({"visitor": n * 7919 % 100_003, "page": f"/articles/{n % 53}.html", "took_ms": n * 31 % 977})
+        for n in range(MESSAGES_PER_SET)
+    ]
+    messages = [(b"%d" % (n % 64), value.ljust(98).encode()) for n, value in enumerate(values)]
+    return {codec: encode_message_set(messages, None if codec == "plain" else codec) for codec in CODECS}
+
+
+def ours(sets: Mapping[str, bytes], repetitions: int) -> Pass:
+    source = TopicPartition("page-views", 0)
+
+    def decode(codec: str) -> float:
+        data = sets[codec]
+        start = time.perf_counter()
+        for _ in range(repetitions):
+            found = decode_message_set(data, source, 0, max_decompressed_bytes=64 << 20)
+            assert len(found) == MESSAGES_PER_SET
+        return (time.perf_counter() - start) / repetitions
+
+    return decode
+
+
+@contextmanager
+def kafka_python(sets: Mapping[str, bytes], repetitions: int) -> Iterator[Pass]:
+    """kafka-python in a process of its own; OSError or CalledProcessError where it cannot be had."""
+    python = peer_environment()
+    with tempfile.TemporaryDirectory() as folder:
+        for codec, data in sets.items():
+            Path(folder, codec).write_bytes(data)
+        command = [str(python), "-c", PEER, folder]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+            assert peer.stdin
+            assert peer.stdout
+            asked, answered = peer.stdin, peer.stdout
+
+            def decode(codec: str) -> float:
+                asked.write(f"{codec} {repetitions}\n")
+                asked.flush()
+                answer = answered.readline()
+                if not answer:
+                    raise click.ClickException(f"kafka-python failed on {codec}; its traceback stands above")
+                return float(answer) / repetitions
+
+            yield decode
+            asked.close()
+
+
+def peer_environment() -> Path:
+    """The interpreter of an environment with the peer in it; installed at the first call."""
+    folder = cache_folder() / "benchmarks" / "kafka-python"
+    python, installed = folder / "bin" / "python", folder / "installed"
+    wanted = " ".join(PEER_PACKAGES)
+    if not installed.exists() or installed.read_text(encoding="utf-8") != wanted:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PEER_PACKAGES], check=True)
+        installed.write_text(wanted, encoding="utf-8")
+    return python
+
+
+def measure(decoders: Mapping[str, Pass], rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Codec → decoder → messages a second, a number a round; one round before them warms up."""
+    rates: dict[str, dict[str, list[float]]] = {codec: {name: [] for name in decoders} for codec in CODECS}
+    for number in range(rounds + 1):
+        for codec in CODECS:
+            for name, decode in decoders.items():
+                seconds = decode(codec)
+                if number:
+                    rates[codec][name].append(MESSAGES_PER_SET / seconds)
+    return rates
+
+
+def summary(
+    rates: Mapping[str, Mapping[str, list[float]]], bytes_per_set: Mapping[str, int]
+) -> list[dict[str, object]]:
+    rows = []
+    for codec, found in rates.items():
+        row: dict[str, object] = {"codec": codec, "bytes": bytes_per_set[codec]}
+        row |= {f"{name}, messages/s": round(median(values)) for name, values in found.items()}
+        row["to plain"] = ratio(found["kiel-groups"], rates["plain"]["kiel-groups"])
+        if "kafka-python" in found:
+            row["to kafka-python"] = ratio(found["kiel-groups"], found["kafka-python"])
+        rows.append(row)
+    return rows
+
+
+def ratio(ones: list[float], others: list[float]) -> float:
+    """The median of the ratios within each round."""
+    return round(median(one / other for one, other in zip(ones, others, strict=True)), 2)
+
+
+@click.command(help=__doc__.split("\n\n")[0])
+@click.option("--quick", is_flag=True, help="3 short rounds instead of 9 long ones.")
+@click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
+def main(quick: bool, target: Path | None) -> None:
+    rounds, repetitions = (3, 10) if quick else (9, 100)
+    sets = message_sets()
+    with ExitStack() as stack:
+        decoders = {"kiel-groups": ours(sets, repetitions)}
+        try:
+            decoders["kafka-python"] = stack.enter_context(kafka_python(sets, max(1, repetitions // 10)))
+        except (OSError, subprocess.CalledProcessError) as error:
+            click.echo(f"without kafka-python, which could not be installed: {error}", err=True)
+        rows = summary(measure(decoders, rounds), {codec: len(data) for codec, data in sets.items()})
+    click.echo(" | ".join(f"{title:>24}" for title in rows[0]))
+    for row in rows:
+        click.echo(" | ".join(f"{value:>24}" for value in row.values()))
+    if target:
+        about = {"benchmark": "decode", "rounds": rounds, "messages_per_set": MESSAGES_PER_SET}
+        machine = {"python": platform.python_version(), "machine": platform.machine()}
+        target.write_text(json.dumps({**about, **machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
