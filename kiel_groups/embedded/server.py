@@ -83,8 +83,9 @@ class Startable(ABC):
 class Server(Startable):
     """One server process on one loopback port, with data that stays until the server is wiped or closed."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, port: int = 0) -> None:
         self.name = name
+        self._wanted_port = port
         self._turn = threading.RLock()
         self._port: ReservedPort | None = None
         self._folder: Path | None = None
@@ -175,10 +176,12 @@ class Server(Startable):
                 raise ServerError(f"{self.name} runs already, as process {self.pid}")
             self._folder = self._folder or server_folder(self.name)
             with self._readiness() as serves:
-                for attempt in range(1, _PORT_TRIES + 1):
-                    self._port = self._port or ReservedPort()
+                # A port that was asked for by its number, and is lost to somebody, has no substitute.
+                tries = 1 if self._wanted_port else _PORT_TRIES
+                for attempt in range(1, tries + 1):
+                    self._port = self._port or ReservedPort(self._wanted_port)
                     self._process = ChildProcess(self._command(), log=self.log, folder=self.folder)
-                    if self._became_ready(self._process, serves, last_attempt=attempt == _PORT_TRIES):
+                    if self._became_ready(self._process, serves, last_attempt=attempt == tries):
                         self._was_ready = True
                         return
                     self._lose_port()

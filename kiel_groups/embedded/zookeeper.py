@@ -24,6 +24,7 @@ class ZooKeeperServer(Server):
         version: ``"3.9.5"`` or ``"3.4.6"``.
         tick_time_ms: ZooKeeper's unit of time; sessions last between 2 and 20 of them.
         max_session_timeout_ms: The longest session granted; 20 ticks unless given.
+        port: Its port; 0 has the system choose one.
         overrides: Further lines of ``zoo.cfg``.
     """
 
@@ -33,9 +34,10 @@ class ZooKeeperServer(Server):
         *,
         tick_time_ms: int = 500,
         max_session_timeout_ms: int | None = None,
+        port: int = 0,
         overrides: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(f"zookeeper-{version}")
+        super().__init__(f"zookeeper-{version}", port)
         self.version = version
         self._classes = zookeeper_class_path(version)
         self._settings: dict[str, object] = {
