@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.futures import spawn, started
 from kiel_groups.clients.settings import BrokerSettings, broker_config
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name
+from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
@@ -19,11 +20,6 @@ from kiel_groups.model import Record, TopicPartition
 __all__ = ["SingleConsumer", "Start", "BEGINNING", "END"]
 
 log = logging.getLogger(__name__)
-
-#: Start at the oldest record that the log still has; brokers know the same number.
-BEGINNING: Final = -2
-#: Start with what is written from now on; brokers know the same number.
-END: Final = -1
 
 #: BEGINNING, END, or the next offset of each partition; partitions that are left out start at their beginning.
 Start: TypeAlias = int | Mapping[TopicPartition, int]
