@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import TypeAlias
 
@@ -20,6 +19,7 @@ from kiel_groups.clients.connection import MAX_RESPONSE_BYTES
 from kiel_groups.clients.fetch_lanes import LEAST_SHARE_BYTES, BrokerLanes, PlannedFetch
 from kiel_groups.clients.fetch_state import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.turns import Turns
 from kiel_groups.config import FetchConfig
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, MessageTooLargeError, ProtocolError
 from kiel_groups.metrics import Metrics
@@ -61,9 +61,7 @@ class Fetcher:
         self._reset = reset
         self._partitions: dict[TopicPartition, PartitionFetch] = {}
         self._lanes: dict[int, BrokerLanes] = {}
-        #: Partitions with something to hand out, next one first.
-        self._turns: deque[PartitionFetch] = deque()
-        self._has_batch = asyncio.Event()
+        self._turns = Turns()
         self._epochs = itertools.count(1)
         self._buffered_bytes = 0
         self._paused = False
@@ -130,18 +128,17 @@ class Fetcher:
     def pause(self) -> None:
         """Hand out nothing and send no new requests, until ``resume``; what comes meanwhile is buffered."""
         self._paused = True
-        self._has_batch.clear()
+        self._turns.mute()
 
     def resume(self) -> None:
         """End a pause."""
         self._paused = False
-        if self._turns:
-            self._has_batch.set()
+        self._turns.unmute()
         self._send_all(list(self._lanes.values()))
 
-    def poll(self) -> FetchedBatch | None:
+    def poll(self, topic: str | None = None) -> FetchedBatch | None:
         """
-        The next batch, without waiting; None where none is at hand, or while paused.
+        The next batch, of one topic or of any, without waiting; None where none is at hand, or while paused.
 
         Raises:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
@@ -152,34 +149,31 @@ class Fetcher:
         Each of them names partition and offset, and comes after all that could be read before. That partition stands
         still, and its error is raised again at each of its turns, until it is unassigned or sought past the offset.
         """
-        while self._turns and not self._paused:
-            state = self._turns.popleft()
-            if state.dropped:
-                continue
-            head = state.buffered[0]
-            if isinstance(head, Exception):
-                self._turns.append(state)
-                raise head.with_traceback(None)
-            state.buffered.popleft()
-            self._buffered_bytes -= head.size_bytes
-            if state.buffered:
-                self._turns.append(state)
-            if state.phase is Phase.PARKED:
-                self._offer([state])
-            return head
-        self._has_batch.clear()
-        return None
+        state = self._turns.pop(topic)
+        if state is None:
+            return None
+        head = state.buffered[0]
+        if isinstance(head, Exception):
+            self._turns.add(state)
+            raise head.with_traceback(None)
+        state.buffered.popleft()
+        self._buffered_bytes -= head.size_bytes
+        if state.buffered:
+            self._turns.add(state)
+        if state.phase is Phase.PARKED:
+            self._offer([state])
+        return head
 
-    async def wait_for_batch(self) -> None:
+    async def wait_for_batch(self, topic: str | None = None) -> None:
         """Wait until ``poll`` is likely to have something; it may still return None, as after an unassign."""
-        await self._has_batch.wait()
+        await self._turns.wait(topic)
 
     def close(self) -> None:
         """Drop every partition and stop all work; who waits for a batch is woken, and finds none."""
         self.unassign(list(self._partitions))
         for task in self._tasks:
             task.cancel()
-        self._has_batch.set()
+        self._turns.wake_all()
 
     # ------------------------------------------------------------------ sending
 
@@ -309,11 +303,9 @@ class Fetcher:
         self._queue(state, batch)
 
     def _queue(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
-        if not state.buffered:
-            self._turns.append(state)
         state.buffered.append(item)
-        if not self._paused:
-            self._has_batch.set()
+        if len(state.buffered) == 1:
+            self._turns.add(state)
 
     def _grow(self, state: PartitionFetch, share: int, partial: PartialMessage) -> bool:
         """Ask for more bytes after a fetch that brought only the beginning of a message; whether that is allowed."""

@@ -405,3 +405,23 @@ async def test_retries_back_off() -> None:
         b.broker.leaders = {}
         b.broker.append(T0, messages(b"0"))
         assert values(await b.next_batch()) == [b"0"]
+
+
+async def test_one_topic_is_polled_by_itself() -> None:
+    """What is there of other topics stays, in its order, and does not wake who waits for this one."""
+    async with bench(FakeBroker({"t": 2, "u": 1})) as b:
+        other = TopicPartition("u", 0)
+        for tp in (T0, T1):
+            b.broker.logs[tp].append(messages(b"t"))
+        b.fetcher.assign({T0: 0, T1: 0, other: 0})
+        await asyncio.wait_for(b.fetcher.wait_for_batch("t"), 5)
+        assert b.fetcher.poll("u") is None
+        waiting = asyncio.ensure_future(b.fetcher.wait_for_batch("u"))
+        first, second = await b.next_batch(), await b.next_batch()
+        assert {first.topic_partition, second.topic_partition} == {T0, T1}
+        assert not waiting.done()
+        b.broker.logs[other].append(messages(b"u"))
+        await asyncio.wait_for(waiting, 5)
+        batch = b.fetcher.poll("u")
+        assert batch is not None
+        assert batch.topic_partition == other
