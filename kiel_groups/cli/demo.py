@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 __all__ = ["demo"]
 
+_PORT = click.IntRange(0, 65535)
 
-@click.command()
+
+@click.command(epilog="Exit status: 0 proved, 1 failed or not proved, 2 a wrong option or file, 130 after Ctrl-C.")
 @click.option("--keep", is_flag=True, help="Leave the cluster up afterwards, until Ctrl-C, and say how to look at it.")
-def demo(keep: bool) -> int:
+@click.option(
+    "--records",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Send the lines of this file instead of the 100,000 records that come along.",
+)
+@click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Where ZooKeeper listens, on 127.0.0.1.")
+@click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Where Kafka listens, on 127.0.0.1.")
+def demo(*, keep: bool, records: Path | None, zookeeper_port: int, broker_port: int) -> int:
     """
-    Three processes share a topic of a real Kafka 0.8.2.2; one joins, one is killed with -9, one leaves.
+    Watch a group at work on a real Kafka 0.8.2.2.
 
-    Ends by proving, from what the consumers wrote, that every record was delivered at least once. Exit status 1 when
-    that fails.
+    Three processes share a topic of 32 partitions; one joins, one is killed with -9, one leaves. Ends by proving, from
+    what the consumers wrote, that every record was delivered at least once. The system chooses free ports unless you
+    do.
     """
     from rich.console import Console
 
     from kiel_groups.demo.run import run_demo
 
-    return run_demo(Console(), keep=keep)
+    return run_demo(Console(), keep=keep, records=records, zookeeper_port=zookeeper_port, broker_port=broker_port)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kiel_groups.clients.grouped import GroupedConsumer
 from kiel_groups.demo.receipts import Receipt
-from kiel_groups.demo.records import number_of
+from kiel_groups.demo.records import received_number
 from kiel_groups.errors import KielGroupsError
 
 #: How long a consumer works before it rests, in seconds: short against everything one sees in the table.
@@ -29,6 +29,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--receipts", required=True, type=Path)
     parser.add_argument("--rate", required=True, type=float, help="records per second at most, so that one can watch")
     parser.add_argument("--session-timeout-ms", required=True, type=int)
+    parser.add_argument("--number-in-key", action="store_true", help="a record's number is its key")
     return parser.parse_args(arguments)
 
 
@@ -50,7 +51,8 @@ async def consume(options: argparse.Namespace) -> None:
             await consumer.subscribe(options.topic)
             written = 0
             async for record in consumer:
-                receipts.write(Receipt(record.partition, record.offset, number_of(record.value)).line())
+                number = received_number(record, number_in_key=options.number_in_key)
+                receipts.write(Receipt(record.partition, record.offset, number).line())
                 written += 1
                 if written % stint == 0:
                     await asyncio.sleep(stint / options.rate)

@@ -27,7 +27,7 @@ class DemoError(KielGroupsError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """What every consumer is told; ``rate`` in records per second."""
+    """What every consumer is told; ``rate`` in records per second, ``number_in_key`` as in ``records.Input``."""
 
     brokers: str
     zookeeper: str
@@ -35,6 +35,7 @@ class FleetSettings:
     topic: str
     rate: float
     session_timeout_ms: int
+    number_in_key: bool
 
     def arguments(self) -> list[str]:
         options = {
@@ -45,7 +46,8 @@ class FleetSettings:
             "--rate": str(self.rate),
             "--session-timeout-ms": str(self.session_timeout_ms),
         }
-        return [word for option in options.items() for word in option]
+        flags = ["--number-in-key"] if self.number_in_key else []
+        return [*flags, *(word for option in options.items() for word in option)]
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kiel_groups.clients.producer import Producer
 from kiel_groups.demo.fleet import DemoError, Fleet, Worker
 from kiel_groups.demo.receipts import Proof, prove
-from kiel_groups.demo.records import load_records, visitor_of
+from kiel_groups.demo.records import Input
 from kiel_groups.demo.show import Scene, Show
 from kiel_groups.embedded.cluster import Cluster
 from kiel_groups.embedded.server import in_thread
@@ -47,11 +47,11 @@ class Sent:
         return ends
 
 
-async def send_records(cluster: Cluster) -> Sent:
-    """Produce all records, keyed by visitor; returns when the broker has them."""
+async def send_records(cluster: Cluster, records: Input) -> Sent:
+    """Produce all records; returns when the broker has them."""
     async with Producer(cluster.brokers) as producer:
         stored = await asyncio.gather(
-            *(producer.produce(TOPIC, record, key=visitor_of(record)) for record in load_records())
+            *(producer.produce(TOPIC, value, key=key) for value, key in zip(records.values, records.keys, strict=True))
         )
     return Sent({number: (place.partition, place.offset) for number, place in enumerate(stored)})
 

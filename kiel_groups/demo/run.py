@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from rich.console import Console
 
@@ -13,6 +14,7 @@ from kiel_groups.coordination.inspect import group_reader
 from kiel_groups.demo.fleet import Fleet, FleetSettings
 from kiel_groups.demo.play import GROUP, PARTITIONS, TOPIC, Play, send_records
 from kiel_groups.demo.receipts import Proof
+from kiel_groups.demo.records import Input, lines_of, shipped
 from kiel_groups.demo.show import Show, make_show
 from kiel_groups.embedded.classpaths import kafka_class_path, zookeeper_class_path
 from kiel_groups.embedded.cluster import Cluster
@@ -24,32 +26,39 @@ from kiel_groups.ops.tables import offset_table
 
 __all__ = ["run_demo"]
 
-#: Per consumer, so that the whole lasts well under two minutes and every act can be watched.
+#: Per consumer and 100,000 records, so that the whole lasts well under two minutes and every act can be watched.
 _RATE = 900.0
 _SESSION_TIMEOUT_MS = 6_000
 _KAFKA = "0.8.2.2"
 _TERMINATED = 143
 
 
-def run_demo(console: Console, *, keep: bool) -> int:
+def run_demo(
+    console: Console, *, keep: bool, records: Path | None = None, zookeeper_port: int = 0, broker_port: int = 0
+) -> int:
     """
     Play the demo.
 
     Args:
         console: Where it appears.
         keep: Leave the cluster and two consumers up afterwards, until Ctrl-C.
+        records: A file whose lines are sent; None for the records that come with the package.
+        zookeeper_port: ZooKeeper's port on 127.0.0.1; 0 has the system choose one.
+        broker_port: The broker's port, likewise.
 
     Returns:
         0 when every record was delivered at least once and all offsets are committed, 1 otherwise; 143 after SIGTERM.
 
     Raises:
+        ConfigError: The file of records cannot be used.
         ServerError: The cluster could not be started.
         DemoError: The plot did not come to its end.
         KeyboardInterrupt: Ctrl-C, after everything was cleared away.
     """
+    sent = shipped() if records is None else lines_of(records)
     zookeeper = _available_zookeeper(console)
     try:
-        return asyncio.run(_run(console, zookeeper, keep=keep))
+        return asyncio.run(_run(console, zookeeper, sent, keep=keep, ports=(zookeeper_port, broker_port)))
     except asyncio.CancelledError:
         return _TERMINATED
 
@@ -66,22 +75,26 @@ def _available_zookeeper(console: Console) -> str:
     return "3.9.5"
 
 
-async def _run(console: Console, zookeeper: str, *, keep: bool) -> int:
+async def _run(
+    console: Console, zookeeper: str, records: Input | None = None, *, keep: bool, ports: tuple[int, int] = (0, 0)
+) -> int:
+    """Play it; with the shipped records, unless others are given. ``ports`` are ZooKeeper's and the broker's."""
+    records = records or shipped()
     task = asyncio.current_task()
     assert task is not None
     # A polite kill ends the demo as Ctrl-C does; an impolite one leaves it to the kernel to end the children.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with make_show(console) as show:
         show.event(f"start ZooKeeper {zookeeper} and Kafka {_KAFKA}")
-        async with Cluster(zookeeper=zookeeper, kafka=_KAFKA) as cluster:
+        async with Cluster(zookeeper=zookeeper, kafka=_KAFKA, zookeeper_port=ports[0], broker_port=ports[1]) as cluster:
             show.event(f"they serve: ZooKeeper at {cluster.zk_hosts}, Kafka at {cluster.brokers[0]}")
             await cluster.create_topic(TOPIC, PARTITIONS)
             began_s = time.monotonic()
-            sent = await send_records(cluster)
+            sent = await send_records(cluster, records)
             took_s = time.monotonic() - began_s
             show.event(f"{len(sent.places):,} records sent to {PARTITIONS} partitions of {TOPIC!r} in {took_s:.1f} s")
             with ExitStack() as stack:
-                fleet = Fleet(server_folder("demo"), _fleet_settings(cluster))
+                fleet = Fleet(server_folder("demo"), _fleet_settings(cluster, records))
                 stack.callback(fleet.kill_all)
                 play = Play(fleet, show, sent, stack.enter_context(group_reader(cluster.zk_hosts, GROUP)))
                 proof = await play.perform()
@@ -92,14 +105,15 @@ async def _run(console: Console, zookeeper: str, *, keep: bool) -> int:
     return 0 if proof.holds else 1
 
 
-def _fleet_settings(cluster: Cluster) -> FleetSettings:
+def _fleet_settings(cluster: Cluster, records: Input) -> FleetSettings:
     return FleetSettings(
         brokers=",".join(cluster.brokers),
         zookeeper=cluster.zk_hosts,
         group=GROUP,
         topic=TOPIC,
-        rate=_RATE,
+        rate=_RATE * max(1.0, len(records.values) / 100_000),
         session_timeout_ms=_SESSION_TIMEOUT_MS,
+        number_in_key=records.number_in_key,
     )
 
 

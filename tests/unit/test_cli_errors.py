@@ -22,7 +22,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseException]:
     """What the demo is to raise."""
     raised: dict[str, BaseException] = {}
 
-    def callback(keep: bool) -> int:
+    def callback(**options: object) -> int:
         raise raised["error"]
 
     monkeypatch.setattr(demo, "callback", callback)
@@ -69,7 +69,7 @@ def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: list[st
 
 def test_the_status_of_a_command_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """A demo whose proof fails makes the process end with 1."""
-    monkeypatch.setattr(demo, "callback", lambda keep: 1)
+    monkeypatch.setattr(demo, "callback", lambda **options: 1)
     assert cli.run(["demo"]) == 1
 
 
