@@ -67,16 +67,13 @@ def unpack(data: bytes, limit: int) -> bytes:
     """
     header_bytes = _header_bytes(data)
     most = _most_content(data, header_bytes)
-    # One byte more than allowed tells "too large" from "exactly as large as allowed".
-    room = bytearray(min(most, limit + 1))
+    room = bytearray(min(most, limit))
     try:
         size = cramjam.lz4.decompress_into(_put_right(data, header_bytes), room)
     except cramjam.DecompressionError as error:
         if most > limit:
             raise too_large(limit) from error
         raise ProtocolError(f"its lz4 frame is damaged ({error})") from error
-    if size > limit:
-        raise too_large(limit)
     return bytes(memoryview(room)[:size])
 
 
