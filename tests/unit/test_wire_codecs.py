@@ -163,7 +163,7 @@ def test_xerial_stream_is_written_as_java_writes_it() -> None:
 
 
 def test_blocks_of_a_xerial_stream_may_have_any_size() -> None:
-    """Java's older producer flushes at every write."""
+    """Every block says its own; 32 KiB is only what writers choose."""
     assert snappy.unpack(xerial(CONTENTS["text"], 7), LIMIT) == CONTENTS["text"]
 
 
