@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kiel_groups.coordination import admin
 from kiel_groups.embedded.kafka import KafkaBroker
+from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.server import Startable, in_thread
 from kiel_groups.embedded.zookeeper import ZooKeeperServer
 from kiel_groups.errors import ConfigError
@@ -21,11 +22,13 @@ class Cluster(Startable):
     Args:
         brokers: How many brokers, with the ids 0, 1, …
         zookeeper: ZooKeeper's version, ``"3.9.5"`` or ``"3.4.6"``.
-        kafka: The brokers' version.
+        kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
         chroot: Where the cluster lives in ZooKeeper, ``"/path"``; made before the brokers start.
         broker_overrides: Lines of every broker's ``server.properties``.
         zookeeper_overrides: Lines of ``zoo.cfg``.
         max_session_timeout_ms: The longest session that ZooKeeper grants; 10,000 unless given.
+        zookeeper_port: ZooKeeper's port; 0 has the system choose one.
+        broker_port: The first broker's port, the others follow it; 0 has the system choose.
     """
 
     def __init__(
@@ -33,20 +36,26 @@ class Cluster(Startable):
         brokers: int = 1,
         *,
         zookeeper: str = "3.9.5",
-        kafka: str = "0.8.2.2",
+        kafka: str = DEFAULT_KAFKA,
         chroot: str = "",
         broker_overrides: Mapping[str, object] | None = None,
         zookeeper_overrides: Mapping[str, object] | None = None,
         max_session_timeout_ms: int | None = None,
+        zookeeper_port: int = 0,
+        broker_port: int = 0,
     ) -> None:
         if chroot and (not chroot.startswith("/") or chroot.endswith("/")):
             raise ConfigError(f"chroot: {chroot!r} given; expected '/path', or '' for none")
         self.zookeeper = ZooKeeperServer(
-            zookeeper, max_session_timeout_ms=max_session_timeout_ms, overrides=zookeeper_overrides
+            zookeeper,
+            max_session_timeout_ms=max_session_timeout_ms,
+            port=zookeeper_port,
+            overrides=zookeeper_overrides,
         )
         self.kafka: list[KafkaBroker] = []
         self._count = brokers
-        self._kafka_version = kafka
+        self._release = kafka_release(kafka)
+        self._broker_port = broker_port
         self._overrides = broker_overrides
         self._chroot = chroot
 
@@ -69,14 +78,22 @@ class Cluster(Startable):
         await in_thread(admin.grow_topic, self.zk_hosts, topic, partitions)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic; returns when it is gone."""
+        """Delete a topic; returns when it is gone. ConfigError on Kafka 0.8.0, which cannot."""
+        if not self._release.deletes_topics:
+            raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
         await in_thread(admin.delete_topic, self.zk_hosts, topic)
 
     def _start(self) -> None:
         self.zookeeper._start()
         admin.create_chroot(self.zk_hosts)
         self.kafka = [
-            KafkaBroker(self.zk_hosts, number, version=self._kafka_version, overrides=self._overrides)
+            KafkaBroker(
+                self.zk_hosts,
+                number,
+                version=self._release.version,
+                port=self._broker_port and self._broker_port + number,
+                overrides=self._overrides,
+            )
             for number in range(self._count)
         ]
         with ThreadPoolExecutor(max_workers=max(1, self._count)) as pool:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from kiel_groups.coordination import admin
-from kiel_groups.embedded.classpaths import kafka_class_path
 from kiel_groups.embedded.java import java_command
+from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.server import Server
 from kiel_groups.errors import ServerError
 
@@ -26,7 +26,8 @@ class KafkaBroker(Server):
     Args:
         zk_connect: ZooKeeper's hosts and the chroot, ``host:port/chroot``; the chroot must exist.
         broker_id: Its number in the cluster.
-        version: ``"0.8.2.2"``.
+        version: ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
+        port: Its port; 0 has the system choose one.
         overrides: Further lines of ``server.properties``, or other values for those it has.
     """
 
@@ -35,36 +36,32 @@ class KafkaBroker(Server):
         zk_connect: str,
         broker_id: int = 0,
         *,
-        version: str = "0.8.2.2",
+        version: str = DEFAULT_KAFKA,
+        port: int = 0,
         overrides: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(f"kafka-{broker_id}")
+        super().__init__(f"kafka-{broker_id}", port)
         self.version = version
         self.broker_id = broker_id
         self.zk_connect = zk_connect
-        self._classes = kafka_class_path(version)
+        self._release = kafka_release(version)
         self._overrides = dict(overrides or {})
 
     def _command(self) -> list[str]:
         configuration = self.folder / "server.properties"
-        settings = self._settings() | self._overrides
+        settings = {**self._settings(), **self._release.settings, **self._overrides}
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
-        return java_command(self._classes, self.folder, _MAIN, configuration, heap_mb=256)
+        return java_command(self._release.classes, self.folder, _MAIN, configuration, heap_mb=256)
 
     def _settings(self) -> dict[str, object]:
         return {
             "broker.id": self.broker_id,
             "host.name": "127.0.0.1",
-            # Otherwise the broker registers a name of the machine that may not resolve.
-            "advertised.host.name": "127.0.0.1",
             "port": self.port,
             "log.dirs": self.folder / "data",
             "zookeeper.connect": self.zk_connect,
             "zookeeper.session.timeout.ms": 3000,
             "auto.create.topics.enable": "false",
-            "delete.topic.enable": "true",
-            "offsets.topic.replication.factor": 1,
-            "offsets.topic.num.partitions": 1,
             # Indexes are preallocated: 10 MiB each as it comes.
             "log.index.size.max.bytes": 1048576,
             # Otherwise stopping a whole cluster takes 17 to 45 s.

@@ -13,34 +13,52 @@ from contextlib import ExitStack
 import pytest
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
+from kiel_groups.embedded.releases import DEFAULT_KAFKA, KAFKAS
 
 ZOOKEEPERS = ("3.9.5", "3.4.6")
 
 
 @pytest.fixture(scope="session")
-def shared_clusters() -> Iterator[Callable[[str], Cluster]]:
-    """One cluster of one broker for each version of ZooKeeper, started when first asked for."""
-    running: dict[str, Cluster] = {}
+def shared_clusters() -> Iterator[Callable[..., Cluster]]:
+    """
+    One cluster of one broker for each version of ZooKeeper, started when first asked for.
+
+    ``shared_clusters("3.9.5", "0.8.1.1")`` is one of another Kafka.
+    """
+    running: dict[tuple[str, str], Cluster] = {}
     with ExitStack() as stack:
 
-        def cluster_on(version: str) -> Cluster:
-            if version not in running:
-                running[version] = stack.enter_context(Cluster(zookeeper=version))
-            return running[version]
+        def cluster_on(zookeeper: str, kafka: str = DEFAULT_KAFKA) -> Cluster:
+            versions = (zookeeper, kafka)
+            if versions not in running:
+                running[versions] = stack.enter_context(Cluster(zookeeper=zookeeper, kafka=kafka))
+            return running[versions]
 
         yield cluster_on
 
 
 @pytest.fixture(params=ZOOKEEPERS, ids=lambda version: f"zk{version}")
-def cluster(request: pytest.FixtureRequest, shared_clusters: Callable[[str], Cluster]) -> Cluster:
+def cluster(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> Cluster:
     """A shared cluster; the test runs once for every version of ZooKeeper."""
     return shared_clusters(request.param)
 
 
 @pytest.fixture
-def cluster_39(shared_clusters: Callable[[str], Cluster]) -> Cluster:
+def cluster_39(shared_clusters: Callable[..., Cluster]) -> Cluster:
     """The shared cluster on ZooKeeper 3.9.5, for tests to which ZooKeeper's version is nothing."""
     return shared_clusters("3.9.5")
+
+
+@pytest.fixture(params=KAFKAS, ids=lambda version: f"kafka{version}")
+def release_cluster(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> Cluster:
+    """A shared cluster on ZooKeeper 3.9.5; the test runs once for every release of Kafka."""
+    return shared_clusters("3.9.5", request.param)
+
+
+@pytest.fixture(params=KAFKAS, ids=lambda version: f"kafka{version}")
+def kafka_version(request: pytest.FixtureRequest) -> str:
+    """Run the test once for every release of Kafka, for use with ``start_cluster``."""
+    return str(request.param)
 
 
 @pytest.fixture(params=ZOOKEEPERS, ids=lambda version: f"zk{version}")

@@ -1,0 +1,129 @@
+"""Every release of Kafka in the table runs as the others do, and what a release cannot do is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
+from kiel_groups.coordination import admin
+from kiel_groups.embedded import Cluster, KafkaBroker
+from kiel_groups.embedded.ports import accepts
+from kiel_groups.embedded.releases import kafka_release
+from kiel_groups.errors import ConfigError, UnknownTopicError
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+async def read(cluster: Cluster, topic: str, count: int) -> list[bytes]:
+    """So many values of a topic from its beginning."""
+    async with SingleConsumer(cluster.brokers) as consumer, asyncio.timeout(60):
+        await consumer.subscribe(topic, start=BEGINNING)
+        return [(await anext(consumer)).value for _ in range(count)]
+
+
+async def produce(cluster: Cluster, topic: str, values: list[bytes]) -> None:
+    """Store values in a topic, each exactly once unless a broker takes half a minute."""
+    async with Producer(cluster.brokers, ack_timeout=30_000) as producer:
+        await asyncio.gather(*(producer.produce(topic, value) for value in values))
+
+
+async def brokers_know(cluster: Cluster, topic: str) -> None:
+    """Wait until the controller has told every broker of a topic, which it does after they have registered."""
+    async with asyncio.timeout(60):
+        for address in cluster.brokers:
+            while True:
+                try:
+                    async with SingleConsumer([address]) as consumer:
+                        await consumer.subscribe(topic)
+                    break
+                except UnknownTopicError:
+                    continue
+
+
+async def test_a_release_serves_through_its_whole_life(
+    start_cluster: Callable[..., Cluster], kafka_version: str
+) -> None:
+    """Two brokers under a chroot: a client before the first topic, records on both, a stop, a kill −9, all is back."""
+    cluster = start_cluster(brokers=2, kafka=kafka_version, chroot="/a/chroot")
+    sent = [b"%d" % number for number in range(500)]
+    async with Producer(cluster.brokers) as early:  # 0.8.1.1 knows of no broker until there is a topic.
+        # Not replicated: 0.8 loses records of a topic whose replicas all die at once.
+        await cluster.create_topic("t", 4)
+        assert (await early.produce("t", sent[0], partition=3)).offset == 0
+    await produce(cluster, "t", sent[1:])
+    for end in (KafkaBroker.stop, KafkaBroker.kill):
+        await asyncio.gather(*map(end, cluster.kafka))
+        assert not any(accepts(broker.port) for broker in cluster.kafka)
+        await asyncio.gather(*map(KafkaBroker.start, cluster.kafka))
+    await brokers_know(cluster, "t")
+    assert Counter(await read(cluster, "t", len(sent))) == Counter(sent)
+
+
+async def test_replicas_that_stop_together_stop_in_order(
+    start_cluster: Callable[..., Cluster], kafka_version: str
+) -> None:
+    """
+    Neither waits for the other for so long that it has to be killed.
+
+    0.8.0 and 0.8.1.1 did: a replica's last fetch was answered by nobody and was waited for, for 30 s.
+    """
+    cluster = start_cluster(brokers=2, kafka=kafka_version)
+    await cluster.create_topic("t", 4, replication=2)
+    await produce(cluster, "t", [b"value"] * 100)
+    await asyncio.gather(*map(KafkaBroker.stop, cluster.kafka))
+    for broker in cluster.kafka:
+        assert "shut down completed" in broker.log.read_text(encoding="utf-8").lower()
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+async def test_a_release_stores_what_is_produced(
+    release_cluster: Cluster, unique: Unique, compression: str | None
+) -> None:
+    """Records come back from the partitions that they were sent to, in either codec."""
+    topic = unique("topic")
+    await release_cluster.create_topic(topic, 2)
+    async with Producer(release_cluster.brokers, compression=compression) as producer:
+        for partition in (0, 1):
+            stored = await producer.produce(topic, f"to {partition}", partition=partition)
+            assert (stored.partition, stored.offset) == (partition, 0)
+    assert sorted(await read(release_cluster, topic, 2)) == [b"to 0", b"to 1"]
+
+
+async def test_topics_grow_on_every_release(release_cluster: Cluster, unique: Unique) -> None:
+    """The controller gives each added partition a leader; growing waits for that."""
+    topic = unique("topic")
+    await release_cluster.create_topic(topic, 1)
+    await release_cluster.grow_topic(topic, 3)
+    with admin.zookeeper(release_cluster.zk_hosts) as client:
+        assert sorted(admin.partitions_of(client, topic)) == [0, 1, 2]
+
+
+async def test_topics_are_deleted_where_the_release_can(release_cluster: Cluster, unique: Unique) -> None:
+    """The topic is gone, or the refusal names the release and leaves the topic as it is."""
+    topic = unique("topic")
+    await release_cluster.create_topic(topic, 2)
+    if not kafka_release(release_cluster.kafka[0].version).deletes_topics:
+        with pytest.raises(ConfigError, match=r"Kafka 0\.8\.0 cannot delete topics"):
+            await release_cluster.delete_topic(topic)
+        await release_cluster.grow_topic(topic, 3)
+        return
+    await release_cluster.delete_topic(topic)
+    with pytest.raises(UnknownTopicError), admin.zookeeper(release_cluster.zk_hosts) as client:
+        admin.partitions_of(client, topic)
+
+
+def test_a_release_is_given_only_settings_that_it_knows(release_cluster: Cluster) -> None:
+    """No broker warns of a setting, and each registers the loopback address that clients can reach."""
+    broker = release_cluster.kafka[0]
+    assert "is not valid" not in broker.log.read_text(encoding="utf-8")
+    with admin.zookeeper(release_cluster.zk_hosts) as client:
+        registered = json.loads(client.get(f"/brokers/ids/{broker.broker_id}")[0])
+    assert (registered["host"], registered["port"]) == ("127.0.0.1", broker.port)
+    assert registered["version"] == (2 if broker.version.startswith("0.9") else 1)
