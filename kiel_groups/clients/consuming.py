@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.handing_out import HandingOut
+from kiel_groups.clients.hands import Taker
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
@@ -27,6 +29,10 @@ from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 __all__ = ["Consuming", "ConsumerSettings"]
 
 log = logging.getLogger(__name__)
+
+#: How long a close waits for values that consume() returned, in seconds. Whether somebody is still busy with them
+#: cannot be seen, and a group is to be left promptly.
+VALUES_PATIENCE_S = 2.0
 
 _TIMES = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -57,6 +63,7 @@ class Consuming:
         self._subscription = subscription
         self._over: asyncio.Future[KielGroupsError | None] = asyncio.get_running_loop().create_future()
         self._committing: asyncio.Task[None] | None = None
+        self._commit_now = asyncio.Event()
         self._cluster = Cluster(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
         self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
         self.member = GroupMember(
@@ -97,6 +104,11 @@ class Consuming:
         if self._committing is not None:
             self._committing.cancel()
         self.end(None)
+        try:
+            await asyncio.wait_for(self.handing_out.topics_finished(), VALUES_PATIENCE_S)
+        except TimeoutError:
+            log.warning("values that consume() returned are not finished: they are delivered again")
+            self.handing_out.put_down_taken(None)
         await self.member.close(timeout_s)
         self.fetcher.close()
         self._cluster.close()
@@ -121,24 +133,69 @@ class Consuming:
             record = self.handing_out.take()
             if record is not None:
                 return record
-            waiting = asyncio.ensure_future(self.handing_out.wait())
-            either: set[asyncio.Future[Any]] = {waiting, self._over}
-            try:
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.cancel()
+            await self._wait(None)
         self.handing_out.finish()
+        self._raise_failure()
+        return None
+
+    async def next_values(self, topic: str, taker: Taker) -> list[Any] | None:
+        """
+        Values of one topic, [] where none came within ``max_wait_ms``; None at the end.
+
+        Raises:
+            KielGroupsError: What stopped the member for good, or what its fetcher cannot get past.
+        """
+        loop = asyncio.get_running_loop()
+        fetching = self._settings.fetching
+        give_up_s = loop.time() + fetching.max_wait_ms / 1000
+        # An error that stands first is raised without waiting; whoever loops over it must not starve the event loop.
+        await asyncio.sleep(0)
+        while not self._over.done():
+            values = self.handing_out.take_topic(topic, fetching.max_bytes, taker)
+            remaining_s = give_up_s - loop.time()
+            if values or remaining_s <= 0:
+                return values
+            await self._wait(topic, remaining_s)
+        self._raise_failure()
+        return None
+
+    async def _wait(self, topic: str | None, timeout_s: float | None = None) -> None:
+        """Wait until there may be something to hand out, or nothing ever again."""
+        waiting = asyncio.ensure_future(self.handing_out.wait(topic))
+        either: set[asyncio.Future[Any]] = {waiting, self._over}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
+        finally:
+            waiting.cancel()
+
+    def _raise_failure(self) -> None:
         error = self._over.result()
         if error is not None:
             raise error
-        return None
 
     # ------------------------------------------------------------------ offsets
+
+    def finish_topic(self, topic: str) -> None:
+        """The application is done with a topic's values: with autocommit they are committed, in the background."""
+        if self.handing_out.finish_topics([topic]):
+            self._commit_now.set()
+
+    async def commit_values(self, metadata: str) -> None:
+        """Commit what is finished; a failure is logged and counted."""
+        offsets = self._subscription.all_consumed_offsets()
+        try:
+            if offsets:
+                await self.member.commit(offsets, metadata)
+        except KielGroupsError as error:
+            log.error("the offsets of %d partitions were not committed: %s", len(offsets), error)
+            self._settings.metrics.count("commits_failed")
 
     async def _commit_regularly(self) -> None:
         interval_s = self._settings.group.auto_commit_interval_ms / 1000
         while True:
-            await asyncio.sleep(interval_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._commit_now.wait(), interval_s)
+            self._commit_now.clear()
             offsets = self._subscription.all_consumed_offsets()
             try:
                 if offsets:

@@ -39,6 +39,8 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     task = _LoggedTask(work, loop=asyncio.get_running_loop(), name=name)
     _running.add(task)
     task.add_done_callback(_running.discard)
+    # Kept until it ends, so only a program that ends before it can drop it: that is not worth a complaint.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
     return task
 
 

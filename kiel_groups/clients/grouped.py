@@ -6,12 +6,16 @@ import asyncio
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 from kiel_groups.allocators import Allocator, round_robin
+from kiel_groups.clients.closing import LeftLoop, running_loop
 from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.futures import spawn, started
+from kiel_groups.clients.handing_out import HandingOut
+from kiel_groups.clients.hands import Taker, taker_of, takers_here
 from kiel_groups.clients.loop_exit import dropped_by_loop_exit
 from kiel_groups.clients.settings import BrokerSettings, broker_config
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig
@@ -135,7 +139,12 @@ class GroupedConsumer:
         self._consuming: Consuming | None = None
         self._records: weakref.ref[_Records] | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self._shut = False
+        self._closed = asyncio.Event()
+        self._left_loop = LeftLoop()
+        #: Calls of consume() under way, and all that the coroutine has which made the call.
+        self._asking: dict[Taker, frozenset[Taker]] = {}
 
     # ------------------------------------------------------------------ life
 
@@ -152,11 +161,12 @@ class GroupedConsumer:
             ClosedError: The consumer was closed.
         """
         if self._connecting is None or (self._connecting.done() and self._consuming is None):
+            self._left_loop.remember()
             self._connecting = spawn(self._connect(), "GroupedConsumer.connect")
         return self._connecting
 
     async def _connect(self) -> None:
-        if self._closing is not None:
+        if self._shut:
             raise ClosedError("the consumer was closed")
         consuming = Consuming(self._settings, self._subscription)
         await consuming.start()
@@ -166,19 +176,41 @@ class GroupedConsumer:
         """
         Hand everything back, with what is finished committed, and leave the group.
 
-        The record in hand counts as finished, unless an exception is on its way. A loop in another task is given the
-        time to finish its record, then it ends.
+        What the caller itself has in hand counts as finished, unless an exception is on its way. Others are given the
+        time to finish theirs: a loop its record, as long as it takes; who called ``consume()`` its values, until its
+        next call, for two seconds.
+
+        Where no event loop runs any more, as after a Ctrl-C, nobody can finish anything: the group is left before this
+        returns, and what was in hand is delivered again.
 
         Args:
-            timeout_s: How long to wait for that; then the group is left without a commit of that record's partition.
+            timeout_s: How long to wait for a loop; then the group is left without a commit of its record's partition.
         """
-        records = self._records() if self._records is not None else None
-        if records is None or records.task is asyncio.current_task():
-            # Nobody will ask for another record: this is how the one in hand ends.
-            self._put_down(finished=sys.exc_info()[0] is None)
-        if self._closing is None:
+        self._shut = True
+        running = running_loop() is not None
+        if self._consuming is not None:
+            self._let_go(self._consuming.handing_out, running=running)
+        if self._closing is None and running:
             self._closing = spawn(self._close(timeout_s), "GroupedConsumer.close")
+            self._closing.add_done_callback(lambda _: self._closed.set())
+        elif self._closing is None:
+            self._closing = self._left_loop.finish(partial(self._close, timeout_s), "GroupedConsumer.close")
+        elif not running:
+            self._left_loop.finish(partial(asyncio.shield, self._closing), "GroupedConsumer.close")
         return self._closing
+
+    def _let_go(self, handing_out: HandingOut, *, running: bool) -> None:
+        """Nobody will ask for more: this is how what the caller has in hand ends."""
+        finished = running and sys.exc_info()[0] is None
+        records = self._records() if self._records is not None else None
+        if records is None or not running or records.task is asyncio.current_task():
+            self._put_down(finished=finished)
+        # Who waits for more values is not busy with others.
+        handing_out.finish_taken(frozenset().union(*self._asking.values()))
+        if finished:
+            handing_out.finish_taken(takers_here(self))
+        else:
+            handing_out.put_down_taken(takers_here(self) if running else None)
 
     async def _close(self, timeout_s: float | None) -> None:
         if self._connecting is not None and not self._connecting.done():
@@ -253,6 +285,54 @@ class GroupedConsumer:
         lags = {tp: self._consuming.fetcher.lag(tp) for tp in self._subscription.assigned_partitions()}
         return {partition: lag for partition, lag in lags.items() if lag is not None}
 
+    def consume(self, topic: str, start: object = None) -> asyncio.Future[list[Any] | None]:
+        """
+        Values of one topic that are at hand, from all of its partitions that this member holds.
+
+        The first call subscribes to the topic; what is held already keeps flowing. The values returned before are
+        finished when the topic is asked for again. A hand-over of their partitions waits for that.
+
+        Args:
+            topic: One that does not exist gives no values until it does.
+            start: Ignored: a group goes on where it was.
+
+        Returns:
+            Values that the deserialiser made (``json.loads`` without one), [] where none came within
+            ``max_wait_time``; a value that it fails on is logged, counted and passed over. None once the consumer is
+            closed.
+
+        Raises:
+            ConfigError: A name that no topic of Kafka 0.8 can have, or the consumer is iterated over.
+            KielGroupsError: As ``connect()``, which this calls where nobody did; or a partition whose messages cannot
+                be read stands still. Others go on at the next call.
+        """
+        if self._consuming is not None:
+            self._consuming.finish_topic(topic)
+        taker = taker_of(self, topic)
+        self._asking[taker] = takers_here(self)
+        return spawn(self._consume(topic, taker), "GroupedConsumer.consume")
+
+    async def _consume(self, topic: str, taker: Taker) -> list[Any] | None:
+        try:
+            values = None if self._shut else await self._values(topic, taker)
+        finally:
+            del self._asking[taker]
+        if values is None:
+            await self._closed.wait()
+        return values
+
+    async def _values(self, topic: str, taker: Taker) -> list[Any] | None:
+        changed = self._subscription.subscribe(self.subscription | {topic})
+        connecting = self.connect()
+        await asyncio.wait({connecting})
+        if self._shut:
+            return None
+        connecting.result()
+        assert self._consuming is not None
+        if changed:
+            await self._consuming.member.resubscribe()
+        return await self._consuming.next_values(topic, taker)
+
     def __aiter__(self) -> _Records:
         """
         Records, for as long as the consumer is open; one loop at a time.
@@ -282,6 +362,27 @@ class GroupedConsumer:
             raise ClosedError("the consumer is not connected")
         self._consuming.handing_out.count_hand()
         return await self._consuming.member.commit(self._subscription.all_consumed_offsets())
+
+    def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
+        """
+        Commit what ``consume()`` has returned before this call; it counts as finished.
+
+        A failure is logged and counted (``commits_failed``); the next commit stores what this one did not.
+
+        Args:
+            metadata: A text for stores that have room for one; "committed by" this member where it is left out.
+        """
+        if self._consuming is not None:
+            self._consuming.handing_out.finish_topics()
+        return spawn(self._commit_offsets(metadata), "GroupedConsumer.commit_offsets")
+
+    async def _commit_offsets(self, metadata: str | None) -> None:
+        if self._consuming is not None:
+            await self._consuming.commit_values(f"committed by {self.member_id}" if metadata is None else metadata)
+
+    def wind_down(self) -> asyncio.Future[None]:
+        """Leave the group: another name of ``close()``."""
+        return self.close()
 
 
 class _Records:

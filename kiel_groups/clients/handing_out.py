@@ -1,20 +1,23 @@
 """
 Between what was fetched and what the application has finished.
 
-A record is *in hand* from the moment it is handed out until the next one is asked for; only then it is finished, and
-only what is finished is ever committed by itself. One record is in hand at a time.
+A record is *in hand* from the moment it is handed out until the next one is asked for, a topic's values until that
+topic is asked for again; only then they are finished, and only what is finished is ever committed by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
-from kiel_groups.clients.fetcher import Fetcher
+from kiel_groups.clients.deserializing import deserialized
+from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
+from kiel_groups.clients.hands import Hand, RecordHand, Taker, TopicHand
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.coordination.gate import Gate, boot_time_s
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
@@ -60,13 +63,12 @@ class HandingOut:
         self._state: PartitionState | None = None
         self._records: list[Record] = []
         self._next = 0
-        # The record in hand, and the state that its end is to be noted in.
-        self._hand: Record | None = None
-        self._hand_state: PartitionState | None = None
+        self._hand = RecordHand()
+        self._topics: dict[str, TopicHand] = {}
         self._stopped: set[TopicPartition] = set()
         # The newest loop: only that one can have a record in hand.
         self._loop = 0
-        # Drains that wait for the record in hand: without any, its end is nothing to be told of.
+        # Drains that wait for what is in hand: without any, its end is nothing to be told of.
         self._drains = 0
         self._let_go = asyncio.Event()
         self._pause_at_s = float("inf")
@@ -81,7 +83,8 @@ class HandingOut:
         Raises:
             KielGroupsError: What the fetcher cannot get past.
         """
-        if self._hand is not None:
+        hand = self._hand
+        if hand.record is not None:
             self.finish()
         while self._next < len(self._records) or self._turn_over():
             now_s = boot_time_s()
@@ -98,7 +101,7 @@ class HandingOut:
                     state.finished = state.position
                     continue
                 record = deserialized
-            self._hand, self._hand_state = record, state
+            hand.record, hand.state = record, state
             return record
         return None
 
@@ -126,38 +129,101 @@ class HandingOut:
             self._metrics.count("deserializer_failures")
             return None
 
-    async def wait(self) -> None:
-        """Wait until ``take`` may have something."""
+    def take_topic(self, topic: str, most_bytes: int, taker: Taker) -> list[Any]:
+        """
+        Hand out values of one topic, about so many bytes as they came over the wire; [] where nothing is there.
+
+        Raises:
+            KielGroupsError: What the fetcher cannot get past; only where there is nothing else of the topic.
+            ConfigError: Records are handed out to a loop, too: nobody could tell what is finished.
+        """
+        if self._loop:
+            raise ConfigError("the consumer is iterated over already; iterate over it or call consume(), not both")
+        values: list[Any] = []
+        ends: dict[TopicPartition, tuple[PartitionState, int]] = {}
+        room = most_bytes
+        while room > 0 and (batch := self._poll_topic(topic, or_raise=not ends)) is not None:
+            state = self._subscription.state(batch.topic_partition)
+            if state is None:
+                continue
+            values += deserialized(batch.records, self._deserializer, self._metrics)
+            state.position = batch.records[-1].offset + 1
+            ends[batch.topic_partition] = (state, state.position)
+            self._metrics.count("records_handed_out", len(batch.records))
+            room -= batch.size_bytes
+        if values or topic in self._topics:
+            self._topics.setdefault(topic, TopicHand()).add(ends, taker)
+        else:
+            # All of it was passed over: nobody has anything in hand.
+            for state, end in ends.values():
+                state.finished = end
+        return values
+
+    def _poll_topic(self, topic: str, *, or_raise: bool) -> FetchedBatch | None:
+        if self._ended or not self._member.gate.is_open(boot_time_s()):
+            return None
+        try:
+            return self._fetcher.poll(topic)
+        except KielGroupsError:
+            if or_raise:
+                raise
+            return None
+
+    def finish_topics(self, topics: Iterable[str] | None = None) -> bool:
+        """The application is done with the values of these topics, or of all; whether it had any in hand."""
+        finished = [self._topics.pop(topic, None) for topic in (list(self._topics) if topics is None else topics)]
+        for hand in finished:
+            if hand is not None:
+                hand.count()
+        self._let_go.set()
+        return any(finished)
+
+    def finish_taken(self, takers: Collection[Taker]) -> None:
+        """Whoever took by these is done with what it has."""
+        self.finish_topics([topic for topic, hand in self._topics.items() if hand.takers <= set(takers)])
+
+    async def topics_finished(self) -> None:
+        """Ends when no values are in hand."""
+        while self._topics:
+            self._let_go.clear()
+            await self._let_go.wait()
+
+    def put_down_taken(self, takers: Collection[Taker] | None) -> None:
+        """Whoever took by these, or by any, is busy with nothing any more; it is not finished, and comes again."""
+        for topic, hand in list(self._topics.items()):
+            if takers is None or hand.takers <= set(takers):
+                del self._topics[topic]
+        self._let_go.set()
+
+    async def wait(self, topic: str | None = None) -> None:
+        """Wait until ``take``, or ``take_topic``, may have something."""
         now_s = boot_time_s()
         if not self._member.gate.is_open(now_s):
             await asyncio.sleep(GATE_PAUSE_S)
         elif self._next < len(self._records):
             await asyncio.sleep(0)
         else:
-            await self._fetcher.wait_for_batch()
+            await self._fetcher.wait_for_batch(topic)
         self._pause_at_s = boot_time_s() + QUANTUM_S
 
     def count_hand(self) -> None:
         """Count the record in hand as finished, although the application may go on with it."""
-        if self._hand is not None and self._hand_state is not None:
-            self._hand_state.finished = self._hand.offset + 1
+        self._hand.count()
 
     def finish(self) -> None:
         """The application is done with the record in hand."""
-        hand, state = self._hand, self._hand_state
-        if hand is not None and state is not None:
-            state.finished = hand.offset + 1
-        self._hand = self._hand_state = None
+        self._hand.count()
+        self._hand.clear()
         if self._drains:
             self._let_go.set()
 
     def put_back(self) -> None:
         """The record in hand was not finished, and nobody processes it any more: it is the next one again."""
-        hand, state = self._hand, self._hand_state
-        if hand is not None and state is not None and state is self._state:
+        record, state = self._hand.record, self._hand.state
+        if record is not None and state is not None and state is self._state:
             self._next -= 1
-            state.position = hand.offset
-        self._hand = self._hand_state = None
+            state.position = record.offset
+        self._hand.clear()
         self._let_go.set()
 
     def end(self) -> None:
@@ -167,7 +233,14 @@ class HandingOut:
         self._records, self._next = [], 0
 
     def enter(self) -> int:
-        """A loop begins; returns its number."""
+        """
+        A loop begins; returns its number.
+
+        Raises:
+            ConfigError: Values of a topic are in hand.
+        """
+        if self._topics:
+            raise ConfigError("consume() was called already; iterate over the consumer or call consume(), not both")
         self._loop += 1
         self._pause_at_s = boot_time_s() + QUANTUM_S
         return self._loop
@@ -186,9 +259,10 @@ class HandingOut:
             self.put_back()
 
     def _busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        if self._hand is None or self._hand.topic_partition not in partitions:
-            return frozenset()
-        return frozenset({self._hand.topic_partition})
+        return frozenset().union(*(hand.busy_with(partitions) for hand in self._hands()))
+
+    def _hands(self) -> list[Hand]:
+        return [self._hand, *self._topics.values()]
 
     # ------------------------------------------------------------------ the group's side
 
@@ -206,13 +280,13 @@ class HandingOut:
         )
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Fetch and hand out no more of these; returns those with a record in hand."""
+        """Fetch and hand out no more of these; returns those of which something is in hand."""
         self._stopped.update(partitions)
         self._drop(partitions)
         return self._busy_with(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
-        """Ends when nobody processes a record of these, and the listener was told."""
+        """Ends when nobody is busy with anything of these, and the listener was told."""
         self._drains += 1
         try:
             while self._busy_with(partitions):
@@ -225,15 +299,15 @@ class HandingOut:
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Drop everything of these; what is in hand of them does not count any more."""
         self._drop(partitions)
-        if self._hand is not None and self._hand.topic_partition in partitions:
-            self._hand_state = None
+        for hand in self._hands():
+            hand.disown(partitions)
         self._calls.lost(partitions)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
         """Hand out from ``offset`` on: what is in hand does not count any more."""
         self._drop([partition])
-        if self._hand is not None and self._hand.topic_partition == partition:
-            self._hand_state = None
+        for hand in self._hands():
+            hand.disown([partition])
         if partition not in self._stopped:
             self._fetcher.assign({partition: offset})
 

@@ -54,12 +54,16 @@ class FakeFetcher:
         self.positions = {p: position for p, position in self.positions.items() if p not in gone}
         self.batches = deque(b for b in self.batches if isinstance(b, Exception) or b.topic_partition not in gone)
 
-    def poll(self) -> FetchedBatch | None:
-        if self.batches and isinstance(self.batches[0], Exception):
-            raise self.batches[0]
-        return cast(FetchedBatch, self.batches.popleft()) if self.batches else None
+    def poll(self, topic: str | None = None) -> FetchedBatch | None:
+        for batch in self.batches:
+            if isinstance(batch, Exception):
+                raise batch
+            if topic in (None, batch.topic_partition.topic):
+                self.batches.remove(batch)
+                return batch
+        return None
 
-    async def wait_for_batch(self) -> None:
+    async def wait_for_batch(self, topic: str | None = None) -> None:
         await self.has_batch.wait()
 
 
