@@ -30,6 +30,7 @@ setup(
     extras_require={
         "dev": [
             "build>=1.2",
+            "docutils>=0.20",
             "hypothesis>=6.100",
             "mypy>=1.14",
             "pytest>=8.2",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from kiel_groups.cli.output import Output
 from kiel_groups.clients import GroupedConsumer
-from kiel_groups.model import Record
 
 __all__ = ["Printing"]
 
@@ -65,18 +64,23 @@ class Printing:
         return self._status or 0
 
     async def _print(self) -> None:
-        records = aiter(self._consumer)
         printed = 0
-        while printed != self._most and (record := await self._next(records)) is not None:
-            await self._output.write((record.value or b"") + b"\n")
-            printed += 1
-
-    async def _next(self, records: AsyncIterator[Record]) -> Record | None:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await anext(records, None)
+            async with asyncio.timeout(self._timeout_s) as limit:
+                async for record in self._consumer:
+                    # A reader that is behind is no lack of records.
+                    limit.reschedule(None)
+                    await self._output.write((record.value or b"") + b"\n")
+                    printed += 1
+                    if printed == self._most:
+                        break
+                    limit.reschedule(self._deadline_s())
         except TimeoutError:
-            return None
+            # It came while a record was waited for: all that were handed out are finished.
+            return
+
+    def _deadline_s(self) -> float | None:
+        return None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
 
     def _end(self, number: int) -> None:
         """Give up what is waited for, and leave the group."""

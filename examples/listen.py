@@ -1,0 +1,52 @@
+"""
+Count views per visitor, with a count for each partition that is only kept while the partition is ours.
+
+All views of a visitor are in one partition, so whoever owns that has the whole count. ::
+
+    python examples/listen.py 127.0.0.1:9092 127.0.0.1:2181 page-views
+"""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Collection
+
+from kiel_groups import GroupedConsumer, TopicPartition
+
+
+class Views:
+    """Counts by partition; a RebalanceListener, which needs no base class."""
+
+    def __init__(self) -> None:
+        self.counts: dict[TopicPartition, Counter[bytes]] = {}
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Before their first record comes."""
+        self.counts |= {partition: Counter() for partition in partitions}
+        print("assigned", *partitions, flush=True)
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Their last record is finished, and nobody else has them yet: the time to save what belongs to them."""
+        for partition in partitions:
+            views = self.counts.pop(partition)
+            print("revoked", partition, "with", views.total(), "views of", len(views), "visitors", flush=True)
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Somebody else may have them already: nothing is to be saved."""
+        for partition in partitions:
+            self.counts.pop(partition, None)
+        print("lost", *partitions, flush=True)
+
+
+async def main(broker: str, zookeeper: str, topic: str) -> None:
+    views = Views()
+    async with GroupedConsumer([broker], "views", [zookeeper], listener=views) as consumer:
+        await consumer.subscribe([topic])
+        async for record in consumer:
+            views.counts[record.topic_partition][record.key or b"nobody"] += 1
+
+
+try:
+    asyncio.run(main(*sys.argv[1:4]))
+except KeyboardInterrupt:
+    print("left the group", file=sys.stderr)

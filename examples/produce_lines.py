@@ -1,0 +1,27 @@
+"""
+Send each line of standard input; its first word is the key, so that lines with the same one stay in order. ::
+
+    python examples/produce_lines.py 127.0.0.1:9092 page-views < lines.txt
+"""
+
+import asyncio
+import sys
+
+from kiel_groups import KielGroupsError, Producer
+
+
+async def main(broker: str, topic: str) -> None:
+    async with Producer([broker]) as producer:
+        # produce() starts the sending and returns a future at once: awaiting them together lets batches form.
+        stored = await asyncio.gather(
+            *(producer.produce(topic, line.rstrip(b"\n"), key=line.partition(b" ")[0]) for line in sys.stdin.buffer)
+        )
+    for partition in sorted({place.partition for place in stored}):
+        offsets = [place.offset for place in stored if place.partition == partition]
+        print(f"partition {partition}: {len(offsets)} records, offsets {min(offsets)} to {max(offsets)}")
+
+
+try:
+    asyncio.run(main(*sys.argv[1:3]))
+except KielGroupsError as error:
+    sys.exit(f"error: {error}")

@@ -1,0 +1,86 @@
+"""Programs of this project as processes: started as a user starts them, awaited by what they print."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Self
+
+__all__ = ["REPOSITORY", "Running", "environment", "kiel_groups"]
+
+REPOSITORY = Path(__file__).parents[2]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell's background job we ignore Ctrl-C, and our children would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run ``kiel-groups`` to its end, in a folder."""
+    command = [sys.executable, "-m", "kiel_groups", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def environment() -> dict[str, str]:
+    """For a process of this project in any folder."""
+    # The checkout is found from any folder, also where it is not installed.
+    return os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+
+
+class Running:
+    """A Python process, killed at the end of its ``with`` block should it live; its lines are read as they come."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self._grown = threading.Condition()
+        pairs = ((self.process.stdout, self.lines), (self.process.stderr, self.errors))
+        self._readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in pairs]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: IO[str], lines: list[str]) -> None:
+        for line in stream:
+            with self._grown:
+                lines.append(line.rstrip("\n"))
+                self._grown.notify_all()
+
+    def wait_for_lines(self, count: int, timeout_s: float = 30) -> list[str]:
+        """Wait until it has printed so many lines; returns all of them."""
+        with self._grown:
+            assert self._grown.wait_for(lambda: len(self.lines) >= count, timeout_s), (self.lines, self.errors)
+            return list(self.lines)
+
+    def end(self, number: int, timeout_s: float = 20) -> int:
+        """Send a signal and wait; the exit status."""
+        self.process.send_signal(number)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = 20) -> int:
+        """Wait for its end, and the end of its output; the exit status."""
+        status = self.process.wait(timeout_s)
+        for reader in self._readers:
+            reader.join(5)
+        return status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.process.kill()
+        self.process.wait()

@@ -1,0 +1,169 @@
+"""A table of mistakes at the command line: each is one line on standard error, and the exit status of the README."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from tests.integration.commands import kiel_groups
+from tests.integration.members import produce, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+FAILED, WRONG = 1, 2
+
+ALLOCATORS = """
+def raises(members, partitions):
+    raise ValueError("no\\nidea")
+
+def twice(members, partitions):
+    topic = partitions[0].rpartition(":")[0]
+    return {members[0]: {topic: [0, 0]}}
+
+number = 3
+"""
+
+
+@contextmanager
+def a_port(*, listening: bool) -> Iterator[int]:
+    """A port of this machine that nobody else gets for the time of the block."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        if listening:
+            taken.listen()
+        yield taken.getsockname()[1]
+
+
+@pytest.fixture
+def topic(cluster_39: Cluster, unique: Unique) -> str:
+    """A name for a topic."""
+    return unique("topic")
+
+
+@pytest.fixture
+def consume(
+    cluster_39: Cluster, unique: Unique, topic: str, tmp_path: Path
+) -> Callable[..., tuple[int, list[str], list[str]]]:
+    """Run ``kiel-groups consume`` with some options replaced; its status and the lines of its output and errors."""
+
+    def run(*further: str, **replaced: str) -> tuple[int, list[str], list[str]]:
+        options = {"brokers": cluster_39.brokers[0], "zookeeper": cluster_39.zk_hosts, "group": unique("group")}
+        words = [f"--{name}={value}" for name, value in (options | replaced).items()]
+        done = kiel_groups("consume", topic, *words, *further, folder=tmp_path)
+        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+    return run
+
+
+Consume = Callable[..., tuple[int, list[str], list[str]]]
+
+
+def assert_one_line(outcome: tuple[int, list[str], list[str]], status: int, *words: str) -> None:
+    """Nothing but one line on standard error, with these words in it."""
+    assert (outcome[0], outcome[1], len(outcome[2])) == (status, [], 1), outcome
+    assert outcome[2][0].startswith("error: ")
+    for word in words:
+        assert word in outcome[2][0]
+
+
+def test_no_zookeeper(consume: Consume) -> None:
+    """Nobody answers where ZooKeeper should be."""
+    with a_port(listening=False) as port:
+        outcome = consume(zookeeper=f"127.0.0.1:{port}")
+    assert_one_line(outcome, FAILED, f"no ZooKeeper answered at 127.0.0.1:{port}", "is it running")
+
+
+def test_no_chroot(consume: Consume, cluster_39: Cluster) -> None:
+    """The chroot is missing, and stays so."""
+    outcome = consume(zookeeper=f"{cluster_39.zk_hosts}/not/there")
+    assert_one_line(outcome, FAILED, "the chroot /not/there does not exist")
+    with zookeeper(cluster_39) as client:
+        assert client.exists("/not") is None
+
+
+async def test_no_broker(consume: Consume, cluster_39: Cluster, topic: str) -> None:
+    """No broker is alive at the addresses given."""
+    await cluster_39.create_topic(topic, 1)
+    with a_port(listening=False) as port:
+        outcome = consume(brokers=f"127.0.0.1:{port}")
+    assert_one_line(outcome, FAILED, f"no broker answered: 127.0.0.1:{port}", "Connection refused")
+
+
+def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """A topic that does not exist is named, with a way to those that do; the group is not joined."""
+    group = unique("group")
+    outcome = consume(group=group)
+    assert_one_line(outcome, WRONG, f"topic {topic!r} does not exist", "kafka-topics.sh", "--list", "--create")
+    with zookeeper(cluster_39) as client:
+        assert client.exists(GroupLayout(group).root) is None
+
+
+@pytest.mark.parametrize(
+    ("replaced", "words"),
+    [
+        ({"group": "a/b"}, "group: 'a/b' is not a legal name"),
+        ({"brokers": "host:port"}, "brokers: 'host:port' is not an address"),
+        ({"zookeeper": "a:1/x,b:2"}, "the chroot '/x,b:2' must be one path"),
+        ({"session-timeout-ms": "5"}, "session_timeout_ms: 5 given"),
+        ({"session-timeout-ms": "soon"}, "'soon' is not a valid integer"),
+        ({"max": "0"}, "'--max': 0 is not in the range x>=1"),
+        ({"timeout": "0"}, "'--timeout': 0.0 is not in the range x>0"),
+        ({"topic": "x"}, "No such option '--topic'"),
+        ({"allocator": "mine"}, "--allocator: 'mine' given; expected 'module:function'"),
+        ({"allocator": "nowhere:function"}, "--allocator: there is no module 'nowhere'"),
+        ({"allocator": "mine:missing"}, "--allocator: module 'mine' has no 'missing'"),
+        ({"allocator": "mine:number"}, "--allocator: 'mine:number' is a value of type int; expected a function"),
+        ({"allocator": "broken:function"}, "--allocator: 'broken' cannot be imported: it raised ZeroDivisionError"),
+    ],
+    ids=lambda value: "".join(value) if isinstance(value, dict) else None,
+)
+def test_options_that_cannot_work(consume: Consume, tmp_path: Path, replaced: dict[str, str], words: str) -> None:
+    """A wrong option is named, with what was given."""
+    (tmp_path / "mine.py").write_text(ALLOCATORS)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    assert_one_line(consume(**replaced), WRONG, words)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("raises", "allocator raises: it raised ValueError: no idea"),
+        ("twice", "0 was handed out twice, to "),
+    ],
+)
+async def test_an_allocator_that_fails_does_not_stop_the_group(
+    consume: Consume, cluster_39: Cluster, topic: str, tmp_path: Path, function: str, words: str
+) -> None:
+    """One line says which function did what; the records come all the same, and that is what the status tells."""
+    (tmp_path / "mine.py").write_text(ALLOCATORS)
+    await cluster_39.create_topic(topic, 2)
+    values = await produce(cluster_39, topic, 6)
+    status, printed, (line,) = consume("--max=6", allocator=f"mine:{function}")
+    assert (status, sorted(printed)) == (0, sorted(value.decode() for value in values))
+    assert line.startswith("error: ")
+    assert f"allocator {function}: " in line
+    assert words in line
+
+
+@pytest.mark.parametrize("server", ["zookeeper", "broker"])
+def test_a_port_in_use(server: str) -> None:
+    """The demo names the port that somebody else has."""
+    with a_port(listening=True) as port:
+        done = kiel_groups("demo", f"--{server}-port={port}")
+    assert_one_line((done.returncode, [], done.stderr.splitlines()), FAILED, f"port {port} of 127.0.0.1", "in use")
+
+
+@pytest.mark.parametrize(("file", "words"), [("missing", "No such file"), (".", "directory"), ("empty", "has 0 lines")])
+def test_a_file_of_records_that_cannot_be_used(tmp_path: Path, file: str, words: str) -> None:
+    """The demo names the file before it starts anything."""
+    (tmp_path / "empty").touch()
+    done = kiel_groups("demo", "--records", file, folder=tmp_path)
+    assert_one_line((done.returncode, done.stdout.splitlines(), done.stderr.splitlines()), WRONG, file, words)

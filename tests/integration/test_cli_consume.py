@@ -1,0 +1,117 @@
+"""``kiel-groups consume`` as a process: what it prints, what it commits, how it ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups import Producer
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from tests.integration.commands import REPOSITORY, Running, kiel_groups
+from tests.integration.members import eventually, owners, produce, stored_offsets, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture
+def words(cluster_39: Cluster, unique: Unique) -> list[str]:
+    """The command with a topic and a group of this test: ``consume TOPIC --group=GROUP …``."""
+    topic, group = unique("topic"), unique("group")
+    servers = [f"--brokers={cluster_39.brokers[0]}", f"--zookeeper={cluster_39.zk_hosts}"]
+    return ["consume", topic, f"--group={group}", *servers]
+
+
+def names(words: list[str]) -> tuple[str, str]:
+    """Topic and group of a command."""
+    return words[1], words[2].partition("=")[2]
+
+
+def started(words: list[str], output: int | socket.socket) -> subprocess.Popen[bytes]:
+    """The command, with its output where we say."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "kiel_groups", *words], stdout=output, stderr=subprocess.PIPE, cwd=REPOSITORY
+    )
+
+
+async def test_each_run_goes_on_where_the_last_one_ended(cluster_39: Cluster, words: list[str]) -> None:
+    """--max prints so many and commits them; --timeout ends a run that has nothing more to wait for."""
+    topic, _ = names(words)
+    await cluster_39.create_topic(topic, 3)
+    values = await produce(cluster_39, topic, 50)
+    first = kiel_groups(*words, "--max=20")
+    second = kiel_groups(*words, "--timeout=1.5")
+    assert (first.returncode, first.stderr, second.returncode, second.stderr) == (0, "", 0, "")
+    assert len(first.stdout.split()) == 20
+    assert sorted((first.stdout + second.stdout).split()) == sorted(value.decode() for value in values)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_signal_has_it_leave_the_group(
+    cluster_39: Cluster, words: list[str], number: signal.Signals, status: int
+) -> None:
+    """What was printed is committed, the member and its claims are gone, and nothing is said."""
+    topic, group = names(words)
+    await cluster_39.create_topic(topic, 2)
+    await produce(cluster_39, topic, 10)
+    with Running(["-m", "kiel_groups", *words]) as command, zookeeper(cluster_39) as client:
+        command.wait_for_lines(10)
+        assert command.end(number) == status
+        assert client.get_children(GroupLayout(group).members) == []
+        assert owners(client, group, topic) == {}
+        assert sum(stored_offsets(client, group, topic).values()) == 10
+        assert command.errors == []
+
+
+async def test_a_reader_that_goes_ends_it_in_silence(cluster_39: Cluster, words: list[str]) -> None:
+    """Also when no further record comes: a member that prints to nobody would keep its partitions from the others."""
+    topic, group = names(words)
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 3)
+    with started(words, subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for _ in range(3):
+            process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(20) == 141
+        assert process.stderr.read() == b""
+    with zookeeper(cluster_39) as client:
+        assert client.get_children(GroupLayout(group).members) == []
+
+
+async def test_a_reader_that_is_behind_does_not_hold_up_the_group(cluster_39: Cluster, words: list[str]) -> None:
+    """A full pipe leaves the event loop free: another member gets its share, and a signal is obeyed."""
+    topic, group = names(words)
+    await cluster_39.create_topic(topic, 8)
+    values = [b"%06d" % number * 100 for number in range(1000)]
+    async with Producer(cluster_39.brokers) as producer:
+        for value in values:
+            producer.produce(topic, value)
+    ours, theirs = socket.socketpair()
+    with ours, zookeeper(cluster_39) as client, started(words, theirs) as process:
+        theirs.close()
+        await eventually(lambda: len(owners(client, group, topic)) == 8, "it has all partitions")
+        with Running(["-m", "kiel_groups", *words]) as other:
+            await eventually(lambda: len(client.get_children(GroupLayout(group).members)) == 2, "another member joins")
+            other.wait_for_lines(1)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert other.end(signal.SIGINT) == 130
+
+
+async def test_verbose_says_what_the_group_does(cluster_39: Cluster, words: list[str]) -> None:
+    """-v adds what is merely worth knowing, a clean line each."""
+    topic, group = names(words)
+    await cluster_39.create_topic(topic, 1)
+    done = kiel_groups(*words, "--timeout=1.5", "-v")
+    assert done.returncode == 0
+    assert f"info: group {group}: generation 1 is published" in done.stderr
+    assert all(line.startswith("info: ") for line in done.stderr.splitlines())

@@ -1,0 +1,92 @@
+"""Every program in examples/ does what its first lines say."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from tests.integration.commands import REPOSITORY, Running, environment
+from tests.integration.members import eventually, produce, stored_offsets, zookeeper
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES = REPOSITORY / "examples"
+TESTED = {"commit_by_hand.py", "listen.py", "produce_lines.py"}
+
+Unique = Callable[[str], str]
+
+
+def test_no_example_goes_untested() -> None:
+    """Whoever adds one adds its test here."""
+    assert {path.name for path in EXAMPLES.glob("*.py")} == TESTED
+
+
+def send_lines(cluster: Cluster, topic: str, lines: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run the producer of the examples."""
+    command = [sys.executable, str(EXAMPLES / "produce_lines.py"), cluster.brokers[0], topic]
+    text = "".join(f"{line}\n" for line in lines)
+    return subprocess.run(
+        command, input=text, env=environment(), capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+async def test_the_producer_and_the_listener(cluster_39: Cluster, unique: Unique) -> None:
+    """Lines arrive, one partition for a key; the listener hears of its partitions, and leaves with their counts."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 4)
+    with Running([str(EXAMPLES / "listen.py"), cluster_39.brokers[0], cluster_39.zk_hosts, topic]) as listener:
+        assigned = listener.wait_for_lines(1)[0]
+        assert assigned.split() == ["assigned", *(f"{topic}:{partition}" for partition in range(4))]
+        sent = send_lines(cluster_39, topic, [f"visitor-{number % 7} page-{number}" for number in range(70)])
+        assert sent.returncode == 0, sent.stderr
+        counts = [int(count) for count in re.findall(r"partition \d: (\d+) records", sent.stdout)]
+        assert sum(counts) == 70
+        assert all(count % 10 == 0 for count in counts)
+        with zookeeper(cluster_39) as client:
+            await eventually(
+                lambda: sum(stored_offsets(client, "views", topic).values()) == 70, "all views are counted"
+            )
+        assert listener.end(signal.SIGINT) == 0
+        revoked = re.findall(r"revoked \S+ with (\d+) views of (\d+) visitors", "\n".join(listener.lines))
+        assert sum(int(views) for views, _ in revoked) == 70
+        assert sum(int(visitors) for _, visitors in revoked) == 7
+        assert listener.errors == ["left the group"]
+
+
+def test_the_producer_names_a_topic_that_is_missing(cluster_39: Cluster, unique: Unique) -> None:
+    """The last line says it, without a traceback; status 1."""
+    topic = unique("missing")
+    sent = send_lines(cluster_39, topic, ["a line"])
+    assert sent.returncode == 1
+    assert sent.stderr.splitlines()[-1].startswith(f"error: no broker knows the topic {topic}")
+    assert "Traceback" not in sent.stderr
+
+
+async def test_the_worker_that_commits_by_hand(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """Killed after its second batch it has lost nothing: the next run brings what was not committed."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 2)
+    archive = tmp_path / "archive"
+    arguments = [str(EXAMPLES / "commit_by_hand.py"), cluster_39.brokers[0], cluster_39.zk_hosts, topic, str(archive)]
+    values = await produce(cluster_39, topic, 250)
+    with Running(arguments) as first:
+        lines = first.wait_for_lines(2)
+        assert [line.partition(";")[0] for line in lines] == ["100 records are safe", "200 records are safe"]
+        first.end(signal.SIGKILL)
+    with zookeeper(cluster_39) as client:
+        assert sum(stored_offsets(client, "archive", topic).values()) == 200
+    values += await produce(cluster_39, topic, 50, first=250)
+    with Running(arguments) as second:
+        second.wait_for_lines(1)
+        assert second.end(signal.SIGINT) == 0
+        assert second.errors == ["left the group"]
+    delivered = Counter(archive.read_bytes().splitlines())
+    assert set(delivered) == set(values)

@@ -1,0 +1,100 @@
+"""What the README says is so: its programs run as printed, what it names exists, and it renders."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from docutils.core import publish_doctree
+
+from kiel_groups.cli.app import app
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from tests.integration.commands import REPOSITORY, Running, environment
+from tests.integration.members import eventually, owners, zookeeper
+
+pytestmark = pytest.mark.integration
+
+README = (REPOSITORY / "README.rst").read_text(encoding="utf-8")
+
+GROUP, TOPIC, PARTITIONS = "first-group", "page-views", 4
+
+
+def program(number: int) -> str:
+    """One of the programs in the README, 0 the first, as a reader copies it."""
+    blocks = re.findall(r"^\.\. code-block:: python\n\n((?:(?:    .*)?\n)+)", README, re.MULTILINE)
+    return textwrap.dedent(blocks[number]).strip() + "\n"
+
+
+def send(cluster: Cluster) -> tuple[int, int]:
+    """Run the producer of the README, with the lines around it that it leaves out; partition and offset it printed."""
+    text = program(1).replace("127.0.0.1:9092", cluster.brokers[0])
+    whole = f"import asyncio\nfrom kiel_groups import Producer\nasync def main():\n{textwrap.indent(text, '    ')}"
+    command = [sys.executable, "-c", f"{whole}\nasyncio.run(main())"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    partition, offset = map(int, done.stdout.split())
+    return partition, offset
+
+
+async def test_the_first_consumer_runs_as_printed(cluster_39: Cluster, tmp_path: Path) -> None:
+    """Two processes share a topic; one is stopped with Ctrl-C, leaves at once, and the other has all partitions."""
+    await cluster_39.create_topic(TOPIC, PARTITIONS)
+    (tmp_path / "consumer.py").write_text(program(0))
+    arguments = ["consumer.py", cluster_39.brokers[0], cluster_39.zk_hosts]
+
+    def shares() -> list[int]:
+        held = [owner for owner, _ in owners(client, GROUP, TOPIC).values()]
+        return sorted(held.count(owner) for owner in set(held))
+
+    with (
+        zookeeper(cluster_39) as client,
+        Running(arguments, tmp_path) as first,
+        Running(arguments, tmp_path) as second,
+    ):
+        await eventually(lambda: shares() == [PARTITIONS // 2] * 2, "two members share the topic")
+        partition, offset = send(cluster_39)
+        received = f"{partition} {offset} /index.html"
+        await eventually(lambda: received in first.lines + second.lines, "one of them prints the record")
+        stays, leaves = (first, second) if received in first.lines else (second, first)
+        assert leaves.end(signal.SIGINT, timeout_s=5) == 0
+        assert leaves.errors == ["left the group"]
+        assert len(client.get_children(GroupLayout(GROUP).members)) == 1
+        await eventually(lambda: shares() == [PARTITIONS], "the other has all partitions", timeout_s=5)
+        received = "{} {} /index.html".format(*send(cluster_39))
+        await eventually(lambda: stays.lines[-1] == received, "it goes on")
+        assert stays.lines.count(received) == 1
+        assert stays.end(signal.SIGINT, timeout_s=5) == 0
+
+
+def test_every_path_in_the_readme_exists() -> None:
+    """Files and folders of the repository that are named are there."""
+    named = set(re.findall(r"(?<![\w/.-])(?:scripts|tests|docs|examples|kiel_groups)(?:/[\w.-]*\w)+", README))
+    assert {"scripts/demo", "scripts/test"} <= named
+    assert {path for path in named if not (REPOSITORY / path).exists()} == set()
+
+
+def test_every_command_and_option_in_the_readme_exists() -> None:
+    """What is to be typed after ``kiel-groups`` is known to it, and ``scripts/demo`` knows its options."""
+    commands = set(re.findall(r"(?:``|^    )kiel-groups (\w+)", README, re.MULTILINE))
+    context = app.make_context("kiel-groups", ["demo"])
+    assert commands <= set(app.list_commands(context))
+    demo = app.get_command(context, "demo")
+    assert demo is not None
+    known = {option for parameter in demo.params for option in parameter.opts}
+    assert set(re.findall(r"(?:scripts/demo|kiel-groups demo) (--[\w-]+)", README)) <= known
+
+
+@pytest.mark.parametrize("document", ["README.rst", "CHANGELOG.rst"])
+def test_documents_render(document: str) -> None:
+    """docutils has nothing to complain about."""
+    complaints = io.StringIO()
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    publish_doctree(text, settings_overrides={"report_level": 2, "halt_level": 5, "warning_stream": complaints})
+    assert complaints.getvalue() == ""
