@@ -1,0 +1,68 @@
+"""What a command says on standard error: one line for one thing, said once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.logs import show_logs
+
+pytestmark = pytest.mark.unit
+
+log = logging.getLogger("kiel_groups.test")
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    """Lines of one command; the logging of the test run is put back afterwards."""
+    root = logging.getLogger()
+    before = (root.level, root.handlers[:])
+    levels = {
+        name: logging.getLogger(name).level for name in ("kiel_groups.kazoo", "kiel_groups.coordination.admin.kazoo")
+    }
+    root.handlers[:] = []  # basicConfig(force=True) would close pytest's own
+    yield Lines()
+    root.level, root.handlers[:] = before[0], before[1]
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def test_a_text_of_several_lines_is_one_line(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever an error holds, it takes one line."""
+    lines.say("error", "first\nsecond")
+    assert capsys.readouterr().err == "error: first second\n"
+
+
+def test_what_ends_a_command_is_not_said_twice(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error that the log named a moment before is not repeated; another one is said."""
+    show_logs(lines, verbose=False)
+    log.error("group g: this member stops: it disagrees")
+    lines.say("error", "it disagrees")
+    lines.say("error", "something else")
+    assert capsys.readouterr().err == "error: group g: this member stops: it disagrees\nerror: something else\n"
+
+
+def test_a_traceback_becomes_what_was_raised(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """log.exception costs one line, too."""
+    show_logs(lines, verbose=False)
+    try:
+        raise ValueError("bad\nvalue")
+    except ValueError:
+        log.exception("t:0 offset %d: the deserializer failed", 7)
+    assert capsys.readouterr().err == "error: t:0 offset 7: the deserializer failed: ValueError: bad value\n"
+
+
+@pytest.mark.parametrize(
+    ("verbose", "said"), [(False, "warning: two\n"), (True, "info: one\nwarning: two\nwarning: three\n")]
+)
+def test_details_are_for_who_asks(lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool, said: str) -> None:
+    """Without --verbose neither infos nor kazoo's complaint about each refused connection."""
+    show_logs(lines, verbose=verbose)
+    log.debug("nothing")
+    log.info("one")
+    log.warning("two")
+    logging.getLogger("kiel_groups.kazoo").warning("three")
+    assert capsys.readouterr().err == said
