@@ -339,10 +339,11 @@ class GroupedConsumer:
 
         Raises:
             ClosedError: The consumer was not connected, or was closed.
+            ConfigError: Values that ``consume()`` returned are in hand.
         """
         if self._consuming is None:
             raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
-        records = _Records(self._consuming)
+        records = _Records(self._consuming, self._consuming.handing_out.enter())
         self._records = weakref.ref(records)
         return records
 
@@ -394,10 +395,10 @@ class _Records:
 
     __slots__ = ("__weakref__", "_consuming", "_loop", "_take", "task")
 
-    def __init__(self, consuming: Consuming) -> None:
+    def __init__(self, consuming: Consuming, loop: int) -> None:
         self._consuming = consuming
         self._take = consuming.handing_out.take
-        self._loop = consuming.handing_out.enter()
+        self._loop = loop
         self.task = asyncio.current_task()
 
     def __aiter__(self) -> _Records:
