@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,13 +16,17 @@ from kiel_groups.errors import ServerError
 __all__ = ["KafkaBroker"]
 
 _MAIN = "kafka.Kafka"
+_STARTED = re.compile(rb"\[Kafka Server \d+\], [Ss]tarted")
 _OLD_SESSION_LIMIT_S = 20.0
 _POLL_S = 0.02
 
 
 class KafkaBroker(Server):
     """
-    A real broker on a loopback port; it serves when ``/brokers/ids/<id>`` is there (its port opens earlier).
+    A real broker on a loopback port.
+
+    It serves when ``/brokers/ids/<id>`` is there (its port opens earlier) and its log says that it has started: 0.8.0
+    registers before its controller is up, and a topic that grew in between would never get leaders for the growth.
 
     Args:
         zk_connect: ZooKeeper's hosts and the chroot, ``host:port/chroot``; the chroot must exist.
@@ -72,9 +77,15 @@ class KafkaBroker(Server):
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
+        earlier_lives = self.log.stat().st_size if self.log.exists() else 0
         with admin.zookeeper(self.zk_connect) as client:
             self._await_end_of_earlier_life(client)
-            yield lambda: admin.is_registered(client, self.broker_id)
+            yield lambda: admin.is_registered(client, self.broker_id) and self._has_started(earlier_lives)
+
+    def _has_started(self, since_byte: int) -> bool:
+        with self.log.open("rb") as log:
+            log.seek(since_byte)
+            return _STARTED.search(log.read()) is not None
 
     def _await_end_of_earlier_life(self, client: admin.Client) -> None:
         """
