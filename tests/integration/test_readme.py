@@ -82,13 +82,23 @@ def test_every_path_in_the_readme_exists() -> None:
 
 def test_every_command_and_option_in_the_readme_exists() -> None:
     """What is to be typed after ``kiel-groups`` is known to it, and ``scripts/demo`` knows its options."""
-    commands = set(re.findall(r"(?:``|^    )kiel-groups (\w+)", README, re.MULTILINE))
+    commands = set(re.findall(r"(?:``|^    (?:\.venv/bin/)?)kiel-groups (\w+)", README, re.MULTILINE))
     context = app.make_context("kiel-groups", ["demo"])
-    assert commands <= set(app.list_commands(context))
+    assert {"consume"} <= commands <= set(app.list_commands(context))
     demo = app.get_command(context, "demo")
     assert demo is not None
     known = {option for parameter in demo.params for option in parameter.opts}
-    assert set(re.findall(r"(?:scripts/demo|kiel-groups demo) (--[\w-]+)", README)) <= known
+    lines = re.findall(r"(?:scripts/demo|kiel-groups demo)((?: --?[\w-]+(?: \d+)?)+)", README)
+    assert {option for line in lines for option in re.findall(r"--[\w-]+", line)} <= known
+
+
+def test_the_command_that_joins_is_complete() -> None:
+    """What the README has one type is parsed to the end: every option is known, none is missing."""
+    (command,) = re.findall(r"^    \.venv/bin/kiel-groups (consume .*)$", README, re.MULTILINE)
+    context = app.make_context("kiel-groups", command.split())
+    consume = app.get_command(context, "consume")
+    assert consume is not None
+    assert consume.make_context("consume", command.split()[1:], parent=context).params["topics"] == ("page-views",)
 
 
 @pytest.mark.parametrize("document", ["README.rst", "CHANGELOG.rst"])
