@@ -1,4 +1,4 @@
-"""A whole Kafka 0.8 cluster: one ZooKeeper, some brokers, their topics."""
+"""A whole Kafka 0.8 cluster: ZooKeeper, some brokers, their topics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from kiel_groups.coordination import admin
+from kiel_groups.embedded.ensemble import ZooKeeperEnsemble
 from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.server import Startable, in_thread
@@ -22,12 +23,13 @@ class Cluster(Startable):
     Args:
         brokers: How many brokers, with the ids 0, 1, …
         zookeeper: ZooKeeper's version, ``"3.9.5"`` or ``"3.4.6"``.
+        zookeepers: How many servers of it: 1, 3, 5, …
         kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
         chroot: Where the cluster lives in ZooKeeper, ``"/path"``; made before the brokers start.
         broker_overrides: Lines of every broker's ``server.properties``.
         zookeeper_overrides: Lines of ``zoo.cfg``.
         max_session_timeout_ms: The longest session that ZooKeeper grants; 10,000 unless given.
-        zookeeper_port: ZooKeeper's port; 0 has the system choose one.
+        zookeeper_port: The first ZooKeeper's port, the others follow it; 0 has the system choose.
         broker_port: The first broker's port, the others follow it; 0 has the system choose.
     """
 
@@ -36,6 +38,7 @@ class Cluster(Startable):
         brokers: int = 1,
         *,
         zookeeper: str = "3.9.5",
+        zookeepers: int = 1,
         kafka: str = DEFAULT_KAFKA,
         chroot: str = "",
         broker_overrides: Mapping[str, object] | None = None,
@@ -46,7 +49,8 @@ class Cluster(Startable):
     ) -> None:
         if chroot and (not chroot.startswith("/") or chroot.endswith("/")):
             raise ConfigError(f"chroot: {chroot!r} given; expected '/path', or '' for none")
-        self.zookeeper = ZooKeeperServer(
+        self.ensemble = ZooKeeperEnsemble(
+            zookeepers,
             zookeeper,
             max_session_timeout_ms=max_session_timeout_ms,
             port=zookeeper_port,
@@ -60,9 +64,14 @@ class Cluster(Startable):
         self._chroot = chroot
 
     @property
+    def zookeeper(self) -> ZooKeeperServer:
+        """The only server of ZooKeeper; of several (see ``ensemble``) the first."""
+        return self.ensemble.servers[0]
+
+    @property
     def zk_hosts(self) -> str:
         """ZooKeeper's connection string with the chroot."""
-        return f"{self.zookeeper.hosts}{self._chroot}"
+        return f"{self.ensemble.hosts}{self._chroot}"
 
     @property
     def brokers(self) -> list[str]:
@@ -84,7 +93,7 @@ class Cluster(Startable):
         await in_thread(admin.delete_topic, self.zk_hosts, topic)
 
     def _start(self) -> None:
-        self.zookeeper._start()
+        self.ensemble._start()
         admin.create_chroot(self.zk_hosts)
         self.kafka = [
             KafkaBroker(
@@ -101,6 +110,7 @@ class Cluster(Startable):
 
     def _close(self) -> None:
         # Killed, not stopped: what they would put in order, with a ZooKeeper that may be gone, is thrown away anyway.
-        for server in (*self.kafka, self.zookeeper):
+        for server in self.kafka:
             server._kill()
             server._close()
+        self.ensemble._close()

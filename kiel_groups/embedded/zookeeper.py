@@ -1,7 +1,9 @@
-"""One stand-alone ZooKeeper server."""
+"""One ZooKeeper server: stand-alone, or (see ensemble) one of several."""
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -9,10 +11,12 @@ from kiel_groups.coordination import admin
 from kiel_groups.embedded.classpaths import zookeeper_class_path
 from kiel_groups.embedded.java import java_command
 from kiel_groups.embedded.ports import accepts
-from kiel_groups.embedded.server import Server
+from kiel_groups.embedded.server import Server, in_thread
 
 __all__ = ["ZooKeeperServer"]
 
+_WORD_LIMIT_S = 0.5
+_MODE = re.compile(rb"^Mode: (?P<mode>\w+)$", re.MULTILINE)
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
@@ -56,10 +60,29 @@ class ZooKeeperServer(Server):
         """The connection string of its clients, ``127.0.0.1:port``."""
         return self.address
 
+    async def mode(self) -> str | None:
+        """``"standalone"``, ``"leader"`` or ``"follower"``; None where it is down, frozen, or not in a quorum."""
+        return await in_thread(self._mode)
+
+    def _mode(self) -> str | None:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=_WORD_LIMIT_S) as connection:
+                connection.settimeout(_WORD_LIMIT_S)
+                connection.sendall(b"srvr")
+                said = b"".join(iter(lambda: connection.recv(4096), b""))
+        except OSError:
+            return None
+        found = _MODE.search(said)
+        return found["mode"].decode() if found else None
+
+    def _quorum(self) -> Mapping[str, object]:
+        """Lines of ``zoo.cfg`` about other servers; a stand-alone one has none."""
+        return {}
+
     def _command(self) -> list[str]:
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        settings = {"dataDir": data, "clientPort": self.port} | self._settings
+        settings = {"dataDir": data, "clientPort": self.port, **self._quorum(), **self._settings}
         configuration = self.folder / "zoo.cfg"
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         return java_command(self._classes, self.folder, _MAIN, configuration, heap_mb=128)
