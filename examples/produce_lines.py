@@ -8,10 +8,11 @@ import asyncio
 import sys
 
 from kiel_groups import KielGroupsError, Producer
+from kiel_groups.clients import hash_partitioner
 
 
 async def main(broker: str, topic: str) -> None:
-    async with Producer([broker]) as producer:
+    async with Producer([broker], partitioner=hash_partitioner) as producer:
         # produce() starts the sending and returns a future at once: awaiting them together lets batches form.
         stored = await asyncio.gather(
             *(producer.produce(topic, line.rstrip(b"\n"), key=line.partition(b" ")[0]) for line in sys.stdin.buffer)

@@ -166,15 +166,16 @@ class ProducerConfig:
     How to produce.
 
     ``required_acks`` is 0 (send and forget), 1 (the leader has it) or -1 (all in-sync replicas have it);
-    ``ack_timeout_ms`` is how long the broker may wait for them. A batch goes out with ``batch_size`` records (per
-    partition), or when its oldest record has waited ``linger_ms``. ``retries`` counts further tries after errors that
-    may heal.
+    ``ack_timeout_ms`` is how long the broker may wait for them. With ``linger_ms``, a batch goes out when a partition
+    has ``batch_size`` records, or when its oldest one has waited so long. Without it, records go out when
+    ``batch_size`` of them wait in all, however long that takes. ``retries`` counts further tries after errors that may
+    heal.
     """
 
     required_acks: int = -1
     ack_timeout_ms: int = 500
-    batch_size: int = 1_000
-    linger_ms: int = 5
+    batch_size: int = 1
+    linger_ms: int | None = None
     compression: str | None = None
     retries: int = 10
     max_request_bytes: int = 900_000
@@ -182,7 +183,7 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         if self.required_acks not in (-1, 0, 1):
             raise ConfigError(f"required_acks: {self.required_acks!r} given; expected -1, 0 or 1")
-        _at_least(0, linger_ms=self.linger_ms, retries=self.retries)
+        _at_least(0, linger_ms=self.linger_ms or 0, retries=self.retries)
         _at_least(
             1, ack_timeout=self.ack_timeout_ms, batch_size=self.batch_size, max_request_bytes=self.max_request_bytes
         )

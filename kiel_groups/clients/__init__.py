@@ -5,16 +5,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kiel_groups.clients.grouped import GroupedConsumer
+    from kiel_groups.clients.partitioners import hash_partitioner, random_partitioner
     from kiel_groups.clients.producer import Producer, RecordMetadata
     from kiel_groups.clients.single import BEGINNING, END, SingleConsumer
 
-__all__ = ["GroupedConsumer", "SingleConsumer", "Producer", "RecordMetadata", "BEGINNING", "END"]
+__all__ = [
+    "GroupedConsumer",
+    "SingleConsumer",
+    "Producer",
+    "RecordMetadata",
+    "hash_partitioner",
+    "random_partitioner",
+    "BEGINNING",
+    "END",
+]
 
 _HOMES = {
     "GroupedConsumer": "kiel_groups.clients.grouped",
     "SingleConsumer": "kiel_groups.clients.single",
     "Producer": "kiel_groups.clients.producer",
     "RecordMetadata": "kiel_groups.clients.producer",
+    "hash_partitioner": "kiel_groups.clients.partitioners",
+    "random_partitioner": "kiel_groups.clients.partitioners",
     "BEGINNING": "kiel_groups.clients.single",
     "END": "kiel_groups.clients.single",
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import cast
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
 from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import AsyncIOLoop
@@ -38,40 +38,54 @@ class LeftLoop:
         """This client lives on the loop that runs now."""
         self._loop = asyncio.get_running_loop()
 
-    def finish(self, closing: Callable[[], Awaitable[None]], name: str) -> asyncio.Future[None]:
+    def close(
+        self, closing: asyncio.Future[None] | None, work: Callable[[], Coroutine[Any, Any, None]], name: str
+    ) -> asyncio.Future[None]:
         """
-        Run the loop again until the client is closed, for ``LONGEST_S`` at most.
+        Close a client, once: on the running loop, or on the one that was left, for ``LONGEST_S`` at most.
+
+        Args:
+            closing: What an earlier call returned.
+            work: What there is to do.
+            name: What to call it in the log.
 
         Returns:
-            A future that is done, but where the time was up, or the loop was closed (a client dies with it).
+            A future; where no loop runs it is done, but where the time was up.
         """
-        loop = self._loop
-        if loop is None or loop.is_closed():
-            if loop is not None:
+        if running_loop() is not None:
+            return closing or spawn(work(), name)
+        if closing is not None and closing.done():
+            return closing
+        if self._loop is None or self._loop.is_closed():
+            if self._loop is not None:
                 log.warning("%s: the event loop is closed already; what was not finished stays so", name)
-            # Whoever adds a callback needs a loop that takes it, whether or not that is ever run.
-            done: asyncio.Future[None] = asyncio.Future(loop=cast(AsyncIOLoop, IOLoop.current()).asyncio_loop)
-            done.set_result(None)
-            return done
-        return _run_on(loop, closing, name)
+            return _nothing_to_do()
+        return _run_on(self._loop, closing, work, name)
 
 
-def _run_on(loop: asyncio.AbstractEventLoop, closing: Callable[[], Awaitable[None]], name: str) -> asyncio.Future[None]:
-    tasks: list[asyncio.Task[None]] = []
+def _nothing_to_do() -> asyncio.Future[None]:
+    # Whoever adds a callback needs a loop that takes it, whether or not that ever runs.
+    done: asyncio.Future[None] = asyncio.Future(loop=cast(AsyncIOLoop, IOLoop.current()).asyncio_loop)
+    done.set_result(None)
+    return done
 
-    async def awaited() -> None:
-        await closing()
 
-    async def bounded() -> None:
-        if not tasks:
-            tasks.append(spawn(awaited(), name))
-        _, late = await asyncio.wait(tasks, timeout=LONGEST_S)
+def _run_on(
+    loop: asyncio.AbstractEventLoop,
+    closing: asyncio.Future[None] | None,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    name: str,
+) -> asyncio.Future[None]:
+    async def bounded() -> asyncio.Future[None]:
+        nonlocal closing
+        closing = closing or spawn(work(), name)
+        _, late = await asyncio.wait({closing}, timeout=LONGEST_S)
         if late:
             log.error("%s: not done after %.0f s; given up", name, LONGEST_S)
+        return closing
 
     try:
-        loop.run_until_complete(bounded())
+        return loop.run_until_complete(bounded())
     except KeyboardInterrupt:
         # The Ctrl-C that ended the loop may have hit a coroutine, and comes out again with that one's outcome.
-        loop.run_until_complete(bounded())
-    return tasks[0]
+        return loop.run_until_complete(bounded())

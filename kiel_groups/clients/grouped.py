@@ -190,13 +190,11 @@ class GroupedConsumer:
         running = running_loop() is not None
         if self._consuming is not None:
             self._let_go(self._consuming.handing_out, running=running)
-        if self._closing is None and running:
-            self._closing = spawn(self._close(timeout_s), "GroupedConsumer.close")
+        work = partial(self._close, timeout_s)
+        self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
+        if running:
+            # Elsewhere nobody is told: a coroutine of the program must not go on while it ends.
             self._closing.add_done_callback(lambda _: self._closed.set())
-        elif self._closing is None:
-            self._closing = self._left_loop.finish(partial(self._close, timeout_s), "GroupedConsumer.close")
-        elif not running:
-            self._left_loop.finish(partial(asyncio.shield, self._closing), "GroupedConsumer.close")
         return self._closing
 
     def _let_go(self, handing_out: HandingOut, *, running: bool) -> None:

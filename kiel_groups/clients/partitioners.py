@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["Partitioner", "hash_or_random", "key_bytes"]
+__all__ = ["Partitioner", "hash_partitioner", "random_partitioner", "key_bytes"]
 
 #: Called with the key as it was made and the topic's partition numbers, ascending; returns one of them.
 Partitioner: TypeAlias = Callable[[Any, Sequence[int]], int]
@@ -20,18 +20,19 @@ def key_bytes(key: Any) -> bytes | None:
     return str(key).encode()
 
 
-def hash_or_random(source: random.Random) -> Partitioner:
+def random_partitioner(key: Any, partitions: Sequence[int]) -> int:
+    """Any partition, whatever the key."""
+    return random.choice(partitions)
+
+
+def hash_partitioner(key: Any, partitions: Sequence[int]) -> int:
     """
-    Records without a key go to any partition at random, the others where the CRC-32 of their key's bytes says.
+    Where the CRC-32 of the key's bytes says; any partition for a record without a key.
 
     The same key always goes to the same of n partitions, in every process and on every machine; librdkafka's
     ``consistent_random`` chooses alike.
     """
-
-    def choose(key: Any, partitions: Sequence[int]) -> int:
-        data = key_bytes(key)
-        if data is None:
-            return partitions[int(source.random() * len(partitions))]
-        return partitions[zlib.crc32(data) % len(partitions)]
-
-    return choose
+    data = key_bytes(key)
+    if data is None:
+        return random_partitioner(key, partitions)
+    return partitions[zlib.crc32(data) % len(partitions)]

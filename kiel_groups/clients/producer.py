@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random as random_module
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
+from kiel_groups.clients.closing import LeftLoop, running_loop
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.futures import spawn, started
-from kiel_groups.clients.partitioners import Partitioner, hash_or_random, key_bytes
+from kiel_groups.clients.partitioners import Partitioner, key_bytes, random_partitioner
 from kiel_groups.clients.producer_queue import RecordMetadata, message_bytes
-from kiel_groups.clients.sender import Sender, reject
-from kiel_groups.clients.settings import BrokerSettings, broker_config
+from kiel_groups.clients.sender import Sender, raise_first, reject
+from kiel_groups.clients.serializing import Serializer, serialized
+from kiel_groups.clients.settings import BrokerSettings, broker_config, compression_name
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.compression import codec_named
 
 __all__ = ["Producer", "RecordMetadata"]
 
@@ -49,21 +50,21 @@ class Producer:
 
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
-        serializer: Makes bytes, str or None of a value; without one, values must be that already. A str goes out as
-            UTF-8, None is a null value.
+        serializer: Makes bytes, str or None of a value; a str goes out as UTF-8, None is a null value. Without one,
+            bytes go out as they are, anything else as JSON with sorted keys.
         key_maker: Makes a record's key of its value where ``produce`` gets none.
         partitioner: ``partitioner(key, partitions)`` returns one of the partition numbers; the key comes as it was
-            made. Without one, CRC-32 of the key's bytes, or a random partition where the key is None.
-        batch_size: With so many records for a partition, they go out at once; more may go along while the broker is
-            busy.
-        linger_ms: How long the first record of a smaller batch waits for more.
+            made. Without one, any partition; with ``hash_partitioner``, the same one for the same key.
+        batch_size: Records wait until there are so many, of all partitions together, for ``flush()`` or ``close()``.
+            More may go along while a broker is busy.
         required_acks: -1 (all in-sync replicas have it), 1 (the leader has it), 0 (sent, and nobody says more).
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.
-        compression: None or ``"gzip"``.
+        compression: None, ``"gzip"``, ``"snappy"`` or ``"lz4"``, or the number of one in ``constants``.
+        linger_ms: Batches form per partition: they go out with ``batch_size`` records, or when the first one has
+            waited so long.
         retries: How often a batch is sent again after an error that may heal.
         max_buffered_bytes: What may wait for its outcome; see ``drain``.
         metrics: Where to count; a registry of its own if left out.
-        random: For the default partitioner.
         broker_settings: ``client_id``, ``request_timeout_ms`` and the others of ``BrokerConfig``.
 
     Raises:
@@ -73,23 +74,20 @@ class Producer:
     def __init__(
         self,
         brokers: str | Iterable[str],
-        serializer: Callable[[Any], bytes | str | None] | None = None,
+        serializer: Serializer | None = None,
         key_maker: Callable[[Any], Any] | None = None,
         partitioner: Partitioner | None = None,
-        batch_size: int = 1_000,
+        batch_size: int = 1,
+        compression: str | int | None = None,
         required_acks: int = -1,
         ack_timeout: int = 500,
-        compression: str | None = None,
         *,
-        linger_ms: int = 5,
+        linger_ms: int | None = None,
         retries: int = 10,
         max_buffered_bytes: int = 64 << 20,
         metrics: Metrics | None = None,
-        random: random_module.Random | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        if compression is not None:
-            codec_named(compression)
         if max_buffered_bytes < 1:
             raise ConfigError(f"max_buffered_bytes: {max_buffered_bytes!r} given; expected a number of at least 1")
         self.metrics = metrics or Metrics()
@@ -98,13 +96,13 @@ class Producer:
             ack_timeout_ms=ack_timeout,
             batch_size=batch_size,
             linger_ms=linger_ms,
-            compression=compression,
+            compression=compression_name(compression),
             retries=retries,
         )
         self._retries = retries
         self._serializer = serializer
         self._key_maker = key_maker
-        self._partitioner = partitioner or hash_or_random(random or random_module.Random())
+        self._partitioner = partitioner or random_partitioner
         self._max_buffered_bytes = max_buffered_bytes
         self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
         self._sender = Sender(self._cluster, config, self.metrics)
@@ -112,15 +110,32 @@ class Producer:
         self._unplaced: dict[str, list[_Unplaced]] = {}
         self._unplaced_bytes = 0
         self._lookups: dict[str, asyncio.Task[None]] = {}
+        #: Where a future cannot wait for its record's outcome, since more records are to come first: the outcomes of
+        #: those that wait, until there are ``batch_size`` of them; None where no record waits for others.
+        self._round: list[asyncio.Future[RecordMetadata]] | None = None
+        if linger_ms is None and batch_size > 1:
+            self._round = []
+        self._batch_size = batch_size
         self._closed = False
+        self._closing: asyncio.Future[None] | None = None
+        self._left_loop = LeftLoop()
 
     async def __aenter__(self) -> Self:
         await self.connect()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._closing is not None:
+            # Whoever closed it is told how that went.
+            await asyncio.wait({self._closing})
+            return
         cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
-        await self.close(_CANCELLED_FLUSH_MS if cancelled else None)
+        try:
+            await self.close(_CANCELLED_FLUSH_MS if cancelled else None)
+        except Exception:
+            # Logged already, and no more important than what is on its way.
+            if kind is None:
+                raise
 
     @started
     async def connect(self) -> None:
@@ -130,6 +145,7 @@ class Producer:
         Raises:
             NoBrokersError: None of the brokers answers; names them, and why.
         """
+        self._left_loop.remember()
         await self._cluster.refresh([], "connect")
 
     def produce(
@@ -138,9 +154,13 @@ class Producer:
         """
         Send one record; it is on its way whether or not the future is awaited.
 
+        With a ``batch_size`` and no ``linger_ms`` a record may have to wait for further ones. Its future does not: it
+        is done at once, with -1 for partition and offset. The future of the record that completes the batch,
+        ``flush()`` or ``close()`` then waits for all of the batch, and fails where one of them does.
+
         Args:
             topic: Where to; the topic must exist, or brokers must create it by themselves.
-            value: What the serialiser takes; bytes, str or None without one.
+            value: What the serialiser takes; without one, bytes, or anything that JSON has a form for.
             key: Bytes as they are, None as null, anything else as the UTF-8 of its ``str()``.
             partition: Skips the partitioner.
 
@@ -150,7 +170,7 @@ class Producer:
             ConfigError for a partition that does not exist. Failures are logged too, once for the records of a batch.
 
         Raises:
-            ConfigError: The topic's name is not legal, or the value is not of a type that can be sent.
+            ConfigError: The topic's name is not legal, or nothing can be sent of the value.
             BufferFullError: ``max_buffered_bytes`` wait already; await ``drain()`` now and then.
             ClosedError: The producer was closed.
         """
@@ -163,7 +183,7 @@ class Producer:
             )
         if key is None and self._key_maker is not None:
             key = self._key_maker(value)
-        message = (key_bytes(key), self._value_bytes(value))
+        message = (key_bytes(key), serialized(value, self._serializer))
         future = asyncio.get_running_loop().create_future()
         record = _Unplaced(key, message, partition, message_bytes(*message), future)
         partitions = None if topic in self._unplaced else self._cluster.known_partitions(topic)
@@ -171,7 +191,33 @@ class Producer:
             self._place(topic, partitions, record)
         else:
             self._look_up(topic, record)
-        return future
+        return future if self._round is None else self._join_round(topic, future)
+
+    def _join_round(self, topic: str, outcome: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:
+        """Wait for further records, or end the waiting of all; returns what the caller is given."""
+        assert self._round is not None
+        self._round.append(outcome)
+        if len(self._round) >= self._batch_size:
+            return spawn(self._end_round(self._take_round(), outcome), "Producer.produce")
+        queued: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
+        queued.set_result(RecordMetadata(topic, -1, -1))
+        return queued
+
+    def _take_round(self) -> list[asyncio.Future[RecordMetadata]]:
+        outcomes = self._round or []
+        if self._round is not None:
+            self._round = []
+        return outcomes
+
+    async def _end_round(
+        self, outcomes: list[asyncio.Future[RecordMetadata]], last: asyncio.Future[RecordMetadata]
+    ) -> RecordMetadata:
+        if self._lookups:
+            await asyncio.wait(list(self._lookups.values()))
+        self._sender.send_waiting()
+        await asyncio.wait(outcomes)
+        raise_first(outcomes)
+        return last.result()
 
     @property
     def buffered_bytes(self) -> int:
@@ -187,26 +233,42 @@ class Producer:
 
     @started
     async def flush(self) -> None:
-        """Send what waits, at once, and wait until every record produced before has an outcome, good or bad."""
+        """
+        Send what waits, at once, and wait until every record produced before has an outcome, good or bad.
+
+        Raises:
+            BrokerError: One of those has failed whose future was done before; others tell by their futures.
+        """
+        outcomes = self._take_round()
         await self._flush()
+        raise_first(outcomes)
 
     async def _flush(self) -> None:
         if self._lookups:
             await asyncio.wait(list(self._lookups.values()))
         await self._sender.flush()
 
-    @started
-    async def close(self, timeout_ms: int | None = None) -> None:
+    def close(self, timeout_ms: int | None = None) -> asyncio.Future[None]:
         """
         Flush, then close the connections. Calling it again does nothing.
+
+        Where no event loop runs any more, as after a Ctrl-C, it is done before this returns, within two seconds.
 
         Args:
             timeout_ms: How long to flush; what has no outcome by then fails with ClosedError, stored or not. Without
                 it, the flush ends when every record is stored or out of retries.
+
+        Raises:
+            BrokerError: As ``flush()``.
         """
-        if self._closed:
-            return
         self._closed = True
+        if running_loop() is None and timeout_ms is None:
+            timeout_ms = _CANCELLED_FLUSH_MS
+        self._closing = self._left_loop.close(self._closing, partial(self._close, timeout_ms), "Producer.close")
+        return self._closing
+
+    async def _close(self, timeout_ms: int | None) -> None:
+        outcomes = self._take_round()
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self._flush()
@@ -215,6 +277,7 @@ class Producer:
         finally:
             self._abandon()
             self._cluster.close()
+        raise_first(outcomes)
 
     def _abandon(self) -> None:
         """Fail what has no outcome."""
@@ -231,15 +294,6 @@ class Producer:
         self._sender.close()
 
     # ------------------------------------------------------------------ placing
-
-    def _value_bytes(self, value: Any) -> bytes | None:
-        made = value if self._serializer is None else self._serializer(value)
-        if made is None or isinstance(made, bytes):
-            return made
-        if isinstance(made, str):
-            return made.encode()
-        what = "value" if self._serializer is None else "what the serializer returned"
-        raise ConfigError(f"{what}: {type(made).__name__} given; expected bytes, str or None, or give a serializer")
 
     def _place(self, topic: str, partitions: tuple[int, ...], record: _Unplaced) -> None:
         partition = record.partition
@@ -265,6 +319,7 @@ class Producer:
         waiting = self._unplaced.get(topic)
         if waiting is None:
             check_name(topic, "topic")
+            self._left_loop.remember()
             waiting = self._unplaced[topic] = []
             self._lookups[topic] = spawn(self._find_partitions(topic), f"lookup of {topic}")
         waiting.append(record)

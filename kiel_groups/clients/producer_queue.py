@@ -58,7 +58,7 @@ class PartitionQueue:
 
     ``busy`` while the first one is on its way, or waits for another try: nothing overtakes it, so records keep their
     order. ``timer`` runs while a first batch lingers. ``added`` and ``settled`` count records ever; those beyond
-    ``settled`` have no outcome yet.
+    ``settled`` have no outcome yet, and those up to ``due`` wait for no others.
     """
 
     topic_partition: TopicPartition
@@ -67,6 +67,7 @@ class PartitionQueue:
     timer: asyncio.TimerHandle | None = None
     added: int = 0
     settled: int = 0
+    due: int = 0
 
     def open_batch(self, size_bytes: int, most_bytes: int) -> Batch | None:
         """The batch that one more message of this size may join; None where a new one is needed."""
@@ -75,13 +76,13 @@ class PartitionQueue:
             return None
         return last
 
-    def is_ready(self, now_s: float, linger_s: float, batch_size: int) -> bool:
+    def is_ready(self, now_s: float, linger_s: float, batch_size: float) -> bool:
         """Whether the first batch should go out now."""
         if self.busy or not self.batches:
             return False
         first = self.batches[0]
         complete = first.sealed or len(self.batches) > 1 or len(first.messages) >= batch_size
-        return complete or now_s - first.created_s >= linger_s
+        return complete or self.due > self.settled or now_s - first.created_s >= linger_s
 
     def pop_settled(self) -> Batch:
         """Take the first batch off, since its outcome is known."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.futures import spawn
@@ -27,7 +28,7 @@ from kiel_groups.wire.error_codes import (
 from kiel_groups.wire.messages import encode_message_set
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
 
-__all__ = ["Sender", "reject"]
+__all__ = ["Sender", "raise_first", "reject"]
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +41,15 @@ class Sender:
     def __init__(self, cluster: Cluster, config: ProducerConfig, metrics: Metrics) -> None:
         self._cluster = cluster
         self._config = config
+        self._linger_s = 0.0 if config.linger_ms is None else config.linger_ms / 1000
+        self._batch_size: float = config.batch_size
+        if config.linger_ms is None and config.batch_size > 1:
+            # Not before ``send_waiting``: who counts does so over all partitions.
+            self._linger_s = self._batch_size = math.inf
         self._metrics = metrics
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._ready: dict[int, dict[PartitionQueue, None]] = {}
         self._sending: set[int] = set()
-        self._flushing = 0
         self._buffered_bytes = 0
         self._progress = asyncio.Event()
         self._closed = False
@@ -74,7 +79,7 @@ class Sender:
         batch.size_bytes += size_bytes
         queue.added += 1
         self._buffered_bytes += size_bytes
-        if not queue.busy and (len(batch.messages) == 1 or len(batch.messages) >= self._config.batch_size):
+        if not queue.busy and (len(batch.messages) == 1 or len(batch.messages) >= self._batch_size):
             self._offer(queue)
 
     # ------------------------------------------------------------------ waiting
@@ -87,16 +92,11 @@ class Sender:
 
     async def flush(self) -> None:
         """Send what is queued without lingering, and wait until all of it has an outcome, good or bad."""
-        goals = {queue: queue.added for queue in self._queues.values()}
-        self._flushing += 1
-        try:
-            for queue in goals:
-                self._offer(queue)
-            while any(queue.settled < goal for queue, goal in goals.items()):
-                self._progress.clear()
-                await self._progress.wait()
-        finally:
-            self._flushing -= 1
+        self.send_waiting()
+        goals = {queue: queue.due for queue in self._queues.values()}
+        while any(queue.settled < goal for queue, goal in goals.items()):
+            self._progress.clear()
+            await self._progress.wait()
 
     def close(self) -> None:
         """Fail what has no outcome with ClosedError; whatever a broker still answers is ignored."""
@@ -107,15 +107,20 @@ class Sender:
 
     # ------------------------------------------------------------------ sending
 
+    def send_waiting(self) -> None:
+        """Let everything that was added so far go out without waiting for more."""
+        for queue in self._queues.values():
+            queue.due = queue.added
+            self._offer(queue)
+
     def _offer(self, queue: PartitionQueue) -> None:
         """Send the queue's first batch if it is time; otherwise a timer, or the outcome of another, offers it again."""
         if queue.busy or not queue.batches or self._closed:
             return
         loop = asyncio.get_running_loop()
-        linger_s = 0.0 if self._flushing else self._config.linger_ms / 1000
-        if not queue.is_ready(loop.time(), linger_s, self._config.batch_size):
-            if queue.timer is None:
-                queue.timer = loop.call_at(queue.batches[0].created_s + linger_s, self._lingered, queue)
+        if not queue.is_ready(loop.time(), self._linger_s, self._batch_size):
+            if queue.timer is None and self._linger_s < math.inf:
+                queue.timer = loop.call_at(queue.batches[0].created_s + self._linger_s, self._lingered, queue)
             return
         queue.busy = True
         leader = self._cluster.leader_of(queue.topic_partition)
@@ -255,3 +260,11 @@ def reject(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
         future.exception()
+
+
+def raise_first(outcomes: Iterable[asyncio.Future[RecordMetadata]]) -> None:
+    """Raise the first failure among records that have an outcome."""
+    for outcome in outcomes:
+        error = outcome.exception()
+        if error is not None:
+            raise error

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import TypedDict, Unpack
 
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
+from kiel_groups.constants import SUPPORTED_COMPRESSION
+from kiel_groups.wire.compression import codec_named, codec_numbered
 
-__all__ = ["BrokerSettings", "broker_config"]
+__all__ = ["BrokerSettings", "broker_config", "compression_name"]
 
 
 class BrokerSettings(TypedDict, total=False):
@@ -33,3 +35,17 @@ def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSetting
         ConfigError: No address, one that is none, or a setting that cannot work.
     """
     return BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers"), **settings)
+
+
+def compression_name(compression: str | int | None) -> str | None:
+    """
+    The name of a codec that was given by its name or its number.
+
+    Raises:
+        ConfigError: There is no such codec.
+    """
+    if compression is None:
+        return None
+    if type(compression) is int and compression in SUPPORTED_COMPRESSION:
+        return codec_numbered(compression).name
+    return codec_named(str(compression)).name

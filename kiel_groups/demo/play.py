@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kiel_groups.clients.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer
 from kiel_groups.demo.fleet import DemoError, Fleet, Worker
 from kiel_groups.demo.receipts import Proof, prove
@@ -49,7 +50,7 @@ class Sent:
 
 async def send_records(cluster: Cluster, records: Input) -> Sent:
     """Produce all records; returns when the broker has them."""
-    async with Producer(cluster.brokers) as producer:
+    async with Producer(cluster.brokers, partitioner=hash_partitioner, batch_size=1_000, linger_ms=5) as producer:
         stored = await asyncio.gather(
             *(producer.produce(TOPIC, value, key=key) for value, key in zip(records.values, records.keys, strict=True))
         )

@@ -39,7 +39,9 @@ async def test_what_is_produced_is_consumed(
     topic = unique("topic")
     await cluster_39.create_topic(topic, 3)
     sent = [(f"key-{n}".encode() if n % 3 else None, b"%d" % n * (n % 50) or None) for n in range(2_000)]
-    async with Producer(cluster_39.brokers, required_acks=acks, compression=compression) as producer:
+    async with Producer(
+        cluster_39.brokers, serializer=lambda value: value, required_acks=acks, compression=compression
+    ) as producer:
         stored = await asyncio.gather(*(producer.produce(topic, value, key) for key, value in sent))
     records = await read(cluster_39, topic, len(sent))
     assert Counter((r.key, r.value) for r in records) == Counter(sent)
@@ -69,11 +71,11 @@ async def test_end_is_the_moment_of_the_subscription(cluster_39: Cluster, unique
     await cluster_39.create_topic(topic, 4)
     async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers) as consumer:
         for n in range(20):
-            producer.produce(topic, f"old {n}")
+            producer.produce(topic, b"old %d" % n)
         await producer.flush()
         await consumer.subscribe(topic, start=END)
         for n in range(20):
-            producer.produce(topic, f"new {n}")
+            producer.produce(topic, b"new %d" % n)
         async with asyncio.timeout(30):
             values = [(await anext(consumer)).value for _ in range(20)]
         assert sorted(values) == sorted(f"new {n}".encode() for n in range(20))
@@ -120,7 +122,7 @@ async def test_compressed_sets_larger_than_a_fetch(cluster_39: Cluster, unique: 
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     values = [bytes((n * k) % 251 for k in range(1_000)) for n in range(500)]
-    async with Producer(cluster_39.brokers, compression="gzip", linger_ms=1_000) as producer:
+    async with Producer(cluster_39.brokers, compression="gzip", batch_size=1_000, linger_ms=1_000) as producer:
         await asyncio.gather(*(producer.produce(topic, value) for value in values))
     async with SingleConsumer(cluster_39.brokers, max_bytes=4_096) as consumer, asyncio.timeout(30):
         await consumer.subscribe(topic, start={TopicPartition(topic, 0): 250})
@@ -133,7 +135,7 @@ async def test_positions_outside_the_log(cluster_39: Cluster, unique: Unique) ->
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
-        await producer.produce(topic, "only")
+        await producer.produce(topic, b"only")
     async with SingleConsumer(cluster_39.brokers) as consumer, asyncio.timeout(30):
         await consumer.subscribe(topic, start={TopicPartition(topic, 0): 1_000})
         assert (await anext(consumer)).value == b"only"

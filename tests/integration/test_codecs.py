@@ -81,7 +81,7 @@ async def test_java_reads_what_we_produce(cluster_39: Cluster, unique: Unique, t
     topic, lines = unique("topic"), texts()
     await cluster_39.create_topic(topic, 1)
     async with Producer(cluster_39.brokers, compression=codec, batch_size=500, linger_ms=1_000) as producer:
-        await asyncio.gather(*(producer.produce(topic, line, key=f"key {n}") for n, line in enumerate(lines)))
+        await asyncio.gather(*(producer.produce(topic, line.encode(), key=f"key {n}") for n, line in enumerate(lines)))
     wrappers = codecs_on_disk(cluster_39, topic)
     assert set(wrappers) == {NUMBERS[codec]}
     assert len(wrappers) < 20

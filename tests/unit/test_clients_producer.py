@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from fake_broker import METADATA, PRODUCE, Asked, FakeBroker, Fault, Log
 
-from kiel_groups.clients.partitioners import hash_or_random
+from kiel_groups.clients.partitioners import hash_partitioner, random_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -36,7 +35,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 async def producing(broker: FakeBroker | None = None, **settings: Any) -> AsyncIterator[tuple[FakeBroker, Producer]]:
     """A producer that backs off for milliseconds only, at a broker with topic t of two partitions."""
     async with broker or FakeBroker({"t": 2}) as running:
-        quick = {"linger_ms": 1, "required_acks": 1, "backoff_ms": 2, "max_backoff_ms": 10}
+        quick = {"linger_ms": 1, "batch_size": 1_000, "required_acks": 1, "backoff_ms": 2, "max_backoff_ms": 10}
         producer = Producer([str(running.address)], **(quick | settings))
         async with producer:
             yield running, producer
@@ -58,19 +57,32 @@ async def test_every_record_learns_where_it_was_stored() -> None:
         assert stored(broker, T0) == [(None, b"%d" % n) for n in range(0, 10, 2)]
 
 
-async def test_bytes_and_text_and_null_go_out_as_they_are() -> None:
-    """Text becomes UTF-8, None becomes null, an int key its decimal; other values are refused with what to do."""
+async def test_values_without_a_serializer() -> None:
+    """Bytes go out as they are, anything else as JSON with sorted keys; an int key is its decimal, None is null."""
     async with producing() as (broker, producer):
-        for key, value in [(None, b"raw"), ("schlüssel", "grün"), (7, None), (b"k", b"")]:
+        sent = [(None, b"raw"), ("schlüssel", "x"), (7, None), (b"k", b""), (None, {"b": 1, "a": [True]})]
+        for key, value in sent:
             await producer.produce("t", value, key, partition=0)
         assert stored(broker, T0) == [
             (None, b"raw"),
-            ("schlüssel".encode(), "grün".encode()),
-            (b"7", None),
+            ("schlüssel".encode(), b'"x"'),
+            (b"7", b"null"),
             (b"k", b""),
+            (None, b'{"a": [true], "b": 1}'),
         ]
-        with pytest.raises(ConfigError, match="value: dict given; expected bytes, str or None, or give a serializer"):
-            producer.produce("t", {})
+        with pytest.raises(ConfigError, match=r"value: it has no form in JSON .*; send bytes, or give a serializer"):
+            producer.produce("t", {1, 2})
+
+
+async def test_what_a_serializer_returns() -> None:
+    """Text becomes UTF-8, None a null value; anything else is refused."""
+    made: dict[str, Any] = {"text": "grün", "null": None, "bytes": b"raw", "wrong": 1}
+    async with producing(serializer=made.__getitem__) as (broker, producer):
+        for value in ("text", "null", "bytes"):
+            await producer.produce("t", value, partition=0)
+        assert [value for _, value in stored(broker, T0)] == ["grün".encode(), None, b"raw"]
+        with pytest.raises(ConfigError, match="serializer: int returned; expected bytes, str or None"):
+            producer.produce("t", "wrong")
 
 
 async def test_serializer_and_key_maker() -> None:
@@ -128,8 +140,8 @@ async def test_compressed_batches() -> None:
         assert len(broker.logs[T0].entries[0][1]) < 2_000
 
 
-@pytest.mark.parametrize("compression", ["gzipp", ""])
-def test_an_unknown_compression_is_refused(compression: str) -> None:
+@pytest.mark.parametrize("compression", ["gzipp", "", 0, 4, True])
+def test_an_unknown_compression_is_refused(compression: str | int) -> None:
     """At once, when the producer is made, as a ValueError that says what there is."""
     with pytest.raises(ValueError, match=r"compression: .* expected 'gzip'"):
         Producer("localhost", compression=compression)
@@ -321,14 +333,15 @@ async def test_the_partitioner_gets_the_key_as_made() -> None:
         assert stored(broker, T1) == [(b"5", b"x")]
 
 
-def test_the_default_partitioner() -> None:
-    """Keys go where their CRC-32 says, the same in every process; records without one are spread evenly."""
-    choose = hash_or_random(random.Random(1))
-    assert choose(b"key", [0, 1, 2, 3]) == zlib.crc32(b"key") % 4 == choose("key", [0, 1, 2, 3])
-    counts = [0, 0, 0, 0]
-    for _ in range(4_000):
-        counts[choose(None, [0, 1, 2, 3])] += 1
-    assert min(counts) > 850
+def test_the_partitioners() -> None:
+    """By hash, keys go where their CRC-32 says, in every process; at random, and without a key, all are spread."""
+    places = [0, 1, 2, 3]
+    assert hash_partitioner(b"key", places) == zlib.crc32(b"key") % 4 == hash_partitioner("key", places)
+    for choose, key in ((hash_partitioner, None), (random_partitioner, None), (random_partitioner, b"key")):
+        counts = [0, 0, 0, 0]
+        for _ in range(4_000):
+            counts[choose(key, places)] += 1
+        assert min(counts) > 800
 
 
 async def test_buffered_bytes_are_bounded() -> None:
@@ -348,7 +361,7 @@ async def test_buffered_bytes_are_bounded() -> None:
 async def test_closing_sends_what_waits() -> None:
     """Close is a flush first; afterwards nothing more is taken."""
     async with FakeBroker({"t": 2}) as broker:
-        producer = Producer(str(broker.address), linger_ms=60_000)
+        producer = Producer(str(broker.address), batch_size=2, linger_ms=60_000)
         future = producer.produce("t", b"x", partition=0)
         await producer.close()
         assert future.result().offset == 0
