@@ -1,0 +1,36 @@
+"""The demo on a file and on ports of the user's."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import kiel_groups
+
+pytestmark = pytest.mark.integration
+
+
+def free_ports() -> tuple[int, int]:
+    """Two ports that nobody has at the moment."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def test_the_demo_takes_a_file_and_ports(tmp_path: Path) -> None:
+    """The lines of a file, equal and empty ones too, are all accounted for; the servers stand where they were told."""
+    (tmp_path / "lines.txt").write_text("a line\n" * 40 + "\n" * 3 + "the last one, without an end")
+    zookeeper, broker = free_ports()
+    done = kiel_groups(
+        *("demo", "--records=lines.txt", f"--zookeeper-port={zookeeper}", f"--broker-port={broker}"),
+        folder=tmp_path,
+        timeout_s=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"ZooKeeper at 127.0.0.1:{zookeeper}, Kafka at 127.0.0.1:{broker}" in done.stdout
+    assert re.search(r"sent +44\nreceived at least once +44\n", done.stdout)
+    assert "proved: no record was lost" in done.stdout
