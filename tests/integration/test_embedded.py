@@ -121,8 +121,8 @@ def test_a_port_lost_to_somebody_else_is_replaced(monkeypatch: pytest.MonkeyPatc
         from kiel_groups.embedded import server
 
         class Loser(server.ReservedPort):
-            def __init__(self) -> None:
-                super().__init__()
+            def __init__(self, number: int = 0) -> None:
+                super().__init__(number)
                 monkeypatch.undo()
                 self.number = taken.getsockname()[1]
 
