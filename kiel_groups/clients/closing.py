@@ -33,6 +33,9 @@ class LeftLoop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        #: Set when the client was closed on a running loop. Elsewhere nobody is told: no coroutine of a program that
+        #: ends is to go on with what it was waiting for.
+        self.closed = asyncio.Event()
 
     def remember(self) -> None:
         """This client lives on the loop that runs now."""
@@ -53,7 +56,9 @@ class LeftLoop:
             A future; where no loop runs it is done, but where the time was up.
         """
         if running_loop() is not None:
-            return closing or spawn(work(), name)
+            closing = closing or spawn(work(), name)
+            closing.add_done_callback(lambda _: self.closed.set())
+            return closing
         if closing is not None and closing.done():
             return closing
         if self._loop is None or self._loop.is_closed():

@@ -141,7 +141,6 @@ class GroupedConsumer:
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
         self._shut = False
-        self._closed = asyncio.Event()
         self._left_loop = LeftLoop()
         #: Calls of consume() under way, and all that the coroutine has which made the call.
         self._asking: dict[Taker, frozenset[Taker]] = {}
@@ -192,9 +191,6 @@ class GroupedConsumer:
             self._let_go(self._consuming.handing_out, running=running)
         work = partial(self._close, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
-        if running:
-            # Elsewhere nobody is told: a coroutine of the program must not go on while it ends.
-            self._closing.add_done_callback(lambda _: self._closed.set())
         return self._closing
 
     def _let_go(self, handing_out: HandingOut, *, running: bool) -> None:
@@ -316,7 +312,7 @@ class GroupedConsumer:
         finally:
             del self._asking[taker]
         if values is None:
-            await self._closed.wait()
+            await self._left_loop.closed.wait()
         return values
 
     async def _values(self, topic: str, taker: Taker) -> list[Any] | None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeAlias, Unpack
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self, TypeAlias, Unpack
 
+from kiel_groups.clients.closing import LeftLoop
 from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.deserializing import deserialized
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.futures import spawn, started
 from kiel_groups.clients.settings import BrokerSettings, broker_config
+from kiel_groups.clients.starting import StartAt, offset_time
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, OffsetOutOfRangeError
@@ -50,6 +54,9 @@ class SingleConsumer:
         ConfigError: A setting that cannot work.
     """
 
+    BEGINNING: ClassVar[int] = BEGINNING
+    END: ClassVar[int] = END
+
     def __init__(
         self,
         brokers: str | Iterable[str],
@@ -77,6 +84,12 @@ class SingleConsumer:
         self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
         self._fetcher = Fetcher(self._cluster, self._config, self.metrics, reset=self._reset)
         self._topics: set[str] = set()
+        #: Where ``consume`` is to start a topic, and to go on where its log does not have a position any more.
+        self._starts: dict[str, StartAt | None] = {}
+        #: Topics whose start positions are being asked for; who waits for them may give up before.
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._closing: asyncio.Future[None] | None = None
+        self._left_loop = LeftLoop()
         #: The batch that is being iterated over, and the index of its next record.
         self._batch: Sequence[Record] = ()
         self._next = 0
@@ -98,6 +111,7 @@ class SingleConsumer:
         Raises:
             NoBrokersError: None of the brokers answers; names them, and why.
         """
+        self._left_loop.remember()
         await self._cluster.refresh([], "connect")
 
     @started
@@ -119,12 +133,93 @@ class SingleConsumer:
         fresh = [check_name(name, "topics") for name in names if name not in self._topics]
         partitions = [TopicPartition(name, p) for name in fresh for p in await self._cluster.partitions_of(name)]
         positions = await self._start_positions(partitions, start)
+        for name in fresh:
+            self._read(name, {tp: at for tp, at in positions.items() if tp.topic == name})
+
+    def _read(self, topic: str, positions: Mapping[TopicPartition, int]) -> None:
         if self._ended.is_set():
             raise ClosedError("the consumer was closed")
-        self._topics.update(fresh)
+        self._topics.add(topic)
         self._fetcher.assign({tp: at for tp, at in positions.items() if tp not in self._fetcher.assignment})
         if self._watch is None:
             self._watch = spawn(self._find_new_partitions(), "watch for new partitions")
+
+    def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[list[Any] | None]:
+        """
+        Values of one topic that are at hand, from all of its partitions.
+
+        Args:
+            topic: One that does not exist gives no values until it does.
+            start: BEGINNING, END, a datetime (in UTC where it names no zone) or a timedelta into the past; brokers know
+                times only as exactly as their log segments are cut. Counts at the first call for a topic, and after a
+                position that the log does not have any more.
+
+        Returns:
+            Values that the deserialiser made (``json.loads`` without one), [] where none came within
+            ``max_wait_time``; a value that it fails on is logged, counted and passed over. None once the consumer is
+            closed.
+
+        Raises:
+            ConfigError: A start that is none of these, or a name that no topic of Kafka 0.8 can have.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition stands still. Others go on at the next call.
+        """
+        check_name(topic, "topic")
+        offset_time(start, datetime.now(UTC))
+        self._left_loop.remember()
+        return spawn(self._consume(topic, start), "SingleConsumer.consume")
+
+    async def _consume(self, topic: str, start: StartAt | None) -> list[Any] | None:
+        self._starts[topic] = start
+        values: list[Any] = []
+        # An error that stands first is raised without waiting; whoever loops over it must not starve the event loop.
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(self._config.max_wait_ms / 1000):
+                if topic not in self._topics and not self._ended.is_set():
+                    await asyncio.wait({self._look_up(topic)})
+                while not (values := self._values_at_hand(topic)) and not self._ended.is_set():
+                    await self._fetcher.wait_for_batch(topic)
+        except TimeoutError:
+            values = self._values_at_hand(topic)
+        if self._ended.is_set():
+            await self._left_loop.closed.wait()
+            return None
+        return values
+
+    def _look_up(self, topic: str) -> asyncio.Task[None]:
+        """Start to read a topic, if that is not under way."""
+        if topic not in self._looking:
+            self._looking[topic] = spawn(self._find_start(topic), f"start of {topic}")
+        return self._looking[topic]
+
+    async def _find_start(self, topic: str) -> None:
+        try:
+            partitions = [TopicPartition(topic, number) for number in await self._cluster.partitions_of(topic)]
+            self._read(topic, await self._cluster.list_offsets(partitions, self._time_of(topic)))
+        except KielGroupsError as error:
+            if not self._ended.is_set():
+                log.error("%s cannot be consumed yet: %s; the next call tries again", topic, error)
+        finally:
+            del self._looking[topic]
+
+    def _time_of(self, topic: str) -> int:
+        return offset_time(self._starts[topic], datetime.now(UTC))
+
+    def _values_at_hand(self, topic: str) -> list[Any]:
+        values: list[Any] = []
+        room = self._config.max_bytes
+        while room > 0 and (batch := self._poll(topic, or_raise=not values)) is not None:
+            values += deserialized(batch.records, self._deserializer, self.metrics)
+            room -= batch.size_bytes
+        return values
+
+    def _poll(self, topic: str, *, or_raise: bool) -> FetchedBatch | None:
+        try:
+            return self._fetcher.poll(topic)
+        except KielGroupsError:
+            if or_raise:
+                raise
+            return None
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -178,9 +273,16 @@ class SingleConsumer:
                     self.metrics.count("deserializer_failures")
             self._batch, self._next = (await self._next_batch()).records, 0
 
-    @started
-    async def close(self) -> None:
-        """Stop reading and close the connections; iteration ends. Calling it again does nothing."""
+    def close(self) -> asyncio.Future[None]:
+        """
+        Stop reading and close the connections; iteration ends. Calling it again does nothing.
+
+        Where no event loop runs any more, as after a Ctrl-C, it is done before this returns.
+        """
+        self._closing = self._left_loop.close(self._closing, self._close, "SingleConsumer.close")
+        return self._closing
+
+    async def _close(self) -> None:
         self._ended.set()
         self._batch = ()
         if self._watch is not None:
@@ -218,6 +320,9 @@ class SingleConsumer:
         return rest | dict(start)
 
     async def _reset(self, topic_partition: TopicPartition, position: int) -> int:
+        if topic_partition.topic in self._starts:
+            at = self._time_of(topic_partition.topic)
+            return (await self._cluster.list_offsets([topic_partition], at))[topic_partition]
         policy = self._config.auto_offset_reset
         if policy == "none":
             raise OffsetOutOfRangeError(

@@ -1,0 +1,156 @@
+"""kiel's SingleConsumer and Producer on a real broker, sentence by sentence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tornado import gen
+
+from kiel_groups.clients import Producer, SingleConsumer
+from kiel_groups.embedded import Cluster
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+async def values(consumer: SingleConsumer, topic: str, count: int, **how: Any) -> list[Any]:
+    """Consume until so many values have come."""
+    found: list[Any] = []
+    async with asyncio.timeout(30):
+        while len(found) < count:
+            found += await consumer.consume(topic, **how) or []
+    return found
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        SingleConsumer.BEGINNING,
+        datetime(2000, 1, 1),
+        datetime(2000, 1, 1, tzinfo=UTC),
+        timedelta(days=3_000),
+    ],
+)
+async def test_a_start_in_the_past(cluster_39: Cluster, unique: Unique, start: Any) -> None:
+    """Everything that the log still has since then."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 2)
+    async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers) as consumer:
+        for n in range(4):
+            await producer.produce(topic, {"n": n})
+        assert sorted(v["n"] for v in await values(consumer, topic, 4, start=start)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("how", [{}, {"start": -1}, {"start": None}])
+async def test_the_end_is_where_it_starts_by_default(cluster_39: Cluster, unique: Unique, how: dict[str, Any]) -> None:
+    """What was written before the first call is not returned; later starts count no more."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    async with (
+        Producer(cluster_39.brokers) as producer,
+        SingleConsumer(cluster_39.brokers, max_wait_time=300) as consumer,
+    ):
+        await producer.produce(topic, "old")
+        assert await consumer.consume(topic, **how) == []
+        await producer.produce(topic, "new")
+        assert await values(consumer, topic, 1, start=SingleConsumer.BEGINNING) == ["new"]
+
+
+async def test_a_start_counts_again_when_the_log_lost_the_position(cluster_39: Cluster, unique: Unique) -> None:
+    """Out of range is a second first time."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    async with (
+        Producer(cluster_39.brokers) as producer,
+        SingleConsumer(cluster_39.brokers, max_wait_time=300) as consumer,
+    ):
+        await producer.produce(topic, 1)
+        assert await consumer.consume(topic) == []
+        consumer.seek(TopicPartition(topic, 0), 1_000)
+        assert await values(consumer, topic, 1, start=SingleConsumer.BEGINNING) == [1]
+
+
+async def test_an_unknown_topic_is_found_once_it_exists(cluster_39: Cluster, unique: Unique) -> None:
+    """[] until then, however short the wait is."""
+    topic = unique("topic")
+    async with Producer(cluster_39.brokers) as producer, SingleConsumer(cluster_39.brokers, max_wait_time=1) as c:
+        assert await c.consume(topic, SingleConsumer.BEGINNING) == []
+        await cluster_39.create_topic(topic, 1)
+        await producer.produce(topic, "found")
+        assert await values(c, topic, 1, start=SingleConsumer.BEGINNING) == ["found"]
+
+
+async def test_unreadable_values_and_the_end(cluster_39: Cluster, unique: Unique) -> None:
+    """They are passed over and counted; after the close there is None."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    async with Producer(cluster_39.brokers) as producer:
+        for value in (b"{", 1, b"}"):
+            await producer.produce(topic, value)
+    consumer = SingleConsumer(cluster_39.brokers)
+    assert await values(consumer, topic, 1, start=SingleConsumer.BEGINNING) == [1]
+    assert consumer.metrics.counter("deserializer_failures") == 2
+    waiting = consumer.consume(topic)
+    await asyncio.sleep(0)
+    await consumer.close()
+    assert await waiting is None
+    assert await consumer.consume(topic) is None
+
+
+async def test_keys_and_partitions_as_kiels_makers_make_them(cluster_39: Cluster, unique: Unique) -> None:
+    """The partitioner calculates with the key as it was made; on the wire it is text, and None is null."""
+    topic, keys = unique("topic"), unique("keys")
+    await cluster_39.create_topic(topic, 3)
+    await cluster_39.create_topic(keys, 1)
+
+    def key_maker(message: Any) -> Any:
+        return message["counter"]
+
+    def partitioner(key: int, partitions: Sequence[int]) -> int:
+        return partitions[key % len(partitions)]
+
+    producer = Producer(cluster_39.brokers, None, key_maker, partitioner, 2, None, -1, 500)
+
+    @gen.coroutine
+    def make() -> Any:
+        yield producer.connect()
+        for n in range(7):
+            yield producer.produce(topic, {"counter": n, "a": "b"})
+        yield producer.close()
+
+    await make()
+    async with SingleConsumer(cluster_39.brokers) as consumer, asyncio.timeout(30):
+        await consumer.subscribe(topic, start=SingleConsumer.BEGINNING)
+        records = [await anext(consumer) for _ in range(7)]
+    assert {(r.partition, r.key, r.value) for r in records} == {
+        (n % 3, b"%d" % n, b'{"a": "b", "counter": %d}' % n) for n in range(7)
+    }
+
+
+async def test_without_a_partitioner_keys_do_not_matter(cluster_39: Cluster, unique: Unique) -> None:
+    """Any partition, at random."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 2)
+    async with Producer(cluster_39.brokers, key_maker=lambda _message: "one") as producer:
+        stored = await asyncio.gather(*(producer.produce(topic, n) for n in range(100)))
+    assert min(Counter(place.partition for place in stored).values()) > 20
+
+
+@pytest.mark.parametrize("compression", [None, 1, 2, 3, "gzip", "snappy", "lz4"])
+async def test_compression_by_number_or_name(cluster_39: Cluster, unique: Unique, compression: Any) -> None:
+    """As in kiel's constants, or in kiel's examples."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    producer = Producer(cluster_39.brokers, batch_size=10, compression=compression)
+    for n in range(25):
+        await producer.produce(topic, n)
+    await producer.close()
+    async with SingleConsumer(cluster_39.brokers) as consumer:
+        assert await values(consumer, topic, 25, start=SingleConsumer.BEGINNING) == list(range(25))

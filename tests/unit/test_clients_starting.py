@@ -1,0 +1,43 @@
+"""The ways to say where to start."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients.starting import offset_time
+from kiel_groups.errors import ConfigError
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime(2016, 2, 1, 12, tzinfo=UTC)
+NOW_MS = 1_454_328_000_000
+
+
+@pytest.mark.parametrize(
+    ("start", "time"),
+    [
+        (None, -1),
+        (-1, -1),
+        (-2, -2),
+        (datetime(2016, 2, 1, 12), NOW_MS),
+        (NOW, NOW_MS),
+        (datetime(2016, 2, 1, 14, 0, 0, 1_999, tzinfo=timezone(timedelta(hours=2))), NOW_MS + 1),
+        (timedelta(hours=1), NOW_MS - 3_600_000),
+        (timedelta(milliseconds=5), NOW_MS - 5),
+        (timedelta(days=50_000), 0),
+        (datetime(1969, 12, 31), 0),
+    ],
+)
+def test_a_start_in_milliseconds(start: Any, time: int) -> None:
+    """A moment without a zone is in UTC; brokers count milliseconds, and know none before 1970."""
+    assert offset_time(start, NOW) == time
+
+
+@pytest.mark.parametrize("start", [0, -3, 1_454_328_000, "earliest", True, 1.5])
+def test_a_start_that_is_none(start: Any) -> None:
+    """It says what was given, and what there is."""
+    with pytest.raises(ConfigError, match=r"start: .* given; expected BEGINNING \(-2\), END \(-1\), a datetime"):
+        offset_time(start, NOW)
