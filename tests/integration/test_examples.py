@@ -19,7 +19,7 @@ from tests.integration.members import eventually, produce, stored_offsets, zooke
 pytestmark = pytest.mark.integration
 
 EXAMPLES = REPOSITORY / "examples"
-TESTED = {"commit_by_hand.py", "listen.py", "produce_lines.py"}
+TESTED = {"commit_by_hand.py", "listen.py", "produce_lines.py", "counter.py", "maker.py", "worker.py"}
 
 Unique = Callable[[str], str]
 
