@@ -1,0 +1,235 @@
+"""The fault proxy: everything passes until told otherwise, and each fault is the one that was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kiel_groups.embedded import Direction, FaultProxy, Side
+from kiel_groups.errors import ConfigError, ServerError
+
+pytestmark = pytest.mark.integration
+
+#: Long enough for anything on a loopback, so silence for so long is silence.
+SILENCE_S = 0.3
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Echo:
+    """A server that sends back what it gets; ``seen`` are its connections, ``ends`` what each of them ended with."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.ends: asyncio.Queue[BaseException | None] = asyncio.Queue()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.seen += 1
+        end: BaseException | None = None
+        try:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError as error:
+            end = error
+        self.ends.put_nowait(end)
+        writer.close()
+
+
+@asynccontextmanager
+async def proxied(**settings: int) -> AsyncIterator[tuple[Echo, FaultProxy]]:
+    """An echo server with the proxy before it."""
+    echo = Echo()
+    server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(30), FaultProxy(f"127.0.0.1:{port}", **settings) as proxy:
+        yield echo, proxy
+    server.close()
+
+
+async def connect(proxy: FaultProxy) -> Stream:
+    return await asyncio.open_connection("127.0.0.1", proxy.port)
+
+
+async def echoed(stream: Stream, data: bytes) -> bytes:
+    """What comes back for ``data``."""
+    stream[1].write(data)
+    return await stream[0].readexactly(len(data))
+
+
+async def first_byte(proxy: FaultProxy) -> bytes:
+    """What a new connection hears first."""
+    reader, writer = await connect(proxy)
+    try:
+        return await reader.read(1)
+    finally:
+        writer.close()
+
+
+async def is_silent(stream: Stream) -> bool:
+    """Whether neither a byte nor an end arrives."""
+    try:
+        async with asyncio.timeout(SILENCE_S):
+            await stream[0].read(1)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_everything_passes_both_ways() -> None:
+    """Megabytes come back as they went, and an end passes through too."""
+    async with proxied() as (echo, proxy):
+        stream = await connect(proxy)
+        data = os.urandom(3 << 20)
+        writing = asyncio.create_task(echoed(stream, data))
+        assert await writing == data
+        stream[1].write_eof()
+        assert await stream[0].read() == b""
+        assert await echo.ends.get() is None
+        assert (proxy.accepted, echo.seen) == (1, 1)
+
+
+async def test_a_delay_holds_back_and_loses_nothing() -> None:
+    """Bytes come later by at least the delay, one way or both, and at once after healing."""
+    async with proxied() as (_, proxy):
+        stream = await connect(proxy)
+        for direction, least_s in ((None, 0.4), (Direction.REQUESTS, 0.2), (Direction.RESPONSES, 0.2)):
+            proxy.heal()
+            proxy.delay(0.2, direction)
+            began = time.monotonic()
+            assert await echoed(stream, b"late") == b"late"
+            assert time.monotonic() - began >= least_s
+        proxy.heal()
+        assert await echoed(stream, b"soon") == b"soon"
+
+
+@pytest.mark.parametrize("direction", [None, *Direction], ids=lambda way: way.name if way else "both")
+async def test_a_stall_is_silence_until_it_is_healed(direction: Direction | None) -> None:
+    """Nothing arrives, no connection ends, and what was held back comes after healing, each byte of it once."""
+    async with proxied() as (_, proxy):
+        stream = await connect(proxy)
+        assert await echoed(stream, b"before") == b"before"
+        proxy.stall(direction)
+        stream[1].write(b"during")
+        assert await is_silent(stream)
+        proxy.heal()
+        assert await stream[0].readexactly(6) == b"during"
+        assert await echoed(stream, b"after") == b"after"
+
+
+async def test_a_black_hole_takes_new_connections_and_tells_nobody_of_them() -> None:
+    """A client connects and hears nothing; the server sees it after healing. Ends do not pass either."""
+    async with proxied() as (echo, proxy):
+        early = await connect(proxy)
+        assert await echoed(early, b"x") == b"x"
+        proxy.stall()
+        late = await connect(proxy)
+        early[1].close()
+        assert await is_silent(late)
+        assert (echo.seen, echo.ends.qsize()) == (1, 0)
+        proxy.heal()
+        assert await echoed(late, b"y") == b"y"
+        assert await echo.ends.get() is None
+
+
+async def test_a_stalled_connection_takes_only_so_much() -> None:
+    """A sender is held up after some hundred kilobytes, and the proxy does not gather the rest."""
+    async with proxied() as (_, proxy):
+        _, writer = await connect(proxy)
+        proxy.stall(Direction.REQUESTS)
+        writer.write(bytes(64 << 20))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(SILENCE_S):
+                await writer.drain()
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["RST", "FIN"])
+async def test_a_cut_ends_both_sides(reset: bool) -> None:
+    """Both ends are told, by a reset or by an ordinary end; the next connection works."""
+    async with proxied() as (echo, proxy):
+        stream = await connect(proxy)
+        assert await echoed(stream, b"x") == b"x"
+        proxy.cut(reset=reset)
+        if reset:
+            with pytest.raises(ConnectionResetError):
+                await stream[0].read(1)
+            assert isinstance(await echo.ends.get(), ConnectionResetError)
+        else:
+            assert await stream[0].read(1) == b""
+            assert await echo.ends.get() is None
+        assert proxy.connections == 0
+        assert await echoed(await connect(proxy), b"again") == b"again"
+
+
+async def test_a_half_open_connection_ends_for_one_side_only() -> None:
+    """The server is told, the client is not: it may write, and hears nothing until it is cut as well."""
+    async with proxied() as (echo, proxy):
+        stream = await connect(proxy)
+        assert await echoed(stream, b"x") == b"x"
+        proxy.cut(Side.SERVER)
+        assert isinstance(await echo.ends.get(), ConnectionResetError)
+        stream[1].write(b"anybody there?")
+        assert await is_silent(stream)
+        assert proxy.connections == 1
+        proxy.cut()
+        with pytest.raises(ConnectionResetError):
+            await stream[0].read(1)
+        assert proxy.connections == 0
+
+
+async def test_a_refusal_concerns_new_connections_only() -> None:
+    """New clients are refused as by a dead server, on the same port as before and after; open connections go on."""
+    async with proxied() as (_, proxy):
+        stream, port = await connect(proxy), proxy.port
+        assert await echoed(stream, b"x") == b"x"
+        proxy.refuse()
+        with pytest.raises(ConnectionRefusedError):
+            await connect(proxy)
+        assert await echoed(stream, b"still here") == b"still here"
+        proxy.heal()
+        assert proxy.port == port
+        assert await echoed(await connect(proxy), b"back") == b"back"
+
+
+async def test_too_many_connections_are_reset() -> None:
+    """The number of open connections is bounded; when one ends, another may come."""
+    async with proxied(most_connections=1) as (_, proxy):
+        first = await connect(proxy)
+        assert await echoed(first, b"x") == b"x"
+        with pytest.raises(ConnectionResetError):
+            await first_byte(proxy)
+        proxy.cut()
+        assert await echoed(await connect(proxy), b"y") == b"y"
+
+
+async def test_a_server_that_is_not_there_resets_its_clients() -> None:
+    """Whether its port is dead or its address is not known yet, the client is reset and the proxy goes on."""
+
+    def unknown() -> str:
+        raise ServerError("has no port before its first start")
+
+    for upstream in ("127.0.0.1:1", unknown):
+        async with FaultProxy(upstream) as proxy:
+            for _ in range(2):
+                with pytest.raises(ConnectionResetError):
+                    await first_byte(proxy)
+
+
+def test_misuse_is_refused() -> None:
+    """An address that is none, a fault without a proxy, a port before the start: each in one sentence."""
+    with pytest.raises(ConfigError, match="upstream: 'nowhere:x' is not an address"):
+        FaultProxy("nowhere:x")
+    proxy = FaultProxy("127.0.0.1:1")
+    with pytest.raises(ServerError, match="does not run"):
+        proxy.stall()
+    with pytest.raises(ServerError, match="no port before its start"):
+        _ = proxy.port
+    with proxy, pytest.raises(ServerError, match="runs already"), proxy:
+        pass
+    with pytest.raises(ServerError, match="does not run"):
+        proxy.heal()
