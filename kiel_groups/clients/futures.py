@@ -26,7 +26,10 @@ class _LoggedTask(asyncio.Task[T]):
         # asyncio's own mark for "has an exception that was never retrieved", on the C and the Python task alike.
         if getattr(self, "_log_traceback", False):
             self._log_traceback = False
-            log.error("%s failed, and nobody awaited it", self.get_name(), exc_info=self.exception())
+            error = self.exception()
+            # A Ctrl-C that hit this task has ended the program's loop, too: somebody knows.
+            if isinstance(error, Exception):
+                log.error("%s failed, and nobody awaited it", self.get_name(), exc_info=error)
         super().__del__()
 
 

@@ -1,0 +1,97 @@
+"""The migration page, tried: a group of kiel's goes on where kiel left it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from collections.abc import Callable
+
+import pytest
+from docutils.core import publish_doctree
+
+from kiel_groups.clients import GroupedConsumer, Producer
+from kiel_groups.clients.cluster import Cluster as ClusterView
+from kiel_groups.clients.settings import broker_config
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ForeignMemberError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.offsets import OffsetAndMetadata, OffsetCommitRequest
+from tests.integration.commands import REPOSITORY
+from tests.integration.members import eventually, stored_offsets, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+PAGE = (REPOSITORY / "docs" / "migrating-from-kiel.rst").read_text(encoding="utf-8")
+
+
+async def commit_as_kiel(cluster: Cluster, group: str, topic: str, offsets: dict[int, int]) -> None:
+    """OffsetCommit v0 to a broker, which writes a znode with plain decimal for each partition."""
+    view = ClusterView(broker_config(cluster.brokers), Metrics())
+    await view.learn([topic])
+    wanted = {
+        TopicPartition(topic, partition): OffsetAndMetadata(offset, "committed by worker-1:140213")
+        for partition, offset in offsets.items()
+    }
+    answer = await view.send(next(iter(view.brokers)), OffsetCommitRequest(group, wanted))
+    assert set(answer.values()) == {NO_ERROR}
+    view.close()
+
+
+async def test_offsets_of_kiel_carry_over_and_back(cluster: Cluster, unique: Unique) -> None:
+    """Each partition goes on at its offset, one without an offset at its beginning, and ours stand where kiel looks."""
+    topic, group = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 3)
+    async with Producer(cluster.brokers) as producer:
+        for partition in range(3):
+            for n in range(10):
+                await producer.produce(topic, [partition, n], partition=partition)
+    await commit_as_kiel(cluster, group, topic, {0: 4, 1: 10})
+    with zookeeper(cluster) as client:
+        assert stored_offsets(client, group, topic) == {0: 4, 1: 10}
+        assert client.get(f"/consumers/{group}/offsets/{topic}/0")[0] == b"4"
+    consumer = GroupedConsumer(cluster.brokers, group, [cluster.zk_hosts], autocommit=False, max_wait_time=200)
+    found: list[list[int]] = []
+    async with asyncio.timeout(30):
+        while len(found) < 16:
+            found += await consumer.consume(topic) or []
+    assert sorted(found) == [[0, n] for n in range(4, 10)] + [[2, n] for n in range(10)]
+    await consumer.commit_offsets()
+    assert await consumer.consume(topic) == []
+    await consumer.close()
+    with zookeeper(cluster) as client:
+        folder = f"/consumers/{group}/offsets/{topic}"
+        assert {name: client.get(f"{folder}/{name}")[0] for name in client.get_children(folder)} == {
+            "0": b"10",
+            "1": b"10",
+            "2": b"10",
+        }
+
+
+async def test_a_member_of_kiel_keeps_ours_out_until_it_is_gone(cluster_39: Cluster, unique: Unique) -> None:
+    """The error names it; as soon as its session is over, the same program joins."""
+    group = unique("group")
+    with zookeeper(cluster_39) as kiel:
+        kiel.create(f"/kiel/groups/{group}/members/worker-1:140213", ephemeral=True, makepath=True)
+        consumer = GroupedConsumer(cluster_39.brokers, group, [cluster_39.zk_hosts])
+        with pytest.raises(ForeignMemberError, match="worker-1:140213"):
+            await consumer.connect()
+    await consumer.connect()
+    await eventually(lambda: consumer.is_leader, "it has joined")
+    await consumer.close()
+
+
+def test_the_page_renders_and_names_what_there_is() -> None:
+    """Modules, classes and settings that it tells of exist."""
+    complaints = io.StringIO()
+    publish_doctree(PAGE, settings_overrides={"report_level": 2, "halt_level": 5, "warning_stream": complaints})
+    assert complaints.getvalue() == ""
+    assert set(re.findall(r"from kiel_groups\.(\w+) import", PAGE)) == {"clients", "exc", "constants"}
+    assert (REPOSITORY / "examples" / "kiel_style").is_dir()
+    for method in ("consume", "commit_offsets", "close"):
+        assert f"``{method}()``" in PAGE
+        assert callable(getattr(GroupedConsumer, method))

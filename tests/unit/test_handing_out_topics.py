@@ -1,0 +1,186 @@
+"""Values of one topic between fetched and finished, and who has them in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from test_handing_out import P0, P1, Bench, settled
+from tornado import gen
+
+from kiel_groups.clients.fetch_state import FetchedBatch
+from kiel_groups.clients.hands import taker_of, takers_here
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.subscription import StartPosition
+from kiel_groups.model import Record, TopicPartition
+
+pytestmark = pytest.mark.unit
+
+U0 = TopicPartition("u", 0)
+ME, OTHER = object(), object()
+
+
+def take(bench: Bench, topic: str = "t", most_bytes: int = 1_000, taker: object = ME) -> list[Any]:
+    return bench.out.take_topic(topic, most_bytes, taker)
+
+
+async def test_values_are_finished_when_the_topic_is_asked_for_again() -> None:
+    """All of them, of all partitions; those of another topic stay in hand."""
+    bench = Bench()
+    bench.claim(U0)
+    bench.fetcher.add(P0, 10, 11)
+    bench.fetcher.add(U0, 10)
+    bench.fetcher.add(P1, 10)
+    assert take(bench) == [10, 11, 10]
+    assert take(bench, "u") == [10]
+    assert bench.finished == {}
+    assert bench.state().position == 12
+    assert bench.out.finish_topics(["t"])
+    assert bench.finished == {P0: 12, P1: 11}
+    assert not bench.out.finish_topics(["t"])
+    bench.out.finish_topics()
+    assert bench.finished == {P0: 12, P1: 11, U0: 11}
+
+
+async def test_no_more_than_about_so_many_bytes_at_once() -> None:
+    """The batch that reaches the bound is the last one; the next call gets the rest."""
+    bench = Bench()
+    for offset in (10, 11, 12):
+        bench.fetcher.add(P0, offset)
+    assert take(bench, most_bytes=2) == [10, 11]
+    assert take(bench, most_bytes=2) == [12]
+
+
+async def test_unreadable_values_are_finished_with_the_others() -> None:
+    """Or at once, where there are none: then nobody has anything in hand."""
+    bench = Bench(json.loads)
+    bench.fetcher.batches.append(FetchedBatch(P0, [Record("t", 0, 10, None, b"{")], 11, 1, 1))
+    assert take(bench) == []
+    assert bench.finished == {P0: 11}
+    assert bench.out.stop([P0]) == frozenset()
+    bench.out._stopped.clear()
+    records = [Record("t", 0, 11, None, b"1"), Record("t", 0, 12, None, None)]
+    bench.fetcher.batches.append(FetchedBatch(P0, records, 13, 1, 1))
+    assert take(bench) == [1]
+    assert bench.finished == {P0: 11}
+    bench.out.finish_topics()
+    assert bench.finished == {P0: 13}
+    assert bench.metrics.counter("deserializer_failures") == 2
+
+
+async def test_an_error_comes_alone() -> None:
+    """What could be read of other partitions is not lost for it."""
+    bench = Bench()
+    bench.fetcher.add(P1, 10)
+    bench.fetcher.batches.append(ProtocolError("broken"))
+    assert take(bench) == [10]
+    with pytest.raises(ProtocolError, match="broken"):
+        take(bench)
+
+
+async def test_a_shut_gate_gives_nothing() -> None:
+    """And nothing is lost for it."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    bench.gate.suspended = True
+    assert take(bench) == []
+    bench.gate.suspended = False
+    assert take(bench) == [10]
+
+
+async def test_a_drain_waits_for_the_values_in_hand() -> None:
+    """Of its partitions only."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    take(bench)
+    assert bench.out.stop([P0, P1]) == {P0}
+    draining = asyncio.ensure_future(bench.out.drained([P0]))
+    await asyncio.wait_for(bench.out.drained([P1]), 5)
+    await settled()
+    assert not draining.done()
+    bench.out.finish_topics(["t"])
+    await asyncio.wait_for(draining, 5)
+
+
+@pytest.mark.parametrize("event", ["lost", "moved"])
+async def test_what_is_not_ours_any_more_does_not_count(event: str) -> None:
+    """A loss, or an operator's offset: the values in hand change nothing, those of other partitions do."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    bench.fetcher.add(P1, 10)
+    take(bench)
+    if event == "lost":
+        bench.out.lost([P0])
+        bench.subscription.unassign([P0])
+        bench.subscription.assign_from_subscribed({P0: StartPosition(10, 2, 2)})
+    else:
+        bench.out.moved(P0, 10)
+    assert bench.out.stop([P0]) == {P0}, "somebody is still busy with it"
+    bench.out.finish_topics()
+    assert bench.finished == {P1: 11}
+
+
+async def test_two_callers_of_one_topic() -> None:
+    """Both have values in hand, and neither ends what the other has; nothing for one finishes nothing of the other."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    assert take(bench, taker=ME) == [10]
+    bench.fetcher.add(P1, 10)
+    assert take(bench, taker=OTHER) == [10]
+    assert take(bench, taker=OTHER) == []
+    bench.out.finish_taken([ME])
+    assert bench.finished == {}
+    bench.out.finish_taken([ME, OTHER])
+    assert bench.finished == {P0: 11, P1: 11}
+
+
+async def test_put_down_values_are_not_finished() -> None:
+    """Nobody is busy with them any more, so nothing waits either."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    take(bench)
+    waiting = asyncio.ensure_future(bench.out.topics_finished())
+    bench.out.put_down_taken([OTHER])
+    await settled()
+    assert not waiting.done()
+    bench.out.put_down_taken([ME])
+    await asyncio.wait_for(waiting, 5)
+    assert bench.finished == {}
+
+
+async def test_loops_and_topics_exclude_each_other() -> None:
+    """Nobody could tell what is finished."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    take(bench)
+    with pytest.raises(ConfigError, match="not both"):
+        bench.out.enter()
+    bench.out.finish_topics()
+    bench.out.enter()
+    with pytest.raises(ConfigError, match="not both"):
+        take(bench)
+
+
+async def test_a_coroutine_knows_what_it_took() -> None:
+    """Of each topic the last; others do not know it, be they tasks or coroutines of Tornado."""
+    consumer, another = object(), object()
+    first = taker_of(consumer, "t")
+    second, third = taker_of(consumer, "t"), taker_of(consumer, "u")
+    taker_of(another, "t")
+    assert takers_here(consumer) == {second, third}
+    assert first not in takers_here(consumer)
+
+    @gen.coroutine
+    def theirs() -> Any:
+        mine = taker_of(consumer, "t")
+        yield gen.sleep(0)
+        assert mine in takers_here(consumer)
+        return mine
+
+    async def task() -> object:
+        return taker_of(consumer, "t")
+
+    for taken in (await theirs(), await asyncio.ensure_future(task())):
+        assert taken not in takers_here(consumer)
