@@ -1,0 +1,151 @@
+"""
+Answers of Kafka 0.8 as a faulty broker would give them: error codes in place of results, other addresses of brokers.
+
+Version 0 of the requests that this package sends; each answer keeps the topics and partitions of the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kiel_groups.config import HostPort
+from kiel_groups.errors import ConfigError
+from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.list_offsets import ListOffsetsRequest
+from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse, PartitionMetadata
+from kiel_groups.wire.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.partitions import read_partitions, write_partitions
+from kiel_groups.wire.primitives import Buffer, Reader, Writer
+from kiel_groups.wire.produce import ProduceRequest
+
+__all__ = ["with_error", "with_addresses"]
+
+_NO_OFFSET = -1
+
+
+def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
+    """
+    The same answer with an error instead of every result.
+
+    Args:
+        api_key: Which request it answers: 0 Produce, 1 Fetch, 2 ListOffsets, 3 Metadata, 8 OffsetCommit, 9 OffsetFetch.
+        payload: The broker's answer, after the correlation id.
+        code: The Kafka error code, an int16; in Metadata it stands at each topic, which then has no partitions.
+
+    Raises:
+        ConfigError: Another request, or the code is no int16.
+        ProtocolError: ``payload`` is no answer to it.
+    """
+    if api_key == MetadataRequest.API_KEY:
+        view = MetadataRequest().decode_response(payload)
+        return _metadata(view, {}, code)
+    if api_key not in _RESULTS:
+        raise ConfigError(f"api_key: {api_key} given; expected one of {sorted((*_RESULTS, MetadataRequest.API_KEY))}")
+    skip, least_bytes, write = _RESULTS[api_key]
+    partitions = read_partitions(Reader(payload, "a broker's answer"), skip, least_bytes)
+    writer = Writer()
+    write_partitions(writer, dict.fromkeys(partitions, code).items(), write)
+    return writer.getvalue()
+
+
+def with_addresses(payload: Buffer, addresses: Mapping[HostPort, HostPort]) -> bytes:
+    """
+    A Metadata answer in which brokers have other addresses; those not in the mapping keep theirs.
+
+    Raises:
+        ProtocolError: ``payload`` is no Metadata answer.
+    """
+    return _metadata(MetadataRequest().decode_response(payload), addresses, None)
+
+
+def _metadata(view: MetadataResponse, addresses: Mapping[HostPort, HostPort], topic_error: int | None) -> bytes:
+    writer = Writer()
+    writer.int32(len(view.brokers))
+    for broker in view.brokers:
+        here = HostPort(broker.host, broker.port)
+        told = addresses.get(here, here)
+        writer.int32(broker.node_id)
+        writer.string(told.host)
+        writer.int32(told.port)
+    writer.int32(len(view.topics))
+    for topic in view.topics:
+        writer.int16(topic.error.number if topic_error is None else topic_error)
+        writer.string(topic.topic)
+        partitions = topic.partitions if topic_error is None else ()
+        writer.int32(len(partitions))
+        for partition in partitions:
+            _write_partition(writer, partition)
+    return writer.getvalue()
+
+
+def _write_partition(writer: Writer, partition: PartitionMetadata) -> None:
+    writer.int16(partition.error.number)
+    writer.int32(partition.partition)
+    writer.int32(partition.leader)
+    for nodes in (partition.replicas, partition.isr):
+        writer.int32(len(nodes))
+        for node in nodes:
+            writer.int32(node)
+
+
+def _skip_produced(reader: Reader) -> None:
+    reader.int16()
+    reader.int64()
+
+
+def _write_produced(writer: Writer, code: int) -> None:
+    writer.int16(code)
+    writer.int64(_NO_OFFSET)
+
+
+def _skip_fetched(reader: Reader) -> None:
+    reader.int16()
+    reader.int64()
+    reader.blob()
+
+
+def _write_fetched(writer: Writer, code: int) -> None:
+    writer.int16(code)
+    writer.int64(_NO_OFFSET)
+    writer.blob(b"")
+
+
+def _skip_listed(reader: Reader) -> None:
+    reader.int16()
+    for _ in reader.array(8):
+        reader.int64()
+
+
+def _write_listed(writer: Writer, code: int) -> None:
+    writer.int16(code)
+    writer.int32(0)
+
+
+def _skip_committed(reader: Reader) -> None:
+    reader.int16()
+
+
+def _write_committed(writer: Writer, code: int) -> None:
+    writer.int16(code)
+
+
+def _skip_offset(reader: Reader) -> None:
+    reader.int64()
+    reader.optional_string()
+    reader.int16()
+
+
+def _write_offset(writer: Writer, code: int) -> None:
+    writer.int64(_NO_OFFSET)
+    writer.string("")
+    writer.int16(code)
+
+
+#: API key → what follows a partition's number: how to pass over it, its least length, and how to write a failure.
+_RESULTS: Mapping[int, tuple[Callable[[Reader], None], int, Callable[[Writer, int], None]]] = {
+    ProduceRequest.API_KEY: (_skip_produced, 10, _write_produced),
+    FetchRequest.API_KEY: (_skip_fetched, 14, _write_fetched),
+    ListOffsetsRequest.API_KEY: (_skip_listed, 6, _write_listed),
+    OffsetCommitRequest.API_KEY: (_skip_committed, 2, _write_committed),
+    OffsetFetchRequest.API_KEY: (_skip_offset, 12, _write_offset),
+}

@@ -1,0 +1,134 @@
+"""Answers of a faulty broker are what a real one would send: our own decoders read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiel_groups.config import HostPort
+from kiel_groups.embedded import Exchange, failing
+from kiel_groups.embedded.answers import with_addresses, with_error
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import NOT_LEADER_FOR_PARTITION
+from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.list_offsets import ListOffsetsRequest
+from kiel_groups.wire.metadata import BrokerAddress, MetadataRequest
+from kiel_groups.wire.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.partitions import write_partitions
+from kiel_groups.wire.primitives import Writer
+from kiel_groups.wire.produce import ProduceRequest
+
+pytestmark = pytest.mark.unit
+
+PARTITIONS = [TopicPartition("a", 0), TopicPartition("a", 7), TopicPartition("b", 0)]
+CODE = NOT_LEADER_FOR_PARTITION.number
+
+
+def payload(*fields: tuple[str, Any]) -> bytes:
+    """An answer with these fields after each partition's number."""
+
+    def write(writer: Writer, value: None) -> None:
+        for kind, content in fields:
+            getattr(writer, kind)(content)
+
+    writer = Writer()
+    write_partitions(writer, ((partition, None) for partition in PARTITIONS), write)
+    return writer.getvalue()
+
+
+def metadata() -> bytes:
+    """Two brokers, and a topic whose only partition is led by the first."""
+    writer = Writer()
+    writer.int32(2)
+    for node in (1, 2):
+        writer.int32(node)
+        writer.string("127.0.0.1")
+        writer.int32(9000 + node)
+    writer.int32(1)
+    writer.int16(0)
+    writer.string("a")
+    writer.int32(1)
+    writer.int16(0)
+    for number in (0, 1, 2, 1, 2, 1, 1):  # partition, leader, two replicas, one of them in sync
+        writer.int32(number)
+    return writer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("request_type", "real", "decode", "error"),
+    [
+        (ProduceRequest, payload(("int16", 0), ("int64", 5)), ProduceRequest.decode_response, lambda r: r.error),
+        (
+            FetchRequest,
+            payload(("int16", 0), ("int64", 5), ("blob", b"message set")),
+            FetchRequest.decode_response,
+            lambda r: r.error,
+        ),
+        (
+            ListOffsetsRequest,
+            payload(("int16", 0), ("int32", 1), ("int64", 5)),
+            ListOffsetsRequest.decode_response,
+            lambda r: r.error,
+        ),
+        (OffsetCommitRequest, payload(("int16", 0)), OffsetCommitRequest.decode_response, lambda r: r),
+        (
+            OffsetFetchRequest,
+            payload(("int64", 5), ("string", "by me"), ("int16", 0)),
+            OffsetFetchRequest.decode_response,
+            lambda r: r.error,
+        ),
+    ],
+    ids=["produce", "fetch", "list offsets", "offset commit", "offset fetch"],
+)
+def test_every_partition_gets_the_error(
+    request_type: Any, real: bytes, decode: Callable[..., Any], error: Callable[[Any], Any]
+) -> None:
+    """The partitions are those of the real answer, each with the code and nothing else."""
+    made = decode(None, with_error(request_type.API_KEY, real, CODE))
+    results = getattr(made, "partitions", made)
+    assert list(results) == PARTITIONS
+    assert [error(result) for result in results.values()] == [NOT_LEADER_FOR_PARTITION] * 3
+
+
+def test_a_topic_gets_the_error_in_metadata() -> None:
+    """The brokers stay, the topic has the code and no partitions."""
+    view = MetadataRequest().decode_response(with_error(MetadataRequest.API_KEY, metadata(), CODE))
+    assert [broker.node_id for broker in view.brokers] == [1, 2]
+    assert [(topic.topic, topic.error, topic.partitions) for topic in view.topics] == [
+        ("a", NOT_LEADER_FOR_PARTITION, ())
+    ]
+
+
+def test_brokers_get_other_addresses() -> None:
+    """The one that is named moves, the other stays, and leaders and replicas are what they were."""
+    moved = with_addresses(metadata(), {HostPort("127.0.0.1", 9002): HostPort("127.0.0.1", 1)})
+    view = MetadataRequest().decode_response(moved)
+    assert view.brokers == (BrokerAddress(1, "127.0.0.1", 9001), BrokerAddress(2, "127.0.0.1", 1))
+    assert view.topics == MetadataRequest().decode_response(metadata()).topics
+    assert with_addresses(metadata(), {}) == metadata()
+
+
+def test_failures_end_after_as_many_as_were_asked_for() -> None:
+    """Other kinds of requests and later ones are answered as the broker did."""
+    answer = failing(OffsetCommitRequest.API_KEY, CODE, times=2)
+    real = payload(("int16", 0))
+
+    def replied(api_key: int, number: int) -> Any:
+        return answer(Exchange(api_key, 0, number, b"", real))
+
+    failed = with_error(OffsetCommitRequest.API_KEY, real, CODE)
+    assert [replied(OffsetCommitRequest.API_KEY, number) for number in (1, 2, 3)] == [failed, failed, real]
+    assert replied(ProduceRequest.API_KEY, 1) == real
+
+
+def test_what_cannot_be_answered_so_is_refused() -> None:
+    """A request that is not ours, a code that is no int16, bytes that are no answer."""
+    with pytest.raises(ConfigError, match=r"api_key: 10 given; expected one of \[0, 1, 2, 3, 8, 9\]"):
+        with_error(10, b"", CODE)
+    with pytest.raises(ConfigError, match="not an int16"):
+        with_error(OffsetCommitRequest.API_KEY, payload(("int16", 0)), 1 << 15)
+    with pytest.raises(ProtocolError, match="a broker's answer"):
+        with_error(OffsetCommitRequest.API_KEY, b"\0\0", CODE)
