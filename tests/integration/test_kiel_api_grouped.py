@@ -243,7 +243,7 @@ async def test_a_commit_that_fails_is_logged_and_counted(
     await consumer.commit_offsets()
     consumer._consuming.member.gate.suspended = False
     assert consumer.metrics.counter("commits_failed") == 1
-    assert "offsets of 1 partitions were not committed" in caplog.text
+    assert "were not committed" in caplog.text
     await produce(cluster_39, topic, 2)
     assert await values(consumer, topic, 1) == [2]
     await consumer.commit_offsets()
