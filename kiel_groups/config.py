@@ -8,7 +8,7 @@ Every class raises ConfigError naming the setting, what was given and what was e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -32,6 +32,9 @@ ZOOKEEPER_PORT = 2181
 #: Group ids and topics of Kafka 0.8; ids of both become names of znodes.
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LONGEST_TOPIC = 255
+
+#: Names, IPv4 addresses, and IPv6 addresses in brackets.
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 
 #: Who writes the offset znodes: the members themselves, with fences, or the brokers on request.
 ZOOKEEPER_STORE = "zookeeper"
@@ -63,7 +66,7 @@ def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> 
     Raises:
         ConfigError: Nothing was given, or an entry is no address.
     """
-    entries = hosts.split(",") if isinstance(hosts, str) else [part for entry in hosts for part in entry.split(",")]
+    entries = text_of(hosts, setting).split(",")
     found = []
     for entry in (entry.strip() for entry in entries):
         if not entry:
@@ -71,12 +74,29 @@ def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> 
         host, colon, port = entry.rpartition(":")
         if not colon:
             host, port = entry, str(default_port)
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ConfigError(f"{setting}: {entry!r} is not an address; expected 'host' or 'host:port'")
         found.append(HostPort(host, int(port)))
     if not found:
         raise ConfigError(f"{setting}: no address given; expected at least one 'host' or 'host:port'")
     return tuple(found)
+
+
+def text_of(texts: str | Iterable[str], setting: str) -> str:
+    """
+    A string, or a list of them as one with commas.
+
+    Raises:
+        ConfigError: Neither the one nor the other.
+    """
+    if isinstance(texts, str):
+        return texts
+    if not isinstance(texts, Iterable) or isinstance(texts, (bytes, Mapping)):
+        raise ConfigError(f"{setting}: {texts!r} given; expected a string or a list of strings")
+    listed = list(texts)
+    if not all(isinstance(text, str) for text in listed):
+        raise ConfigError(f"{setting}: {listed!r} given; expected a string or a list of strings")
+    return ",".join(listed)
 
 
 def check_name(name: str, setting: str) -> str:
@@ -209,7 +229,7 @@ class ZooKeeperConfig:
     @classmethod
     def parse(cls, zk_hosts: str | Iterable[str], **settings: int) -> ZooKeeperConfig:
         """Read a list or a string of hosts; a chroot may follow the last one, a port left out is 2181."""
-        text = zk_hosts if isinstance(zk_hosts, str) else ",".join(zk_hosts)
+        text = text_of(zk_hosts, "zk_hosts")
         addresses, slash, chroot = text.partition("/")
         hosts = parse_hosts(addresses, ZOOKEEPER_PORT, "zk_hosts")
         if slash and ("//" in slash + chroot or "," in chroot):

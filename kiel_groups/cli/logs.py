@@ -20,10 +20,9 @@ def show_logs(lines: Lines, *, verbose: bool) -> None:
         verbose: Print what is merely worth knowing, too.
     """
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[_LineHandler(lines)], force=True)
-    if not verbose:
+    for name in _KAZOO:
         # Every refused connection, and kazoo tries one a second; that ZooKeeper is away is told by the group, once.
-        for name in _KAZOO:
-            logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.ERROR)
 
 
 class _LineHandler(logging.Handler):

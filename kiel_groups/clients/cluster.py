@@ -48,7 +48,7 @@ BrokerSource: TypeAlias = Callable[[], Awaitable[Iterable[HostPort]]]
 CONTROL = "control"
 
 #: A broker knows a new topic only once the controller has told it: asked so often, then believed.
-_TRIES_UNKNOWN = 4
+_TRIES_UNKNOWN = 6
 #: A topic that is being made, or loses its leader, has one again within seconds.
 _TRIES_LEADERLESS = 8
 _MOST_REASONS = 5

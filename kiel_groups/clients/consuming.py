@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,12 +182,10 @@ class Consuming:
 
     async def commit_values(self, metadata: str) -> None:
         """Commit what is finished; a failure is logged and counted."""
-        offsets = self._subscription.all_consumed_offsets()
         try:
-            if offsets:
-                await self.member.commit(offsets, metadata)
+            await self.member.commit(metadata)
         except KielGroupsError as error:
-            log.error("the offsets of %d partitions were not committed: %s", len(offsets), error)
+            log.error("the offsets of group %s were not committed: %s", self._settings.group.group, error)
             self._settings.metrics.count("commits_failed")
 
     async def _commit_regularly(self) -> None:
@@ -196,10 +194,9 @@ class Consuming:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._commit_now.wait(), interval_s)
             self._commit_now.clear()
-            offsets = self._subscription.all_consumed_offsets()
             try:
-                if offsets:
-                    await self.member.commit(offsets)
+                if self._subscription.all_consumed_offsets():
+                    await self.member.commit()
             except SessionLostError as error:
                 log.warning("nothing was committed: %s", error)
                 self._settings.metrics.count("commits_failed")
@@ -233,9 +230,9 @@ class Consuming:
         """Have the brokers store next offsets."""
         await commit_offsets(self._cluster, self._settings.metrics, self._settings.group.group, offsets, metadata)
 
-    async def assigned(self, partitions: Collection[TopicPartition]) -> None:
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """Hand these out from now on."""
-        await self.handing_out.assigned(partitions)
+        return self.handing_out.assigned(partitions)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Hand out no more of these; returns those with a record in hand."""

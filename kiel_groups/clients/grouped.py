@@ -16,6 +16,7 @@ from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.futures import spawn, started
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.hands import Taker, taker_of, takers_here
+from kiel_groups.clients.listening import check_listener
 from kiel_groups.clients.loop_exit import dropped_by_loop_exit
 from kiel_groups.clients.settings import BrokerSettings, broker_config
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig
@@ -102,6 +103,7 @@ class GroupedConsumer:
         for name, function in (("deserializer", deserializer), ("partition_allocator", partition_allocator)):
             if function is not None and not callable(function):
                 raise ConfigError(f"{name}: {function!r} given; expected a function")
+        check_listener(listener)
         self.metrics = metrics or Metrics()
         self._settings = ConsumerSettings(
             brokers=broker_config(brokers, **broker_settings),
@@ -159,17 +161,28 @@ class GroupedConsumer:
             ForeignMemberError: Members that are not ours are alive in the group.
             ClosedError: The consumer was closed.
         """
-        if self._connecting is None or (self._connecting.done() and self._consuming is None):
+        if self._shut or self._connecting is None or (self._connecting.done() and self._consuming is None):
             self._left_loop.remember()
             self._connecting = spawn(self._connect(), "GroupedConsumer.connect")
         return self._connecting
 
     async def _connect(self) -> None:
-        if self._shut:
-            raise ClosedError("the consumer was closed")
+        self._check_open()
         consuming = Consuming(self._settings, self._subscription)
         await consuming.start()
         self._consuming = consuming
+        # What was subscribed to while it joined.
+        await consuming.member.resubscribe()
+
+    def _check_open(self) -> None:
+        if self._shut:
+            raise ClosedError("the consumer was closed; a new one may join in its place")
+
+    def _connected(self) -> Consuming:
+        self._check_open()
+        if self._consuming is None:
+            raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
+        return self._consuming
 
     def close(self, timeout_s: float | None = None) -> asyncio.Future[None]:
         """
@@ -191,7 +204,8 @@ class GroupedConsumer:
             self._let_go(self._consuming.handing_out, running=running)
         work = partial(self._close, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
-        return self._closing
+        # Shielded: who gives up waiting must not leave a member behind that holds partitions and reads nothing.
+        return asyncio.shield(self._closing) if running else self._closing
 
     def _let_go(self, handing_out: HandingOut, *, running: bool) -> None:
         """Nobody will ask for more: this is how what the caller has in hand ends."""
@@ -242,7 +256,9 @@ class GroupedConsumer:
 
         Raises:
             ConfigError: A name that no topic of Kafka 0.8 can have.
+            ClosedError: The consumer was closed.
         """
+        self._check_open()
         changed = self._subscription.subscribe(topics)
         if changed and self._consuming is not None:
             await self._consuming.member.resubscribe()
@@ -284,7 +300,8 @@ class GroupedConsumer:
         Values of one topic that are at hand, from all of its partitions that this member holds.
 
         The first call subscribes to the topic; what is held already keeps flowing. The values returned before are
-        finished when the topic is asked for again. A hand-over of their partitions waits for that.
+        finished when the topic is asked for again. A hand-over of their partitions waits for that. Await every call:
+        values that come when its caller has given up count as returned.
 
         Args:
             topic: One that does not exist gives no values until it does.
@@ -331,13 +348,16 @@ class GroupedConsumer:
         """
         Records, for as long as the consumer is open; one loop at a time.
 
+        Whoever takes single records by ``anext`` keeps the iterator: one that is dropped other than by ``break``,
+        ``return`` or its end leaves the last record unfinished, and it is handed out again.
+
         Raises:
             ClosedError: The consumer was not connected, or was closed.
-            ConfigError: Values that ``consume()`` returned are in hand.
+            ConfigError: Another loop goes on, or values that ``consume()`` returned are in hand.
         """
-        if self._consuming is None:
-            raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
-        records = _Records(self._consuming, self._consuming.handing_out.enter())
+        consuming = self._connected()
+        consuming.handing_out.enter()
+        records = _Records(consuming)
         self._records = weakref.ref(records)
         return records
 
@@ -351,12 +371,11 @@ class GroupedConsumer:
 
         Raises:
             SessionLostError: The session is over; what was not stored is delivered again.
-            ClosedError: The consumer is not connected.
+            ClosedError: The consumer is not connected, or was closed.
         """
-        if self._consuming is None:
-            raise ClosedError("the consumer is not connected")
-        self._consuming.handing_out.count_hand()
-        return await self._consuming.member.commit(self._subscription.all_consumed_offsets())
+        consuming = self._connected()
+        consuming.handing_out.count_hand()
+        return await consuming.member.commit()
 
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
         """
@@ -387,12 +406,11 @@ class _Records:
     A loop that is left drops this object, and says by the way it was left whether the record in hand is finished.
     """
 
-    __slots__ = ("__weakref__", "_consuming", "_loop", "_take", "task")
+    __slots__ = ("__weakref__", "_consuming", "_take", "task")
 
-    def __init__(self, consuming: Consuming, loop: int) -> None:
+    def __init__(self, consuming: Consuming) -> None:
         self._consuming = consuming
         self._take = consuming.handing_out.take
-        self._loop = loop
         self.task = asyncio.current_task()
 
     def __aiter__(self) -> _Records:
@@ -412,4 +430,4 @@ class _Records:
         return record
 
     def __del__(self) -> None:
-        self._consuming.handing_out.leave(self._loop, finished=dropped_by_loop_exit())
+        self._consuming.handing_out.leave(finished=dropped_by_loop_exit())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Protocol
 
 from kiel_groups.clients.deserializing import deserialized
@@ -66,8 +66,9 @@ class HandingOut:
         self._hand = RecordHand()
         self._topics: dict[str, TopicHand] = {}
         self._stopped: set[TopicPartition] = set()
-        # The newest loop: only that one can have a record in hand.
-        self._loop = 0
+        # Whether a loop goes on, and whether there ever was one: part of a batch may be left over from it.
+        self._looping = False
+        self._iterated = False
         # Drains that wait for what is in hand: without any, its end is nothing to be told of.
         self._drains = 0
         self._let_go = asyncio.Event()
@@ -137,7 +138,7 @@ class HandingOut:
             KielGroupsError: What the fetcher cannot get past; only where there is nothing else of the topic.
             ConfigError: Records are handed out to a loop, too: nobody could tell what is finished.
         """
-        if self._loop:
+        if self._iterated:
             raise ConfigError("the consumer is iterated over already; iterate over it or call consume(), not both")
         values: list[Any] = []
         ends: dict[TopicPartition, tuple[PartitionState, int]] = {}
@@ -232,27 +233,26 @@ class HandingOut:
         self._batch_of = self._state = None
         self._records, self._next = [], 0
 
-    def enter(self) -> int:
+    def enter(self) -> None:
         """
-        A loop begins; returns its number.
+        A loop begins.
 
         Raises:
-            ConfigError: Values of a topic are in hand.
+            ConfigError: Another loop goes on, or values of a topic are in hand.
         """
         if self._topics:
             raise ConfigError("consume() was called already; iterate over the consumer or call consume(), not both")
-        self._loop += 1
+        if self._looping:
+            raise ConfigError(
+                "another loop over this consumer goes on: nobody could tell which of its records are finished; leave"
+                " that one first, or use a consumer for each"
+            )
+        self._looping = self._iterated = True
         self._pause_at_s = boot_time_s() + QUANTUM_S
-        return self._loop
 
-    def leave(self, loop: int, *, finished: bool) -> None:
-        """
-        A loop was left, in order or by an exception: then its record is handed out again to whoever asks next.
-
-        A loop that a later one has followed has nothing in hand any more.
-        """
-        if loop != self._loop:
-            return
+    def leave(self, *, finished: bool) -> None:
+        """The loop was left, in order or by an exception: then its record is handed out again to whoever asks next."""
+        self._looping = False
         if finished:
             self.finish()
         else:
@@ -266,9 +266,12 @@ class HandingOut:
 
     # ------------------------------------------------------------------ the group's side
 
-    async def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand these out, once the listener has been told."""
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        """Hand these out, once the listener has been told; a ``stop`` that comes before that stands."""
         self._stopped.difference_update(partitions)
+        return self._assign(partitions)
+
+    async def _assign(self, partitions: Collection[TopicPartition]) -> None:
         await self._calls.assigned(partitions)
         states = {partition: self._subscription.state(partition) for partition in partitions}
         self._fetcher.assign(

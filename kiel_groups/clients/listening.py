@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiel_groups.clients.futures import spawn
+from kiel_groups.errors import ConfigError
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
-__all__ = ["ListenerCalls"]
+__all__ = ["ListenerCalls", "check_listener"]
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,18 @@ class _Running:
     task: asyncio.Task[None]
     partitions: frozenset[TopicPartition]
     is_loss: bool
+
+
+def check_listener(listener: RebalanceListener | None) -> None:
+    """
+    Make sure that a listener has all its hooks.
+
+    Raises:
+        ConfigError: One is missing, or cannot be called.
+    """
+    for hook in ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost"):
+        if listener is not None and not callable(getattr(listener, hook, None)):
+            raise ConfigError(f"listener: {listener!r} has no method {hook}(partitions)")
 
 
 class ListenerCalls:

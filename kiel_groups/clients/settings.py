@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TypedDict, Unpack
 
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.constants import SUPPORTED_COMPRESSION
+from kiel_groups.errors import ConfigError
 from kiel_groups.wire.compression import codec_named, codec_numbered
 
 __all__ = ["BrokerSettings", "broker_config", "compression_name"]
@@ -34,6 +36,10 @@ def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSetting
     Raises:
         ConfigError: No address, one that is none, or a setting that cannot work.
     """
+    if unknown := sorted(settings.keys() - BrokerSettings.__annotations__.keys()):
+        near = get_close_matches(unknown[0], BrokerSettings.__annotations__, 1)
+        hint = f"; did you mean {near[0]}?" if near else f"; known ones are {', '.join(BrokerSettings.__annotations__)}"
+        raise ConfigError(f"{unknown[0]}: there is no such setting{hint}")
     return BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers"), **settings)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.session import Session
 from kiel_groups.errors import ForeignMemberError, GroupConfigError, ProtocolError
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.transactions import Create, Unknown
-from kiel_groups.group.znodes import GroupSettings
+from kiel_groups.group.znodes import GroupSettings, unsigned_hex
 
 __all__ = ["check_admission"]
 
@@ -60,6 +62,7 @@ async def _check_foreign(session: Session, layout: GroupLayout) -> None:
     foreign = before - members
     if foreign:
         foreign &= set(await session.children(layout.ids) or ())
+        foreign = await _without_our_own(session, layout, sorted(foreign))
     kiel = set(await session.children(layout.kiel_members) or ())
     if foreign or kiel:
         named = sorted(foreign or kiel)
@@ -68,3 +71,17 @@ async def _check_foreign(session: Session, layout: GroupLayout) -> None:
             f"group {layout.group} has {len(named)} members that do not take part in its protocol, first {named[0]!r}"
             f" (under {whose}): they would read the same partitions. Stop them first, or use another group"
         )
+
+
+async def _without_our_own(session: Session, layout: GroupLayout, names: Sequence[str]) -> set[str]:
+    """
+    Leave out ids that end in the number of the session which owns them: that is how our members are named.
+
+    Such a member has lost its member znode, by hand or by a forced release, and will find out at its next heartbeat.
+    """
+    nodes = await session.exists_many([layout.consumer_id(name) for name in names])
+    return {
+        name
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None and not name.endswith(f"-{unsigned_hex(node.owner)}")
+    }

@@ -24,12 +24,21 @@ from kiel_groups.group.transactions import (
     Unknown,
 )
 
-__all__ = ["FencedWriter", "Outcome"]
+__all__ = ["FencedWriter", "Outcome", "give_up"]
 
 Key = TypeVar("Key")
 
 #: What to do about one refused item: other operations in its place, or None to drop it.
 OnRefused = Callable[[Key, Operation, Failure], "tuple[Operation, ...] | None"]
+
+
+class Stop(Exception):  # noqa: N818 -- not an error
+    """Raised by an OnRefused: leave the rest alone."""
+
+
+def give_up(key: object, operation: Operation, failure: Failure) -> None:
+    """An OnRefused that leaves everything alone which was not written yet."""
+    raise Stop
 
 
 @dataclass(slots=True)
@@ -83,7 +92,8 @@ class FencedWriter:
         """
         Write many items, each of them whole or not at all, with at most ``most`` operations in a transaction.
 
-        One that is refused is taken out, or replaced by what ``on_refused`` says, and the rest goes on without it.
+        One that is refused is taken out, or replaced by what ``on_refused`` says, and the rest goes on without it; with
+        ``give_up`` the rest is left alone.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
@@ -105,7 +115,10 @@ class FencedWriter:
                     outcome.done[key] = answer.versions[position : position + count]
                     position += count
             else:
-                self._take_out(pending, batch, answer, on_refused, outcome)
+                try:
+                    self._take_out(pending, batch, answer, on_refused, outcome)
+                except Stop:
+                    break
         return outcome
 
     def _take_out(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.gate import Gate, boot_time_s
 from kiel_groups.coordination.holding import PartitionHandler
 from kiel_groups.coordination.membership import Membership
-from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, SessionLostError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoOffsetsError, SessionLostError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -69,6 +69,7 @@ class GroupMember:
         """
         self._membership = await self._join()
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+        await self.resubscribe()
 
     async def _join(self) -> Membership:
         membership = Membership(
@@ -102,9 +103,12 @@ class GroupMember:
             except SessionLostError:
                 log.info("group %s: the subscription is told with the next session", self._config.group)
 
-    async def commit(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> frozenset[TopicPartition]:
+    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
-        Store next offsets of partitions that are held, with a metadata text for stores that have room for one.
+        Store the offsets of all that is finished.
+
+        Args:
+            metadata: A text for stores that have room for one.
 
         Returns:
             The partitions whose offsets were stored.
@@ -115,7 +119,7 @@ class GroupMember:
         membership = self._membership
         if membership is None or not membership.session.gate.is_open(boot_time_s()):
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
-        return await membership.holding.commit(offsets, metadata)
+        return await membership.holding.commit(metadata)
 
     async def brokers(self) -> list[HostPort]:
         """Where brokers are registered in ZooKeeper at this moment; none where there is no session."""
@@ -173,14 +177,18 @@ class GroupMember:
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             try:
                 self._membership = await self._join()
+                # What was subscribed to while it joined.
+                await self.resubscribe()
                 return
-            except KielGroupsError as error:
+            except Exception as error:
                 if _is_fatal(error):
                     self._membership = None
                     self._fail(error)
                     return
                 self._metrics.count("joins_failed")
-                log.warning("group %s: could not join: %s; again", self._config.group, error)
+                # An error that is not ours is a bug, or a machine out of means: its place matters.
+                trace = None if isinstance(error, KielGroupsError) else error
+                log.warning("group %s: could not join: %s; again", self._config.group, error, exc_info=trace)
 
     def _fail(self, error: BaseException | None) -> None:
         assert isinstance(error, KielGroupsError)
@@ -190,4 +198,4 @@ class GroupMember:
 
 def _is_fatal(error: BaseException | None) -> bool:
     """Whether a new session would meet the same error."""
-    return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable
+    return isinstance(error, (ConfigError, CoordinationError, NoOffsetsError)) and not error.retriable

@@ -10,15 +10,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.claiming import Claimant
-from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.errors import CoordinationError, KielGroupsError, ProtocolError
+from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.errors import CoordinationError, KielGroupsError, NoOffsetsError, ProtocolError
 from kiel_groups.group import claims
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.subscription import StartPosition, SubscriptionState
@@ -48,8 +49,12 @@ class PartitionHandler(Protocol):
     async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
         """Ask the brokers for the first ("earliest") or next ("latest") offsets of partitions of one topic."""
 
-    async def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand them out from now on; their positions stand in the subscription state."""
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        """
+        Hand them out from now on; their positions stand in the subscription state.
+
+        What undoes an earlier ``stop`` of them happens at the call, before any later one; the rest may wait.
+        """
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Fetch and hand out no more of them; returns those of which the application still processes something."""
@@ -99,6 +104,7 @@ class Holding:
         # A commit and a release of one partition would refuse each other: both expect the version they have seen.
         self._writing = asyncio.Lock()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
+        self._topics = TopicWatch(session, tasks, lambda topic: tasks.start(self._start_over(topic)))
 
     @property
     def settled(self) -> bool:
@@ -112,6 +118,7 @@ class Holding:
     def look_again(self) -> None:
         """Watches are gone, or may be: look at everything anew."""
         self._look.set()
+        self._topics.look_again()
         for watch in list(self._watches.values()):
             watch()
 
@@ -213,9 +220,16 @@ class Holding:
     async def _open(self, partitions: frozenset[TopicPartition]) -> None:
         """Read where the claims start; what cannot be read yet is tried again, what is gone is given up."""
         waiting = partitions
+        topics = {partition.topic for partition in partitions}
+        await self._topics.follow(topics)
         while waiting:
+            before = self._topics.creations(topics)
             starts = await self._starts(waiting)
             self._opened(starts)
+            for topic in topics:
+                if self._topics.creations([topic])[topic] != before[topic]:
+                    # Created again while positions were read: they may be those of the old log.
+                    self._tasks.start(self._start_over(topic))
             waiting -= starts.keys()
             if waiting:
                 gone = await self._claimant.verify(waiting)
@@ -226,7 +240,7 @@ class Holding:
     async def _starts(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, StartPosition]:
         try:
             return await self._store.start(partitions)
-        except CoordinationError:
+        except (CoordinationError, NoOffsetsError):
             raise
         except KielGroupsError as error:
             # No broker tells where a new partition starts: nothing is lost by waiting, and the claim keeps others from
@@ -276,8 +290,7 @@ class Holding:
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
         async with self._writing:
             if self._config.autocommit and not self._store.commits_with_release:
-                finished = self._subscription.all_consumed_offsets()
-                await self._store_offsets({p: finished[p] for p in partitions if p in finished}, "")
+                await self._store_finished(partitions, "")
             done = await self._claimant.release(partitions)
             self._subscription.unassign(partitions)
         self._feed(claims.ClaimGone(done.gone))
@@ -290,14 +303,13 @@ class Holding:
 
     # Offsets
 
-    async def commit(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> frozenset[TopicPartition]:
+    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
-        Store next offsets of partitions that are held; of others nothing is stored.
+        Store the next offset of every partition held of which something new is finished.
 
         Where somebody else wrote the offset meanwhile, theirs is the truth: it is adopted, and handed out from.
 
         Args:
-            offsets: The next offset of each partition.
             metadata: A text for stores that have room for one.
 
         Returns:
@@ -307,27 +319,47 @@ class Holding:
             SessionLostError: The session is over; what was not stored will be delivered again.
         """
         async with self._writing:
-            stored, foreign = await self._store_offsets(offsets, metadata)
-        for partition, found in foreign.items():
-            self._adopt(partition, found.offset, found.version)
-        return stored
+            return await self._store_finished(self._subscription.assigned_partitions(), metadata)
 
-    async def _store_offsets(
-        self, offsets: Mapping[TopicPartition, int], metadata: str
-    ) -> tuple[frozenset[TopicPartition], dict[TopicPartition, StoredOffset]]:
-        """What was stored, and what somebody else had written; the lock is held."""
+    async def _store_finished(self, partitions: Collection[TopicPartition], metadata: str) -> frozenset[TopicPartition]:
+        """
+        Store what is finished of these; the lock is held.
+
+        Offsets and the versions they replace are read at one moment, under the lock: between two commits an operator's
+        offset may have been adopted, and an offset from before must not be written over it.
+        """
+        finished = self._subscription.all_consumed_offsets()
         wanted = {
-            partition: (offset, state.version)
-            for partition, offset in offsets.items()
-            if (state := self._subscription.state(partition)) is not None
+            partition: (finished[partition], state.version)
+            for partition in partitions
+            if partition in finished and (state := self._subscription.state(partition)) is not None
         }
         found, foreign = await self._store.commit(wanted, metadata)
         for partition, standing in found.items():
             if standing.offset is not None:
                 self._subscription.mark_committed(partition, standing.offset, standing.version)
-        stored = frozenset(partition for partition, standing in found.items() if standing.offset == offsets[partition])
+        for partition, standing in foreign.items():
+            self._adopt(partition, standing.offset, standing.version)
+        stored = frozenset(
+            partition for partition, standing in found.items() if standing.offset == wanted[partition][0]
+        )
         self._metrics.count("offsets_committed", len(stored))
-        return stored, foreign
+        return stored
+
+    async def _start_over(self, topic: str) -> None:
+        """A topic was deleted and created again: what is held of it starts at the beginning of the new log."""
+        while held := [p for p in self._claims.in_phase(claims.Phase.HELD) if p.topic == topic]:
+            try:
+                async with self._writing:
+                    standing = await self._store.reset_recreated(topic, sorted(held))
+                    for partition, found in standing.items():
+                        self._adopt(partition, found.offset, found.version)
+                return
+            except CoordinationError:
+                raise
+            except KielGroupsError as error:
+                log.warning("group %s: %s starts over as soon as brokers know it: %s", self._config.group, topic, error)
+                await asyncio.sleep(REOPEN_S)
 
     def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> None:
         state = self._subscription.state(partition)

@@ -14,7 +14,7 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.session import Node, Session, gather_some
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.threads import in_thread
-from kiel_groups.errors import AllocatorError, ProtocolError, SessionLostError
+from kiel_groups.errors import AllocatorError, CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group import leader
 from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.planning import Inputs, Target, describe_change, fallback_target, plan
@@ -115,8 +115,15 @@ class Leading:
         self._feed(leader.Tick(_now_s()))
 
     async def _prepare(self, term: int, folders: tuple[str, ...]) -> None:
-        await self._session.ensure(folders)
-        self._feed(leader.Prepared(term, _now_s()))
+        failed = False
+        try:
+            await self._session.ensure(folders)
+        except SessionLostError:
+            raise
+        except CoordinationError as error:
+            log.error("group %s: %s; again soon", self._layout.group, error)
+            failed = True
+        self._feed(leader.Prepared(term, _now_s(), failed))
 
     async def _write(self, term: int, operations: tuple[Operation, ...]) -> None:
         answer = await self._session.transact(operations)
@@ -245,10 +252,11 @@ class Leading:
         try:
             return await self._run(self._allocator, subscriptions, inputs)
         except AllocatorError as error:
-            log.error("group %s: %s", self._layout.group, error)
             self._metrics.count("allocator_failures")
             fresh = await self._run(round_robin, subscriptions, inputs)
-            return fallback_target(inputs, fresh, str(error))
+            target = fallback_target(inputs, fresh, str(error))
+            log.error("group %s: %s", self._layout.group, target.fallback)
+            return target
 
     async def _run(
         self, allocator: Allocator, subscriptions: Mapping[MemberId, tuple[str, ...]], inputs: Inputs

@@ -84,15 +84,15 @@ class Membership:
             await check_admission(self.session, self._layout, self._config)
             self._equip()
             await self._register()
+            self._joined = True
+            self._heartbeat.start(self.session.timeout_ms)
+            self._election.feed(election.Run())
+            self.holding.start()
+            self._tasks.start(self._look_regularly())
+            await self._tell_missing_topics()
         except BaseException:
-            await self.session.close()
+            await self.close()
             raise
-        self._joined = True
-        self._heartbeat.start(self.session.timeout_ms)
-        self._election.feed(election.Run())
-        self.holding.start()
-        self._tasks.start(self._look_regularly())
-        await self._tell_missing_topics()
 
     def _equip(self) -> None:
         """Everything that is named after the session, which is known now."""

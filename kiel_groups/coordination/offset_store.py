@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.fenced import FencedWriter, give_up
 from kiel_groups.coordination.session import Node, Session
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.group.layout import GroupLayout, topic_path
 from kiel_groups.group.subscription import StartPosition
 from kiel_groups.group.transactions import Create, Failure, Operation, Put
@@ -25,6 +25,8 @@ from kiel_groups.model import TopicPartition
 __all__ = ["ZooKeeperOffsetStore", "StoredOffset", "LogOffsets"]
 
 log = logging.getLogger(__name__)
+
+ANY_VERSION = -1
 
 #: A new topic's offsets are created in one transaction where they can be: whoever reads in between must not take half
 #: of them for a topic that has grown. So many take about 400 kB of the 1 MiB that a server accepts.
@@ -116,7 +118,8 @@ class ZooKeeperOffsetStore:
             if node is not None and topic_node is not None and node.mzxid < topic_node.czxid
         ]
         if outdated:
-            await self._reset_outdated(topic, outdated)
+            # Offsets older than the topic belong to a deleted one of the same name.
+            await self.reset_recreated(topic, outdated)
         unsound = [
             partition
             for partition, node in zip(mine, nodes, strict=True)
@@ -132,45 +135,63 @@ class ZooKeeperOffsetStore:
 
     def _policy(self, *, known: bool) -> str:
         """A new partition of a topic that has offsets is read from its beginning, or data would be lost."""
-        return "earliest" if known or self._reset != "latest" else "latest"
+        return "earliest" if known else self._reset
 
-    async def _reset_outdated(self, topic: str, partitions: Sequence[TopicPartition]) -> None:
-        """Offsets older than the topic belong to a deleted one of the same name."""
+    async def reset_recreated(
+        self, topic: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, StoredOffset]:
+        """
+        Start over in a topic that was deleted and created again: at its earliest offsets.
+
+        Returns:
+            What stands there now.
+        """
         self._metrics.count("offsets_of_deleted_topic", len(partitions))
         log.warning(
-            "group %s: the offsets of %d partitions of %s are older than the topic, which was deleted and created"
-            " again; they start at the earliest offset",
+            "group %s: topic %s was deleted and created again; %d partitions of it start at the earliest offset",
             self._layout.group,
-            len(partitions),
             topic,
+            len(partitions),
         )
         await self._overwrite(topic, partitions, "earliest")
+        return await self.read(partitions)
 
     async def _overwrite(self, topic: str, partitions: Sequence[TopicPartition], policy: str) -> None:
         offsets = await self._log_offsets(topic, [partition.partition for partition in partitions], policy)
-        items: dict[TopicPartition, tuple[Operation, ...]] = {
-            partition: (Put(self._layout.offset(partition), encode_offset(offsets[partition.partition])),)
-            for partition in partitions
-        }
-        await self._writer.write(items, lambda *_: None)
+        wanted = {partition: offsets[partition.partition] for partition in partitions}
+        items = {partition: (self.write(partition, offset, ANY_VERSION),) for partition, offset in wanted.items()}
+        while items:
+            outcome = await self._writer.write(
+                items, lambda partition, _, failure: self.on_refused(partition, failure, wanted[partition])
+            )
+            items = {partition: items[partition] for partition in outcome.unknown}
 
     async def _create_missing(self, topic: str, numbers: Sequence[int]) -> None:
-        """Create-only and in ascending order: who comes second keeps what stands there."""
+        """
+        Create-only and in ascending order: who comes second keeps what stands there.
+
+        Raises:
+            NoOffsetsError: The group has no offsets of the topic, and its reset policy is ``none``.
+        """
         folder = self._layout.topic_offsets(topic)
         await self._session.ensure([folder])
-        stored = await self._session.children(folder) or []
-        missing = [number for number in numbers if str(number) not in stored]
+        stored = set(await self._session.children(folder) or ())
         policy = self._policy(known=bool(stored))
-        offsets = await self._log_offsets(topic, missing, policy)
-        log.info("group %s: %d partitions of %s start at %s", self._layout.group, len(missing), topic, policy)
-        items: dict[int, tuple[Operation, ...]] = {
-            number: (Create(self._layout.offset(TopicPartition(topic, number)), encode_offset(offsets[number])),)
-            for number in missing
-        }
-        while items:
-            outcome = await self._writer.write(items, lambda *_: None, most=MOST_CREATES)
-            # One that may have been created is tried again: it is created, or it stands there already.
-            items = {number: items[number] for number in outcome.unknown}
+        if policy == "none":
+            raise NoOffsetsError(
+                f"group {self._layout.group} has no offsets of {topic}, and auto_offset_reset is 'none'; write them to"
+                f" {folder} first, or choose 'earliest' or 'latest'"
+            )
+        while missing := [number for number in numbers if str(number) not in stored]:
+            offsets = await self._log_offsets(topic, missing, policy)
+            log.info("group %s: %d partitions of %s start at %s", self._layout.group, len(missing), topic, policy)
+            items: dict[int, tuple[Operation, ...]] = {
+                number: (Create(self._layout.offset(TopicPartition(topic, number)), encode_offset(offsets[number])),)
+                for number in missing
+            }
+            # Whoever is first creates them all; the others look again instead of trying each.
+            await self._writer.write(items, give_up, most=MOST_CREATES)
+            stored = set(await self._session.children(folder) or ())
 
     async def _take_over(
         self, partitions: Sequence[TopicPartition]

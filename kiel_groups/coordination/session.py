@@ -19,23 +19,18 @@ from typing import Any, TypeVar
 from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
     AuthFailedError,
-    BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
-    KazooException,
     NoAuthError,
-    NodeExistsError,
     NoNodeError,
-    NotEmptyError,
     OperationTimeoutError,
-    RolledBackError,
-    RuntimeInconsistency,
     SessionExpiredError,
 )
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.answers import answer_of
 from kiel_groups.coordination.gate import Gate, boot_time_s
 from kiel_groups.coordination.threads import in_thread
 from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError, SessionLostError
@@ -58,18 +53,13 @@ __all__ = ["Session", "SessionEvent", "Node", "gather_some"]
 
 log = logging.getLogger(__name__)
 
-_FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
-    (NoNodeError, Failure.NO_NODE),
-    (NodeExistsError, Failure.NODE_EXISTS),
-    (BadVersionError, Failure.BAD_VERSION),
-    (NotEmptyError, Failure.NOT_EMPTY),
-    (NoAuthError, Failure.NO_AUTH),
-)
+#: kazoo tells of every broken connection in its own words; we tell of what it means. Whoever sets a level hears both.
+kazoo_log = logging.getLogger("kiel_groups.kazoo")
+if kazoo_log.level == logging.NOTSET:
+    kazoo_log.setLevel(logging.CRITICAL)
+
 _LOST = (ConnectionLoss, OperationTimeoutError)
 _OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
-#: What kazoo reports for the operations of a refused transaction that were not themselves in the way.
-_BYSTANDERS = (RolledBackError, RuntimeInconsistency)
-
 #: The least time that a server has for answering Connect, in seconds: a busy one must not be taken for a dead one.
 LEAST_CONNECT_S = 1.0
 
@@ -125,6 +115,12 @@ class Session:
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._connected = asyncio.Event()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
+        self.client = KazooClient(
+            hosts=config.hosts,
+            timeout=config.session_timeout_ms / 1000,
+            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+            logger=kazoo_log,
+        )
 
     @property
     def id(self) -> int:
@@ -149,12 +145,6 @@ class Session:
             ChrootMissingError: The chroot does not exist.
         """
         self._loop = asyncio.get_running_loop()
-        self.client = KazooClient(
-            hosts=self._config.hosts,
-            timeout=self._config.session_timeout_ms / 1000,
-            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-            logger=logging.getLogger("kiel_groups.kazoo"),
-        )
         self._read_granted_timeout()
         self.client.add_listener(self._state_changed)
         await in_thread(self.client.start_async, "connect")
@@ -242,11 +232,12 @@ class Session:
         self._end("closed")
 
     def _stop_client(self) -> None:
-        try:
-            self.client.stop()
-            self.client.close()
-        except Exception:
-            log.warning("could not close a ZooKeeper session cleanly; it ends by its timeout", exc_info=True)
+        for step in (self.client.stop, self.client.close):
+            try:
+                step()
+            except Exception:
+                # kazoo's stop can race with its own start; the session then ends by its timeout.
+                log.debug("a ZooKeeper session was not closed cleanly", exc_info=True)
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         """From any thread; a loop that is closed by now has nobody left to tell."""
@@ -337,7 +328,7 @@ class Session:
         except _LOST:
             self._metrics.count("zookeeper_transactions_unknown")
             return Unknown()
-        answer = _answer(results)
+        answer = answer_of(results)
         if isinstance(answer, Done):
             self.gate.renew(sent_s)
         elif isinstance(answer, Refused) and answer.failure is Failure.NO_AUTH:
@@ -358,17 +349,22 @@ class Session:
                     transaction.delete(path, version)
         return transaction
 
-    async def ensure(self, folders: Sequence[str]) -> None:
-        """Create persistent znodes where they are missing; parents stand before their children."""
-        if not folders:
-            return
-        missing = [folder for folder, node in zip(folders, await self.exists_many(folders), strict=True) if not node]
-        for folder in missing:
-            answer = await self.transact([Create(folder)])
+    async def ensure(self, folders: Iterable[str]) -> None:
+        """Create persistent znodes, and those above them, where they are missing."""
+        needed = sorted({parent for folder in folders for parent in _with_parents(folder)})
+        found = await self.exists_many(needed)
+        for folder in [folder for folder, node in zip(needed, found, strict=True) if node is None]:
+            answer: Answer = Unknown()
             while isinstance(answer, Unknown):
                 answer = await self.transact([Create(folder)])
             if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
                 raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
+
+
+def _with_parents(path: str) -> list[str]:
+    """``/a/b`` → ``/a``, ``/a/b``."""
+    names = path.strip("/").split("/")
+    return ["/" + "/".join(names[:count]) for count in range(1, len(names) + 1)]
 
 
 async def gather_some(read: Callable[[_Asked], Awaitable[_Read]], asked: Sequence[_Asked]) -> list[_Read]:
@@ -390,17 +386,3 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
 
 def _node(data: bytes, stat: Any) -> Node:
     return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
-
-
-def _answer(results: Sequence[Any]) -> Answer:
-    """kazoo returns the failures of a transaction among its results, and raises none of them."""
-    for index, result in enumerate(results):
-        if isinstance(result, Exception) and not isinstance(result, _BYSTANDERS):
-            failure = next((known for kind, known in _FAILURES if isinstance(result, kind)), Failure.OTHER)
-            return Refused(index, failure)
-    if any(isinstance(result, Exception) for result in results):
-        return Refused(0, Failure.OTHER)
-    return Done(
-        versions=tuple(getattr(result, "version", None) for result in results),
-        paths=tuple(result if isinstance(result, str) else None for result in results),
-    )

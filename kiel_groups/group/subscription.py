@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from kiel_groups.config import check_name
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 
 __all__ = ["SubscriptionState", "PartitionState", "StartPosition"]
@@ -67,6 +68,8 @@ class SubscriptionState:
         Raises:
             ConfigError: A name that no topic of Kafka 0.8 can have.
         """
+        if not isinstance(topics, Iterable):
+            raise ConfigError(f"topic: {topics!r} given; expected the name of a topic, or a list of names")
         names = [topics] if isinstance(topics, str) else list(topics)
         wanted = frozenset(check_name(topic, "topic") for topic in names)
         changed = wanted != self._topics

@@ -26,6 +26,7 @@ __all__ = [
     "Slice",
     "GroupSettings",
     "make_member_id",
+    "unsigned_hex",
     "encode_consumer_id",
     "encode_owner",
     "encode_offset",
@@ -54,7 +55,12 @@ def make_member_id(group: str, host: str, started_ms: int, session_id: int) -> M
     legal_host = "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in host
     )
-    return f"{group}_{legal_host}-{started_ms}-{session_id & 0xFFFFFFFFFFFFFFFF:x}"
+    return f"{group}_{legal_host}-{started_ms}-{unsigned_hex(session_id)}"
+
+
+def unsigned_hex(session_id: int) -> str:
+    """A session's number as people write it; ZooKeeper's is a signed int64."""
+    return f"{session_id & 0xFFFFFFFFFFFFFFFF:x}"
 
 
 def _dump(fields: Mapping[str, Any]) -> bytes:

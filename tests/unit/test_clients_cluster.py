@@ -97,7 +97,7 @@ async def test_an_unknown_topic_is_believed_after_some_tries() -> None:
         cluster = Cluster(broker.config(), Metrics())
         with pytest.raises(UnknownTopicError, match="no broker knows the topic nope"):
             await cluster.partitions_of("nope")
-        assert broker.count(METADATA) == 4
+        assert broker.count(METADATA) == 6
         await cluster.refresh(["t"], "again")
         assert b"nope" not in broker.asked[-1].body, "it is not asked for any longer"
         cluster.close()
@@ -111,7 +111,7 @@ async def test_a_topic_that_was_known_is_not_given_up_so_soon() -> None:
         known = broker.logs.pop(T0)
 
         async def remember() -> None:
-            await broker.until_asked(METADATA, 6)
+            await broker.until_asked(METADATA, 8)
             broker.logs[T0] = known
 
         remembering = asyncio.ensure_future(remember())

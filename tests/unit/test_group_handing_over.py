@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from test_handing_out import P0, P1, Bench, patience, settled  # noqa: F401 -- patience is a fixture
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record, TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -120,26 +121,28 @@ async def test_a_drain_does_not_wait_for_a_loop_that_was_left(finished: bool) ->
     """Nobody processes its record any more; it counts where the loop was left in order."""
     bench = Bench()
     bench.fetcher.add(P0, 10)
-    loop = bench.out.enter()
+    bench.out.enter()
     bench.take()
     draining = asyncio.ensure_future(bench.out.drained([P0]))
     await settled()
     assert not draining.done()
-    bench.out.leave(loop, finished=finished)
+    bench.out.leave(finished=finished)
     await asyncio.wait_for(draining, 5)
     assert bench.finished == ({P0: 11} if finished else {})
 
 
-async def test_a_loop_that_was_followed_leaves_nothing() -> None:
-    """It is the newer loop's record that is in hand."""
+async def test_a_second_loop_is_refused_while_one_goes_on() -> None:
+    """Each would finish the other's records; once the first is left, the next may begin."""
     bench = Bench()
     bench.fetcher.add(P0, 10)
-    first = bench.out.enter()
     bench.out.enter()
     bench.take()
-    bench.out.leave(first, finished=True)
+    with pytest.raises(ConfigError, match="another loop over this consumer goes on"):
+        bench.out.enter()
     assert bench.out.stop([P0]) == {P0}
     assert bench.finished == {}
+    bench.out.leave(finished=True)
+    bench.out.enter()
 
 
 @pytest.mark.parametrize(("finished", "following"), [(True, 11), (False, 10)])
@@ -147,9 +150,9 @@ async def test_the_next_loop_goes_on_where_the_last_one_was_left(finished: bool,
     """With the record after the one that was finished, or once more with the one that was not."""
     bench = Bench()
     bench.fetcher.add(P0, 10, 11)
-    loop = bench.out.enter()
+    bench.out.enter()
     bench.take()
-    bench.out.leave(loop, finished=finished)
+    bench.out.leave(finished=finished)
     assert bench.out.stop([P1]) == frozenset()
     bench.out.enter()
     assert bench.take() == following

@@ -1,0 +1,63 @@
+"""Notices that a topic was deleted and created again while partitions of it are held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from functools import partial
+
+from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.group.layout import topic_path
+
+__all__ = ["TopicWatch"]
+
+
+class TopicWatch:
+    """
+    Watches the topics of what a member holds, for the life of one session.
+
+    A topic that is created again has another creation zxid; its log begins anew, and positions in the old one mean
+    nothing there. ``on_recreated`` hears of it, once for each time.
+    """
+
+    def __init__(self, session: Session, tasks: TaskSet, on_recreated: Callable[[str], None]) -> None:
+        self._session = session
+        self._tasks = tasks
+        self._on_recreated = on_recreated
+        #: Creation zxid by topic, 0 while there is none.
+        self._created: dict[str, int] = {}
+        self._hints: dict[str, Callable[[], None]] = {}
+        self._first_looks: dict[str, asyncio.Future[None]] = {}
+
+    async def follow(self, topics: Collection[str]) -> None:
+        """From now on, watch these too; to be called before their positions are read."""
+        for topic in sorted(topics):
+            if topic not in self._first_looks:
+                self._created[topic] = 0
+                self._hints[topic] = partial(self._hint, topic)
+                self._first_looks[topic] = look = asyncio.ensure_future(self._look(topic))
+                # Its failure is that of who waits for it, if anybody still does.
+                look.add_done_callback(lambda done: done.cancelled() or done.exception())
+            # Shielded: several may wait for the same first look.
+            await asyncio.shield(self._first_looks[topic])
+
+    def creations(self, topics: Collection[str]) -> dict[str, int]:
+        """The creation zxids of these, as last seen."""
+        return {topic: self._created.get(topic, 0) for topic in topics}
+
+    def look_again(self) -> None:
+        """Watches may be gone."""
+        for hint in self._hints.values():
+            hint()
+
+    def _hint(self, topic: str) -> None:
+        self._tasks.start(self._look(topic))
+
+    async def _look(self, topic: str) -> None:
+        node = await self._session.exists(topic_path(topic), self._hints[topic])
+        if node is None or node.czxid == self._created[topic]:
+            return
+        before, self._created[topic] = self._created[topic], node.czxid
+        if before:
+            self._on_recreated(topic)
