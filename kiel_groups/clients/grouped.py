@@ -375,7 +375,7 @@ class GroupedConsumer:
         """
         consuming = self._connected()
         consuming.handing_out.count_hand()
-        return await consuming.member.commit()
+        return await consuming.commit()
 
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
         """

@@ -206,6 +206,21 @@ async def test_autocommit_commits_what_was_returned_before(cluster_39: Cluster, 
     await consumer.close()
 
 
+async def test_a_close_amid_a_commit_commits_the_rest(cluster_39: Cluster, unique: Unique) -> None:
+    """The offset that is on its way is ours: it must not look like somebody else's doing."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 4)
+    await produce(cluster_39, topic, *range(400))
+    found: list[int] = []
+    while len(found) < 400:
+        consumer = consumer_of(cluster_39, group, max_bytes=200)
+        found += await values(consumer, topic, min(60, 400 - len(found)))
+        await consumer.close()
+        assert consumer.metrics.counter("commits_superseded") == 0
+        assert sum((await offsets(cluster_39, group, topic)).values()) == len(found)
+    assert sorted(found) == list(range(400)), "nothing comes twice"
+
+
 async def test_without_autocommit_nothing_is_committed_but_by_call(cluster_39: Cluster, unique: Unique) -> None:
     """commit_offsets() covers all that was returned before it, although nobody awaits it, and nothing else."""
     first, second, group = unique("first"), unique("second"), unique("group")
