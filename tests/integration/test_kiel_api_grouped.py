@@ -244,6 +244,27 @@ async def test_without_autocommit_nothing_is_committed_but_by_call(cluster_39: C
     assert await offsets(cluster_39, group, first) == {0: 2}, "the close commits nothing by itself"
 
 
+async def test_metadata_that_is_too_long_is_left_out(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where brokers write the offsets they refuse it (12): a warning, and the offset is stored without it."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 1)
+    consumer = consumer_of(cluster_39, group, autocommit=False, store="broker-v0")
+    assert await values(consumer, topic, 1) == [1]
+    await consumer.commit_offsets("x" * 5_000)
+    assert "the metadata of a commit is too long" in caplog.text
+    assert await offsets(cluster_39, group, topic) == {0: 1}
+    await produce(cluster_39, topic, 2)
+    assert await values(consumer, topic, 1) == [2]
+    caplog.clear()
+    await consumer.commit_offsets()
+    assert caplog.text == "", "by default it says who committed, in short"
+    assert await offsets(cluster_39, group, topic) == {0: 2}
+    await consumer.close()
+
+
 async def test_a_commit_that_fails_is_logged_and_counted(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
