@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 #: How far the periodic look at one's own slice is spread, so that a thousand members do not look at once.
 JITTER = 0.33
 
-#: How long to wait before a claim whose position could not be read is looked at again, in seconds.
+#: How long to wait before a claim whose position could not be read is looked at again, in seconds: first, at most.
 REOPEN_S = 0.5
+LONGEST_REOPEN_S = 5.0
 
 
 def jittered_s(interval_ms: int) -> float:
@@ -219,7 +220,7 @@ class Holding:
 
     async def _open(self, partitions: frozenset[TopicPartition]) -> None:
         """Read where the claims start; what cannot be read yet is tried again, what is gone is given up."""
-        waiting = partitions
+        waiting, pause_s = partitions, REOPEN_S
         topics = {partition.topic for partition in partitions}
         await self._topics.follow(topics)
         while waiting:
@@ -234,8 +235,12 @@ class Holding:
             if waiting:
                 gone = await self._claimant.verify(waiting)
                 self._feed(claims.ClaimGone(gone))
+                # What is not wanted any more needs no position: it goes back at once.
+                self._feed(claims.Opened(frozenset(p for p in waiting if not self._claims.keeps(p))))
                 waiting = (waiting - gone) & self._claims.in_phase(claims.Phase.OPENING)
-                await asyncio.sleep(REOPEN_S if waiting else 0)
+            if waiting:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_REOPEN_S)
 
     async def _starts(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, StartPosition]:
         try:

@@ -97,6 +97,10 @@ class Claims:
         """The partitions that stand in one of these phases."""
         return frozenset(partition for partition, phase in self.phases.items() if phase in phases)
 
+    def keeps(self, partition: TopicPartition) -> bool:
+        """Whether a claim of this partition is to be kept; an unknown slice takes nothing away."""
+        return not self.leaving and not self.ended and (self.want is None or partition in self.want)
+
     @property
     def settled(self) -> bool:
         """True when what is held is what is wanted; for a leaving member, when nothing is left."""
@@ -269,8 +273,9 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
         case Contended(partitions):
             moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.WAITING)
         case Opened(partitions):
-            keep = _keeps(claims)
-            moves = _moves(claims, partitions, Phase.OPENING, lambda p: Phase.HELD if keep(p) else Phase.RELEASING)
+            moves = _moves(
+                claims, partitions, Phase.OPENING, lambda p: Phase.HELD if claims.keeps(p) else Phase.RELEASING
+            )
         case Drained(partitions):
             moves = _moves(claims, partitions, Phase.DRAINING, lambda _: Phase.RELEASING)
         case Released(partitions):
@@ -285,14 +290,6 @@ def _moves(
     target: Callable[[TopicPartition], Phase | None],
 ) -> dict[TopicPartition, Phase | None]:
     return {partition: target(partition) for partition in partitions if claims.phases.get(partition) is source}
-
-
-def _keeps(claims: Claims) -> Callable[[TopicPartition], bool]:
-    """Whether a claim that exists is to be kept."""
-    want = claims.want
-    if claims.leaving:
-        return lambda _: False
-    return (lambda _: True) if want is None else want.__contains__
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
@@ -317,11 +314,10 @@ def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tup
 
     for partition, target in moves.items():
         move(partition, target)
-    keep = _keeps(claims)
     for partition, phase in list(phases.items()):
-        if phase is Phase.HELD and not keep(partition):
+        if phase is Phase.HELD and not claims.keeps(partition):
             move(partition, Phase.DRAINING)
-        elif phase is Phase.WAITING and not keep(partition):
+        elif phase is Phase.WAITING and not claims.keeps(partition):
             move(partition, None)
     if claims.want is not None and not claims.leaving:
         for partition in claims.want - phases.keys():
