@@ -7,6 +7,7 @@ process, so each child is started by a thread of its own that then waits for it,
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 
 from kiel_groups.errors import ServerError
@@ -78,6 +80,12 @@ class ChildProcess:
     def send(self, number: signal.Signals) -> None:
         """Send a signal; nothing happens where the process has ended."""
         self._process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Stop it (SIGSTOP) and return when none of its threads runs any more, some milliseconds later."""
+        self.send(signal.SIGSTOP)
+        with suppress(ChildProcessError):  # It has ended, and its thread has seen it.
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
         """End it at once (SIGKILL, which a stopped process obeys too) and wait until it is gone."""

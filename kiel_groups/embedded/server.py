@@ -152,8 +152,8 @@ class Server(Startable):
         await in_thread(self._wipe)
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): connections stay open, nothing is answered."""
-        self._alive().send(signal.SIGSTOP)
+        """Freeze it (SIGSTOP): connections stay open, nothing is answered from the moment of the return."""
+        self._alive().freeze()
 
     def resume(self) -> None:
         """Let a frozen server go on (SIGCONT)."""

@@ -91,7 +91,7 @@ async def test_a_release_stores_what_is_produced(
     await release_cluster.create_topic(topic, 2)
     async with Producer(release_cluster.brokers, compression=compression) as producer:
         for partition in (0, 1):
-            stored = await producer.produce(topic, f"to {partition}", partition=partition)
+            stored = await producer.produce(topic, b"to %d" % partition, partition=partition)
             assert (stored.partition, stored.offset) == (partition, 0)
     assert sorted(await read(release_cluster, topic, 2)) == [b"to 0", b"to 1"]
 
