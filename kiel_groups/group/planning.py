@@ -126,11 +126,8 @@ def plan(
 
 def _says_the_same(stored: Pointer, fresh: Pointer) -> bool:
     """Whether the stored pointer is complete and tells an operator what a fresh one would."""
-    return (
-        stored.state == DONE
-        and dict(stored.unassigned) == fresh.unassigned
-        and (stored.allocator, stored.fallback) == (fresh.allocator, fresh.fallback)
-    )
+    told = ("members", "partitions", "unassigned", "allocator", "fallback")
+    return stored.state == DONE and all(getattr(stored, name) == getattr(fresh, name) for name in told)
 
 
 def _changed_slices(layout: GroupLayout, inputs: Inputs, target: Target, generation: int) -> list[Operation]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kiel_groups.group.layout import GroupLayout
@@ -111,8 +113,17 @@ def test_the_generation_is_above_pointer_and_slices() -> None:
 
 def test_what_stands_there_already_is_not_published() -> None:
     """The same slices under a complete pointer: nothing to write."""
-    read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
+    complete = replace(pointer(), members=1, partitions=1)
+    read = inputs("a", pointer=complete, pointer_version=1, slices=stored(a=some(0)))
     assert publish(read, target(a=some(0))) is None
+
+
+def test_a_pointer_that_tells_operators_something_else_is_published_anew() -> None:
+    """Although no slice changes: its counts, what is unassigned, and what replaced the allocator."""
+    read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
+    opening, closing = published(read, target(a=some(0))).writes
+    assert (parsed(closing[1]).members, parsed(closing[1]).partitions) == (1, 1)
+    assert parsed(opening[1]).generation == 2
 
 
 @pytest.mark.parametrize(
