@@ -61,7 +61,7 @@ if kazoo_log.level == logging.NOTSET:
 _LOST = (ConnectionLoss, OperationTimeoutError)
 _OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
 #: The least time that a server has for answering Connect, in seconds: a busy one must not be taken for a dead one.
-LEAST_CONNECT_S = 1.0
+LEAST_CONNECT_S = 0.5
 
 #: Reads that are under way at once; more only fill kazoo's queue.
 MOST_READS = 500
@@ -174,8 +174,9 @@ class Session:
         invoke = connection._invoke
 
         # kazoo waits a whole session timeout for the answer to Connect, on a server that took the connection and went
-        # silent (3.9.5 does, in the first moments of its start): longer than a lease.
-        limit_s = max(LEAST_CONNECT_S, answer_limit_s(self._config.session_timeout_ms))
+        # silent (a frozen one, or 3.9.5 in the first moments of its start): longer than a lease. When a dead connection
+        # is noticed a third of the timeout has gone; the lease leaves a sixth, for a silent server and the next one.
+        limit_s = max(LEAST_CONNECT_S, answer_limit_s(self._config.session_timeout_ms) / 2)
 
         def reading(timeout: float, request: Any, xid: int | None = None) -> Any:
             if not isinstance(request, Connect):

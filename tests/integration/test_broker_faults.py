@@ -1,0 +1,144 @@
+"""Brokers that answer with error codes, slowly, in part, or not at all: the group goes on, and loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups import GroupedConsumer
+from kiel_groups.clients import Producer
+from kiel_groups.embedded import Cluster, KafkaProxy
+from kiel_groups.embedded.kafka_proxy import Answer, Exchange, Partial, Reply, failing
+from tests.integration.members import eventually, produce, stored_offsets, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT = 0, 1, 2, 3, 8
+
+
+def first_times(api_key: int, times: int, reply: Callable[[Exchange], Reply]) -> Answer:
+    """Answer the first requests of one kind in another way."""
+
+    def answer(exchange: Exchange) -> Reply:
+        odd = exchange.api_key == api_key and exchange.number <= times
+        return reply(exchange) if odd else exchange.response
+
+    return answer
+
+
+def second_time(api_key: int, reply: Callable[[Exchange], Reply]) -> Answer:
+    """Answer the second request of one kind in another way: the first is that of connecting, and has to be right."""
+    return lambda exchange: (
+        reply(exchange) if exchange.api_key == api_key and exchange.number == 2 else exchange.response
+    )
+
+
+def half(exchange: Exchange) -> Reply:
+    return Partial(exchange.response, len(exchange.response) // 2)
+
+
+def silence(exchange: Exchange) -> Reply:
+    return None
+
+
+FAULTS = {
+    "fetch: not leader": failing(FETCH, 6, times=3),
+    "fetch: leader not available": failing(FETCH, 5, times=3),
+    "fetch: unknown topic": failing(FETCH, 3, times=3),
+    "fetch: half an answer": first_times(FETCH, 2, half),
+    "fetch: no answer": first_times(FETCH, 1, silence),
+    "start offsets: not leader": failing(LIST_OFFSETS, 6, times=2),
+    "start offsets: half an answer": first_times(LIST_OFFSETS, 1, half),
+    "metadata: leader not available": failing(METADATA, 5, times=2),
+    "metadata: half an answer": second_time(METADATA, half),
+    "metadata: no answer": second_time(METADATA, silence),
+    "commit: offsets load in progress": failing(OFFSET_COMMIT, 14, times=2),
+    "commit: coordinator not available": failing(OFFSET_COMMIT, 15, times=2),
+    "commit: not the coordinator": failing(OFFSET_COMMIT, 16, times=2),
+    "commit: unknown topic": failing(OFFSET_COMMIT, 3, times=2),
+    "commit: unknown error": failing(OFFSET_COMMIT, -1, times=2),
+    "commit: metadata too large": failing(OFFSET_COMMIT, 12, times=1),
+    "commit: half an answer": first_times(OFFSET_COMMIT, 1, half),
+    "commit: no answer": first_times(OFFSET_COMMIT, 1, silence),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_group_goes_on(cluster_39: Cluster, unique: Unique, fault: str) -> None:
+    """Every record is delivered, and at the end everything is committed, whatever a broker answers at first."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    values = await produce(cluster_39, topic, 40)
+    with KafkaProxy(cluster_39.brokers[0], FAULTS[fault]) as proxy:
+        seen: list[bytes] = []
+
+        async def consume(consumer: GroupedConsumer) -> None:
+            async for record in consumer:
+                seen.append(record.value)
+
+        consumer = GroupedConsumer(
+            [proxy.address],
+            name,
+            cluster_39.zk_hosts,
+            store="broker-v0",
+            auto_commit_interval_ms=100,
+            request_timeout_ms=1_000,
+            connect_timeout_ms=1_000,
+        )
+        async with consumer:
+            await consumer.subscribe(topic)
+            task = asyncio.ensure_future(consume(consumer))
+            await eventually(lambda: set(values) <= set(seen), "everything is delivered")
+            with zookeeper(cluster_39) as client:
+                await eventually(
+                    lambda: sum(stored_offsets(client, name, topic).values()) == 40, "everything is committed"
+                )
+            await consumer.close()
+            await task
+
+
+async def test_a_commit_that_is_refused_for_good(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged and counted, and records are delivered all the same."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    values = await produce(cluster_39, topic, 5)
+    with KafkaProxy(cluster_39.brokers[0], failing(OFFSET_COMMIT, 17)) as proxy:
+        consumer = GroupedConsumer(
+            [proxy.address], name, cluster_39.zk_hosts, deserializer=bytes, store="broker-v0", max_wait_time=200
+        )
+        seen: list[bytes] = []
+        while len(seen) < 5:
+            seen += await consumer.consume(topic) or []
+        await consumer.commit_offsets()
+        assert sorted(seen) == sorted(values)
+        assert consumer.metrics.total("commits_refused") == 1
+        assert "INVALID_TOPIC (17)" in caplog.text
+        await consumer.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        failing(PRODUCE, 6, times=2),
+        failing(PRODUCE, 3, times=1),
+        failing(PRODUCE, 7, times=1),
+        first_times(PRODUCE, 1, half),
+        first_times(PRODUCE, 1, silence),
+    ],
+    ids=["not leader", "unknown topic", "timed out", "half an answer", "no answer"],
+)
+async def test_a_producer_goes_on(cluster_39: Cluster, unique: Unique, answer: Answer) -> None:
+    """A record whose outcome is unknown is sent again, so it is stored at least once, and its caller is told where."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    with KafkaProxy(cluster_39.brokers[0], answer) as proxy:
+        async with Producer([proxy.address], request_timeout_ms=1_000) as producer:
+            stored = await producer.produce(topic, b"value")
+    assert (stored.topic, stored.partition) == (topic, 0)
+    assert stored.offset >= 0
