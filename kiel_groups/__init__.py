@@ -1,7 +1,8 @@
 """Consumer groups for Kafka 0.8.x: a partition allocator on ZooKeeper and Tornado consumers."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kiel_groups.lazily import lazily
 
 if TYPE_CHECKING:
     from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
@@ -22,7 +23,6 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Loaded when first asked for (PEP 562): importing every room costs a command line 0.3 s before it prints a version.
 _HOMES = {
     "GroupedConsumer": "kiel_groups.clients",
     "SingleConsumer": "kiel_groups.clients",
@@ -33,12 +33,4 @@ _HOMES = {
     "KielGroupsError": "kiel_groups.errors",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

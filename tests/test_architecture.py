@@ -17,6 +17,7 @@ PACKAGE = Path(kiel_groups.__file__).parent
 
 #: A layer imports only what stands above it.
 LAYERS = (
+    "lazily",
     "model",
     "errors",
     "exc",

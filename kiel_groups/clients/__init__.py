@@ -1,7 +1,8 @@
 """Tornado clients: connections, cluster metadata, fetching, producing, and the consumers on top."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kiel_groups.lazily import lazily
 
 if TYPE_CHECKING:
     from kiel_groups.clients.grouped import GroupedConsumer
@@ -31,12 +32,4 @@ _HOMES = {
     "END": "kiel_groups.clients.single",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(__name__, _HOMES)
