@@ -16,7 +16,7 @@ from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.hands import Taker
 from kiel_groups.clients.listening import ListenerCalls
-from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets
+from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.errors import KielGroupsError, OffsetOutOfRangeError, SessionLostError
@@ -234,6 +234,10 @@ class Consuming:
         asked = [TopicPartition(topic, partition) for partition in partitions]
         found = await self._cluster.list_offsets(asked, _TIMES.get(policy, EARLIEST))
         return {partition.partition: offset for partition, offset in found.items()}
+
+    async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Committed offsets, as the brokers read them."""
+        return await fetch_offsets(self._cluster, self._settings.group.group, partitions)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         """Have the brokers store next offsets."""

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kiel_groups.clients.cluster import Cluster
-from kiel_groups.errors import BrokerConnectionError, BrokerError, ConfigError, NoBrokersError
+from kiel_groups.errors import BrokerConnectionError, BrokerError, ConfigError, NoBrokersError, NoOffsetsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_METADATA_TOO_LARGE, UNKNOWN, ErrorCode
+from kiel_groups.wire.error_codes import (
+    NO_ERROR,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
+)
 from kiel_groups.wire.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 
-__all__ = ["commit_offsets", "check_offset_api"]
+__all__ = ["commit_offsets", "fetch_offsets", "check_offset_api"]
 
 log = logging.getLogger(__name__)
 
 _TRIES = 6
+
+#: Answers for an offset that leave no question: it is there, or (perhaps) it is not.
+_SETTLED = (NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
 
 
 async def check_offset_api(cluster: Cluster, group: str) -> None:
@@ -44,6 +53,45 @@ async def check_offset_api(cluster: Cluster, group: str) -> None:
         "store: 'broker-v0' needs brokers that store offsets, and these close the connection on being asked, as those"
         " of Kafka 0.8.0 do; use store='zookeeper' (the offsets stand in the same place)"
     )
+
+
+async def fetch_offsets(
+    cluster: Cluster, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """
+    Ask any broker for committed next offsets; what fails for a reason that may pass is tried again, with backoff.
+
+    Returns:
+        The offsets that brokers found. A partition that is left out has none, or the broker does not know its topic
+        yet: both are error 3, which alone says nothing.
+
+    Raises:
+        NoOffsetsError: A broker refuses for good; names the first partition and the error.
+        BrokerError: No broker answered usefully in time.
+    """
+    waiting = tuple(sorted(partitions))
+    found: dict[TopicPartition, int] = {}
+    failure: BrokerError | None = None
+    for attempt in range(_TRIES):
+        await asyncio.sleep(cluster.delay_s(attempt))
+        try:
+            if attempt:
+                await cluster.refresh({tp.topic for tp in waiting}, "offsets")
+            answers = await cluster.send(_some_broker(cluster, attempt), OffsetFetchRequest(group, waiting))
+        except BrokerError as error:
+            failure = error
+            continue
+        found |= {tp: answer.offset for tp, answer in answers.items() if answer.error == NO_ERROR}
+        again = {tp: answer.error for tp, answer in answers.items() if answer.error not in _SETTLED}
+        for tp, code in again.items():
+            failure = code.exception(f"group {group}: the offset of {tp} cannot be fetched")
+            if not _may_pass(code):
+                raise NoOffsetsError(str(failure), code=code.number)
+        waiting = tuple(sorted(again))
+        if not waiting:
+            return found
+    assert failure is not None
+    raise failure
 
 
 async def commit_offsets(

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from kiel_groups.coordination.gate import boot_time_s
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
+from kiel_groups.group.subscription import StartPosition
 from kiel_groups.model import TopicPartition
 
-__all__ = ["BrokerOffsetStore", "SendCommit"]
+__all__ = ["BrokerOffsetStore", "FetchOffsets", "SendCommit"]
 
 log = logging.getLogger(__name__)
 
 #: Ask brokers to store next offsets, with a metadata text.
 SendCommit = Callable[[Mapping[TopicPartition, int], str], Awaitable[object]]
+
+#: Ask brokers for committed next offsets; raises where they refuse for good.
+FetchOffsets = Callable[[Collection[TopicPartition]], Awaitable[object]]
 
 
 class BrokerOffsetStore(ZooKeeperOffsetStore):
@@ -28,6 +32,21 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
 
     commits_with_release = False
     send_commit: SendCommit
+    fetch_offsets: FetchOffsets
+
+    async def start(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StartPosition]:
+        """
+        Where claims start: at what the offset znodes say, once brokers have shown that they serve this group's offsets.
+
+        A broker that refuses to read them would refuse to write them, too; better to know before anything is
+        processed. What it answers is not needed: that there is no offset, it also says of a topic that it has not heard
+        of yet, and the znode, read on the claiming session, knows better.
+
+        Raises:
+            NoOffsetsError: Brokers refuse for good.
+        """
+        await self.fetch_offsets(partitions)
+        return await super().start(partitions)
 
     async def commit(
         self, offsets: Mapping[TopicPartition, tuple[int, int]], metadata: str = ""

@@ -66,6 +66,9 @@ class PartitionHandler(Protocol):
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Somebody else may own them already: drop everything of them at once."""
 
+    async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
+        """Ask the brokers for committed offsets; only with the store that has them written by brokers."""
+
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
         """Ask the brokers to store next offsets; only with the store that does so."""
 

@@ -144,6 +144,7 @@ class Membership:
         )
         if isinstance(store, BrokerOffsetStore):
             store.send_commit = self._handler.send_commit
+            store.fetch_offsets = self._handler.fetch_offsets
         return store
 
     @property

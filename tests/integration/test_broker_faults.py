@@ -7,17 +7,19 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups import GroupedConsumer
+from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.kafka_proxy import Answer, Exchange, Partial, Reply, failing
+from kiel_groups.errors import NoOffsetsError
+from kiel_groups.group.layout import GroupLayout
 from tests.integration.members import eventually, produce, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT = 0, 1, 2, 3, 8
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 
 
 def first_times(api_key: int, times: int, reply: Callable[[Exchange], Reply]) -> Answer:
@@ -56,6 +58,12 @@ FAULTS = {
     "metadata: leader not available": failing(METADATA, 5, times=2),
     "metadata: half an answer": second_time(METADATA, half),
     "metadata: no answer": second_time(METADATA, silence),
+    "committed offsets: load in progress": failing(OFFSET_FETCH, 14, times=3),
+    "committed offsets: not the coordinator": failing(OFFSET_FETCH, 16, times=3),
+    "committed offsets: unknown topic": failing(OFFSET_FETCH, 3, times=3),
+    "committed offsets: unknown error": failing(OFFSET_FETCH, -1, times=3),
+    "committed offsets: half an answer": second_time(OFFSET_FETCH, half),
+    "committed offsets: no answer": second_time(OFFSET_FETCH, silence),
     "commit: offsets load in progress": failing(OFFSET_COMMIT, 14, times=2),
     "commit: coordinator not available": failing(OFFSET_COMMIT, 15, times=2),
     "commit: not the coordinator": failing(OFFSET_COMMIT, 16, times=2),
@@ -99,6 +107,37 @@ async def test_a_group_goes_on(cluster_39: Cluster, unique: Unique, fault: str) 
                 )
             await consumer.close()
             await task
+
+
+async def test_error_3_alone_resets_nothing(cluster_39: Cluster, unique: Unique) -> None:
+    """A broker that has just started says of every offset that there is none: the znode knows better."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 10)
+    with zookeeper(cluster_39) as client:
+        client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"7", makepath=True)
+    with KafkaProxy(cluster_39.brokers[0], failing(OFFSET_FETCH, 3)) as proxy:
+        async with GroupedConsumer([proxy.address], name, cluster_39.zk_hosts, store="broker-v0") as consumer:
+            await consumer.subscribe(topic)
+            async for record in consumer:
+                assert record.offset == 7
+                break
+
+
+async def test_offsets_that_are_refused_for_good(cluster_39: Cluster, unique: Unique) -> None:
+    """A fatal code when offsets are fetched is an error that names group, partition and code."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    with KafkaProxy(cluster_39.brokers[0], failing(OFFSET_FETCH, 17)) as proxy:
+        consumer = GroupedConsumer([proxy.address], name, cluster_39.zk_hosts, store="broker-v0", max_wait_time=100)
+
+        async def consume() -> None:
+            while True:
+                assert await consumer.consume(topic) == []
+
+        with pytest.raises(NoOffsetsError, match=rf"group {name}: the offset of {topic}:0 .*INVALID_TOPIC \(17\)"):
+            await asyncio.wait_for(consume(), 30)
+        await consumer.close()
 
 
 async def test_a_commit_that_is_refused_for_good(
