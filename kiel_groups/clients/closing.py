@@ -64,6 +64,9 @@ class LeftLoop:
         if self._loop is None or self._loop.is_closed():
             if self._loop is not None:
                 log.warning("%s: the event loop is closed already; what was not finished stays so", name)
+            else:
+                # Closed before it was ever used: whoever uses it afterwards, on whatever loop, is told at once.
+                self.closed.set()
             return _nothing_to_do()
         return _run_on(self._loop, closing, work, name)
 

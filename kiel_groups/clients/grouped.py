@@ -53,7 +53,7 @@ class GroupedConsumer:
         session_timeout_ms: After how long without a sign of life ZooKeeper ends this member; the server may grant
             another one.
         store: Who writes the offsets: ``zookeeper`` (the members, with fences), or ``broker-v0`` (the brokers on
-            request, where only they may). All members of a group must agree.
+            request, as kiel had them do). All members of a group must agree.
         auto_offset_reset: Where a group without offsets starts, and where one goes on whose offset is not in the log:
             ``earliest``, ``latest`` or ``none``. All members of a group must agree.
         auto_commit_interval_ms: How often finished records are committed.
@@ -161,18 +161,19 @@ class GroupedConsumer:
             ForeignMemberError: Members that are not ours are alive in the group.
             ClosedError: The consumer was closed.
         """
-        if self._shut or self._connecting is None or (self._connecting.done() and self._consuming is None):
+        if self._shut or self._connecting is None or _failed(self._connecting):
             self._left_loop.remember()
             self._connecting = spawn(self._connect(), "GroupedConsumer.connect")
         return self._connecting
 
     async def _connect(self) -> None:
         self._check_open()
-        consuming = Consuming(self._settings, self._subscription)
-        await consuming.start()
-        self._consuming = consuming
+        if self._consuming is None:
+            consuming = Consuming(self._settings, self._subscription)
+            await consuming.start()
+            self._consuming = consuming
         # What was subscribed to while it joined.
-        await consuming.member.resubscribe()
+        await self._consuming.member.resubscribe()
 
     def _check_open(self) -> None:
         if self._shut:
@@ -397,6 +398,10 @@ class GroupedConsumer:
     def wind_down(self) -> asyncio.Future[None]:
         """Leave the group: another name of ``close()``."""
         return self.close()
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 class _Records:

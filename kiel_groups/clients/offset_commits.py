@@ -5,9 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 from kiel_groups.clients.cluster import Cluster
-from kiel_groups.errors import BrokerConnectionError, BrokerError, ConfigError, NoBrokersError, NoOffsetsError
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    BrokerError,
+    ConfigError,
+    KielGroupsError,
+    NoBrokersError,
+    NoOffsetsError,
+    ProtocolError,
+    RequestTimeoutError,
+)
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import (
@@ -17,13 +27,22 @@ from kiel_groups.wire.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode,
 )
+from kiel_groups.wire.framing import Request
 from kiel_groups.wire.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 
 __all__ = ["commit_offsets", "fetch_offsets", "check_offset_api"]
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _TRIES = 6
+
+#: How long one broker may take for an offset request, in milliseconds: it only has to write to ZooKeeper.
+ANSWER_MS = 1_500
+
+#: What the wire can carry of a text.
+LONGEST_TEXT_BYTES = 32_767
 
 #: Answers for an offset that leave no question: it is there, or (perhaps) it is not.
 _SETTLED = (NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
@@ -41,12 +60,15 @@ async def check_offset_api(cluster: Cluster, group: str) -> None:
     for attempt in range(_TRIES):
         await asyncio.sleep(cluster.delay_s(attempt))
         try:
-            await cluster.send(_some_broker(cluster, attempt), OffsetFetchRequest(group, ()))
+            await _ask(cluster, attempt, OffsetFetchRequest(group, ()))
             return
         except BrokerConnectionError:
             # Closed, or down: one that is alive answers for its metadata.
             closed = bool(cluster.brokers)
             await cluster.refresh((), "offset API")
+        except RequestTimeoutError as error:
+            # Frozen, or busy: that says nothing of what it knows; another one may answer.
+            log.info("group %s: %s", group, error)
     if not closed:
         raise NoBrokersError("no broker is registered in the cluster; is it still starting?")
     raise ConfigError(
@@ -71,14 +93,14 @@ async def fetch_offsets(
     """
     waiting = tuple(sorted(partitions))
     found: dict[TopicPartition, int] = {}
-    failure: BrokerError | None = None
+    failure: KielGroupsError | None = None
     for attempt in range(_TRIES):
         await asyncio.sleep(cluster.delay_s(attempt))
         try:
             if attempt:
                 await cluster.refresh({tp.topic for tp in waiting}, "offsets")
-            answers = await cluster.send(_some_broker(cluster, attempt), OffsetFetchRequest(group, waiting))
-        except BrokerError as error:
+            answers = await _ask(cluster, attempt, OffsetFetchRequest(group, waiting))
+        except (BrokerError, ProtocolError) as error:
             failure = error
             continue
         found |= {tp: answer.offset for tp, answer in answers.items() if answer.error == NO_ERROR}
@@ -112,16 +134,24 @@ async def commit_offsets(
     """
     answers: dict[TopicPartition, ErrorCode] = dict.fromkeys(offsets, UNKNOWN)
     waiting = dict(offsets)
+    heal = False
+    if len(metadata.encode()) > LONGEST_TEXT_BYTES:
+        log.warning("group %s: the metadata of a commit is too long (%d characters): left out", group, len(metadata))
+        metadata = ""
     for attempt in range(_TRIES):
         await asyncio.sleep(cluster.delay_s(attempt))
         request = OffsetCommitRequest(group, {tp: OffsetAndMetadata(at, metadata) for tp, at in waiting.items()})
         try:
-            if any(error.refresh_metadata for error in answers.values()):
+            if heal:
                 await cluster.refresh({tp.topic for tp in waiting}, "commit")
-            answers |= await cluster.send(_some_broker(cluster, attempt), request)
-        except BrokerError as error:
+            answers |= await _ask(cluster, attempt, request)
+            heal = True
+        except (BrokerError, ProtocolError) as error:
+            # It may be stored or not. A broker that is silent is left for another one; any other trouble may mean that
+            # what is known of the cluster is out of date.
             log.info("group %s: no answer to a commit: %s", group, error)
             answers |= dict.fromkeys(waiting, UNKNOWN)
+            heal = not isinstance(error, RequestTimeoutError)
         if OFFSET_METADATA_TOO_LARGE in answers.values() and metadata:
             log.warning(
                 "group %s: the metadata of a commit is too long (%d characters): left out", group, len(metadata)
@@ -136,6 +166,12 @@ async def commit_offsets(
 
 def _may_pass(error: ErrorCode) -> bool:
     return error.retriable or error in (UNKNOWN, OFFSET_METADATA_TOO_LARGE)
+
+
+async def _ask(cluster: Cluster, attempt: int, request: Request[T]) -> T:
+    """Ask a broker, another one at each attempt, and none for so long that a lease ends over it."""
+    timeout_ms = min(ANSWER_MS, cluster.config.request_timeout_ms)
+    return await cluster.send(_some_broker(cluster, attempt), request, timeout_ms=timeout_ms)
 
 
 def _some_broker(cluster: Cluster, attempt: int) -> int:

@@ -1,8 +1,9 @@
 """
 The ``broker-v0`` offset store: the same znodes, written by the brokers on request.
 
-For clusters where only brokers may write offsets. A broker checks nothing: a commit that is late may step back, which
-repeats records and loses none. So it is never waited for beyond the lease, and what stands there is read afterwards.
+As kiel had it. The member itself still writes where the group and its claims start. A broker checks nothing: a commit
+that is late may step back, which repeats records and loses none. So it is never waited for beyond the lease, and what
+stands there is read afterwards.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
@@ -159,6 +160,28 @@ async def test_a_commit_that_is_refused_for_good(
         assert consumer.metrics.total("commits_refused") == 1
         assert "INVALID_TOPIC (17)" in caplog.text
         await consumer.close()
+
+
+async def test_a_frozen_broker_does_not_keep_others_from_storing(
+    start_cluster: Callable[..., Cluster], unique: Unique
+) -> None:
+    """Any broker may store an offset: one that does not answer costs a second or so, and no commit."""
+    cluster = start_cluster(brokers=2)
+    await cluster.create_topic("t", 2)
+    with zookeeper(cluster) as client:
+        state = json.loads(client.get("/brokers/topics/t/partitions/0/state")[0])
+    other = 1 - int(state["leader"])
+    async with Producer(cluster.brokers, serializer=bytes) as producer:
+        await producer.produce("t", b"value", partition=0)
+    async with GroupedConsumer(cluster.brokers, "g", cluster.zk_hosts, store="broker-v0", autocommit=False) as consumer:
+        await consumer.subscribe("t")
+        async for _ in consumer:
+            cluster.kafka[other].pause()
+            try:
+                assert await asyncio.wait_for(consumer.commit(), 30) == {TopicPartition("t", 0)}
+            finally:
+                cluster.kafka[other].resume()
+            break
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,13 @@ async def test_a_closed_consumer_says_so(cluster_39: Cluster, unique: Unique) ->
     await consumer.close()
 
 
+async def test_a_consumer_closed_before_it_was_used_says_so(cluster_39: Cluster, unique: Unique) -> None:
+    """Also one that was closed where no event loop ran yet."""
+    consumer = GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts)
+    await asyncio.to_thread(consumer.close)
+    assert await asyncio.wait_for(consumer.consume("t"), 10) is None
+
+
 async def test_a_group_without_offsets_and_without_a_reset_policy(cluster_39: Cluster, unique: Unique) -> None:
     """Where to start is a question then, and not this group's to answer."""
     topic, name = unique("topic"), unique("group")
