@@ -97,11 +97,11 @@ class HandingOut:
             assert state is not None
             state.position = record.offset + 1
             if self._deserializer is not None:
-                deserialized = self._deserialize(record)
-                if deserialized is None:
+                readable = self._deserialize(record)
+                if readable is None:
                     state.finished = state.position
                     continue
-                record = deserialized
+                record = readable
             hand.record, hand.state = record, state
             return record
         return None
@@ -112,7 +112,7 @@ class HandingOut:
             state = self._subscription.state(batch.topic_partition)
             if state is None:
                 continue
-            self._metrics.count("records_handed_out", len(self._records))
+            self._metrics.count("records_handed_out", len(batch.records))
             self._batch_of, self._state = batch.topic_partition, state
             self._records, self._next = batch.records, 0
             return True

@@ -149,6 +149,7 @@ async def test_batches_follow_each_other_over_partitions() -> None:
     bench.fetcher.add(P1, 10, 12)
     bench.fetcher.add(P0, 15)
     assert [bench.take() for _ in range(5)] == [10, 10, 12, 15, None]
+    assert bench.metrics.counter("records_handed_out") == 4, "the last batch, too"
     assert bench.finished == {P0: 16, P1: 13}
 
 
