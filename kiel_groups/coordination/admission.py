@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.foreigners import find_foreigners
 from kiel_groups.coordination.session import Session
 from kiel_groups.errors import ForeignMemberError, GroupConfigError, ProtocolError
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.transactions import Create, Unknown
-from kiel_groups.group.znodes import GroupSettings, unsigned_hex
+from kiel_groups.group.znodes import GroupSettings
 
 __all__ = ["check_admission"]
 
@@ -51,37 +50,9 @@ async def _check_settings(session: Session, layout: GroupLayout, config: GroupCo
 
 
 async def _check_foreign(session: Session, layout: GroupLayout) -> None:
-    """
-    Ids without a member of ours behind them are somebody else's.
-
-    The two folders cannot be read at one moment: an id that stands there before and after the members were read is not
-    one of a member that came or went meanwhile.
-    """
-    before = set(await session.children(layout.ids) or ())
-    members = set(await session.children(layout.members) or ())
-    foreign = before - members
-    if foreign:
-        foreign &= set(await session.children(layout.ids) or ())
-        foreign = await _without_our_own(session, layout, sorted(foreign))
-    kiel = set(await session.children(layout.kiel_members) or ())
-    if foreign or kiel:
-        named = sorted(foreign or kiel)
-        whose = layout.ids if foreign else layout.kiel_members
+    found = await find_foreigners(session, layout)
+    if found.names:
         raise ForeignMemberError(
-            f"group {layout.group} has {len(named)} members that do not take part in its protocol, first {named[0]!r}"
-            f" (under {whose}): they would read the same partitions. Stop them first, or use another group"
+            f"group {layout.group} has {found}: they would read the same partitions. Stop them first, or use another"
+            " group"
         )
-
-
-async def _without_our_own(session: Session, layout: GroupLayout, names: Sequence[str]) -> set[str]:
-    """
-    Leave out ids that end in the number of the session which owns them: that is how our members are named.
-
-    Such a member has lost its member znode, by hand or by a forced release, and will find out at its next heartbeat.
-    """
-    nodes = await session.exists_many([layout.consumer_id(name) for name in names])
-    return {
-        name
-        for name, node in zip(names, nodes, strict=True)
-        if node is not None and not name.endswith(f"-{unsigned_hex(node.owner)}")
-    }

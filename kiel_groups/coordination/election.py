@@ -26,8 +26,9 @@ class Election:
     """
     One candidacy, for the life of one session.
 
-    ``on_leading`` gets the path of the election znode whenever this candidate leads, or leads on after a pause;
-    ``on_resigned`` is called when it leads no more.
+    ``proof`` is a znode that must be there for this candidate to stand: a member's own. ``on_leading`` gets the path of
+    the election znode whenever this candidate leads, or leads on after a pause; ``on_resigned`` is called when it leads
+    no more.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Election:
         session: Session,
         layout: GroupLayout,
         member_id: MemberId,
+        proof: str,
         tasks: TaskSet,
         on_leading: Callable[[str], None],
         on_resigned: Callable[[], None],
@@ -42,6 +44,7 @@ class Election:
         self._session = session
         self._layout = layout
         self._member_id = member_id
+        self._proof = proof
         self._tasks = tasks
         self._on_leading = on_leading
         self._on_resigned = on_resigned
@@ -73,7 +76,7 @@ class Election:
     async def _create(self) -> None:
         answer = await self._session.transact(
             [
-                Check(self._layout.member(self._member_id)),
+                Check(self._proof),
                 Create(
                     self._layout.candidate_prefix(self._candidate.uuid),
                     self._member_id.encode(),

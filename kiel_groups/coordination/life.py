@@ -1,0 +1,178 @@
+"""
+What a member and a mere candidate have in common: a session, a candidacy on it, a heartbeat, and an end.
+
+When the session is over the life is over; ``Lives`` makes the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+
+from kiel_groups.allocators import Allocator
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.election import Election
+from kiel_groups.coordination.foreigners import ForeignWatch
+from kiel_groups.coordination.heartbeat import Heartbeat
+from kiel_groups.coordination.holding import jittered_s
+from kiel_groups.coordination.leading import Leading
+from kiel_groups.coordination.session import Session, SessionEvent
+from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group import election
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import make_member_id
+from kiel_groups.metrics import Metrics
+
+__all__ = ["Life"]
+
+log = logging.getLogger(__name__)
+
+
+class Life:
+    """
+    The life of one session in one group.
+
+    ``over`` is done when that life ends, with the error that ended it or None where only the session was lost.
+    """
+
+    def __init__(self, config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator, metrics: Metrics) -> None:
+        self._config = config
+        self._layout = GroupLayout(config.group)
+        self._allocator = allocator
+        self._metrics = metrics
+        self._tasks = TaskSet(self._failed)
+        self._loop = asyncio.get_running_loop()
+        self._joined = False
+        self.session = Session(zookeeper, metrics, self._on_session)
+        self.over: asyncio.Future[BaseException | None] = self._loop.create_future()
+
+    async def join(self) -> None:
+        """
+        Open the session and take part.
+
+        Raises:
+            NoZooKeeperError: No server answered in time.
+            ChrootMissingError: The chroot does not exist.
+            GroupConfigError: The group lives by other settings.
+            ForeignMemberError: Members that are not ours are alive in the group.
+        """
+        try:
+            await self.session.open()
+            await self.session.ensure(self._layout.parents)
+            await self._enter()
+            self._joined = True
+            self._heartbeat.start(self.session.timeout_ms)
+            self._election.feed(election.Run())
+            self._tasks.start(self._look_regularly())
+            await self._entered()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _enter(self) -> None:
+        """Check what there is to check, name oneself, ``_stand``, and register."""
+        raise NotImplementedError
+
+    async def _entered(self) -> None:
+        """What follows when it has joined."""
+
+    def _name(self) -> None:
+        """A name after the session, which is known now."""
+        self._started_ms = int(time.time() * 1000)
+        self.member_id = make_member_id(self._config.group, socket.gethostname(), self._started_ms, self.session.id)
+
+    def _stand(self, proof: str) -> None:
+        """Be able to stand for election and to lead; ``proof`` is the znode that every heartbeat checks."""
+        session, layout, metrics = self.session, self._layout, self._metrics
+        self._foreigners = ForeignWatch(session, layout, self._tasks, metrics)
+        self._leading = Leading(
+            session,
+            layout,
+            self.member_id,
+            self._config,
+            self._allocator,
+            self._tasks,
+            metrics,
+            self._look_at_candidates,
+        )
+        self._election = Election(session, layout, self.member_id, proof, self._tasks, self._lead, self._resign)
+        self._heartbeat = Heartbeat(session.client, session.gate, proof, metrics, self._on_dead)
+
+    def _lead(self, candidate: str) -> None:
+        self._leading.lead(candidate)
+        self._foreigners.start()
+
+    def _resign(self) -> None:
+        self._foreigners.stop()
+        self._leading.resign()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the group's leader."""
+        return self._joined and self._election.leads
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.ENDED:
+            self._finish(None)
+        elif event is SessionEvent.SUSPENDED:
+            log.warning("group %s: the connection to ZooKeeper broke; handing out is paused", self._config.group)
+            self._metrics.count("zookeeper_suspensions")
+        elif self._joined:
+            log.info("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
+            self._heartbeat.beat_now()
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Watches may have been lost."""
+        self._look_at_candidates()
+
+    async def _look_regularly(self) -> None:
+        """From time to time the election is looked at without any hint, which makes a leader plan anew."""
+        while True:
+            await asyncio.sleep(jittered_s(self._config.reconcile_interval_ms))
+            self._look_at_candidates()
+
+    def _look_at_candidates(self) -> None:
+        """The election znode may have been deleted by hand, or a watch may be lost."""
+        self._election.feed(election.Resumed())
+
+    def _on_dead(self, reason: str) -> None:
+        """On another thread: ZooKeeper does not confirm this session any more."""
+        try:
+            self._loop.call_soon_threadsafe(self.session.end, reason)
+        except RuntimeError:
+            log.debug("the event loop is closed already")
+
+    def _failed(self, error: BaseException) -> None:
+        # An error of ours says all there is to say; any other one is a bug, and its place matters.
+        trace = None if isinstance(error, KielGroupsError) else error
+        log.error("group %s: %s failed: %s", self._config.group, self.member_id, error, exc_info=trace)
+        self._metrics.count("member_failures")
+        self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        """The end: nothing of this session is trusted any more."""
+        self.session.gate.shut("membership over")
+        if self._joined:
+            self._heartbeat.stop()
+            self._leading.close()
+            self._election.feed(election.SessionEnded())
+            self._ended()
+        if not self.over.done():
+            self.over.set_result(error)
+
+    def _ended(self) -> None:
+        """What else ends with it."""
+
+    async def leave(self) -> None:
+        """End it in order."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the session; what is left of it in ZooKeeper goes at once."""
+        self._finish(None)
+        # Both at once: a hook of the application that takes its time must not keep a lost session alive.
+        await asyncio.gather(self._tasks.cancel(), self.session.close())

@@ -1,0 +1,134 @@
+"""One life after another: when a session is lost, the next one follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from kiel_groups.coordination.life import Life
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoOffsetsError
+from kiel_groups.metrics import Metrics
+
+__all__ = ["Lives"]
+
+log = logging.getLogger(__name__)
+
+#: The pause before a lost session is followed by a new one, in seconds: first, and at most.
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+_Life = TypeVar("_Life", bound=Life)
+
+
+class Lives(Generic[_Life]):
+    """
+    The lives of one process in one group, from ``start`` to ``close``.
+
+    Args:
+        group: The group's name, for the log.
+        begin: Makes a life and has it join.
+        metrics: Where to count.
+        on_failure: Hears of an error that no new session can mend: other settings than the group's, foreign members,
+            missing rights.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        begin: Callable[[], Awaitable[_Life]],
+        metrics: Metrics,
+        on_failure: Callable[[KielGroupsError], None],
+    ) -> None:
+        self._group = group
+        self._begin_life = begin
+        self._metrics = metrics
+        self._on_failure = on_failure
+        #: The present life, or the last one while the next is on its way; None before the start and after a failure.
+        self.current: _Life | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begin; what prevents the first life is raised, later losses are mended in the background."""
+        self.current = await self._begin()
+        self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """
+        End the present life, and begin no other.
+
+        Args:
+            timeout_s: How long it may take to leave in order; then the session is closed all the same. None: as long
+                as it takes.
+        """
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            await asyncio.wait({self._supervisor})
+        if self.current is not None:
+            try:
+                await asyncio.wait_for(self.current.leave(), timeout_s)
+            except TimeoutError:
+                log.warning("group %s: left before the application had finished", self._group)
+                await self.current.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    async def _begin(self) -> _Life:
+        life = await self._begin_life()
+        self._metrics.count("sessions_opened")
+        return life
+
+    async def _supervise(self) -> None:
+        """Wait for the end of each session, and start the next one."""
+        while self.current is not None:
+            # Shielded: cancelling this task must not cancel what others wait for as well.
+            error = await asyncio.shield(self.current.over)
+            self._metrics.count("sessions_lost")
+            log.warning(
+                "group %s: the session of %s is over (%s); joining anew",
+                self._group,
+                self.current.member_id,
+                error or self.current.session.ended,
+            )
+            self._close_in_background(self.current)
+            if _is_fatal(error):
+                self._fail(error)
+                return
+            await self._rejoin()
+
+    def _close_in_background(self, life: _Life) -> None:
+        """A server that cannot be reached may hold up the closing; the next session does not wait for it."""
+        closing = asyncio.get_running_loop().create_task(life.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _rejoin(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            try:
+                self.current = await self._begin()
+                return
+            except Exception as error:
+                if _is_fatal(error):
+                    self.current = None
+                    self._fail(error)
+                    return
+                self._metrics.count("joins_failed")
+                # An error that is not ours is a bug, or a machine out of means: its place matters.
+                trace = None if isinstance(error, KielGroupsError) else error
+                log.warning("group %s: could not join: %s; again", self._group, error, exc_info=trace)
+
+    def _fail(self, error: BaseException | None) -> None:
+        assert isinstance(error, KielGroupsError)
+        log.error("group %s: this member stops: %s", self._group, error)
+        self._on_failure(error)
+
+
+def _is_fatal(error: BaseException | None) -> bool:
+    """Whether a new session would meet the same error."""
+    return isinstance(error, (ConfigError, CoordinationError, NoOffsetsError)) and not error.retriable
