@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 
 import click
 
 from kiel_groups import __version__
 from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.settings import config_option, name_variables, source_of
+from kiel_groups.cli.statuses import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG
 from kiel_groups.errors import ConfigError, KielGroupsError
 
-__all__ = ["app", "run"]
+__all__ = ["COMPLETION_VARIABLE", "NAME", "app", "run"]
 
-FAILED, WRONG, INTERRUPTED = 1, 2, 130
+NAME = "kiel-groups"
+#: In it, a shell says that it wants completion; click's generated scripts set it.
+COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 
 #: Command → module and attribute, with the line of help that must not cost an import.
 _COMMANDS = {
@@ -32,22 +39,42 @@ class _LazyGroup(click.Group):
         module, attribute, _ = _COMMANDS[cmd_name]
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
+        name_variables(command, cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            near = get_close_matches(name, _COMMANDS, 1)
+            raise click.UsageError(f"No such command '{name}'." + (f" Did you mean '{near[0]}'?" if near else ""), ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
 
 
-@click.group(cls=_LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="kiel-groups", message="%(prog)s %(version)s")
+@click.group(
+    cls=_LazyGroup,
+    invoke_without_command=True,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name=NAME, message="%(prog)s %(version)s")
+@config_option
 @click.pass_context
 def app(context: click.Context) -> int:
-    """Consumer groups for Kafka 0.8.x, on ZooKeeper."""
+    """
+    Consumer groups for Kafka 0.8.x, on ZooKeeper.
+
+    Options may also stand in the environment, KIEL_GROUPS_BROKERS and KIEL_GROUPS_ZOOKEEPER before all, or in a file.
+    """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         return WRONG
-    return 0
+    return DONE
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -59,19 +86,47 @@ def run(arguments: Sequence[str]) -> int:
     """
     lines = Lines()
     try:
-        status = app.main(list(arguments), prog_name="kiel-groups", standalone_mode=False, obj=lines)
+        status = _invoke(arguments, lines)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
     except click.ClickException as error:
         lines.say("error", _told(error))
         return error.exit_code
     except KielGroupsError as error:
         lines.say("error", str(error))
         return WRONG if isinstance(error, ConfigError) else FAILED
+    except BrokenPipeError:
+        _forget_output()
+        return READER_GONE
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    return status if isinstance(status, int) else 0
+    return status
+
+
+def _invoke(arguments: Sequence[str], lines: Lines) -> int:
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(app, {}, NAME, COMPLETION_VARIABLE, instruction)
+    with app.make_context(NAME, list(arguments), obj=lines) as context:
+        status = app.invoke(context)
+    return status if isinstance(status, int) else DONE
+
+
+def _forget_output() -> None:
+    """Have the interpreter's last flush go nowhere, instead of failing once more on the way out."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _told(error: click.ClickException) -> str:
-    """What click found wrong, and who knows what is right."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    return error.format_message() + (f" See '{context.command_path} --help'." if context is not None else "")
+    """What click found wrong, where it stands, and who knows what is right."""
+    text = error.format_message()
+    if not isinstance(error, click.UsageError) or error.ctx is None:
+        return text
+    parameter = error.param if isinstance(error, click.BadParameter) else None
+    source = source_of(error.ctx, parameter) if parameter is not None else None
+    return f"{text}{f' It stands in {source}.' if source else ''} See '{error.ctx.command_path} --help'."

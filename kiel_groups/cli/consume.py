@@ -7,17 +7,16 @@ from collections.abc import Sequence
 import click
 
 from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, brokers_option, verbose_option, zookeeper_option
+from kiel_groups.cli.statuses import EPILOG
 
 __all__ = ["consume"]
 
-#: How long to wait for ZooKeeper, in seconds: somebody sits at the terminal.
-_ZOOKEEPER_WAIT_S = 5.0
 
-
-@click.command(epilog="Exit status: 0 done, 1 failed, 2 a wrong option, setting or topic, 130 after Ctrl-C.")
+@click.command(epilog=EPILOG)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--brokers", required=True, metavar="HOST:PORT", help="Some brokers, with commas between them.")
-@click.option("--zookeeper", required=True, metavar="HOST:PORT", help="Its servers; a chroot after the last: z:2181/x.")
+@brokers_option
+@zookeeper_option
 @click.option("--group", required=True, metavar="NAME", help="The group to join.")
 @click.option("--allocator", metavar="MODULE:FUNCTION", help="Shares out the partitions when this member leads.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many records.")
@@ -36,7 +35,7 @@ _ZOOKEEPER_WAIT_S = 5.0
     metavar="MS",
     help="How long after its death a member keeps its partitions.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Say what the group does.")
+@verbose_option
 @click.pass_obj
 def consume(
     lines: Lines,
@@ -72,7 +71,7 @@ def consume(
         zookeeper,
         partition_allocator=load_function(allocator, "--allocator") if allocator is not None else None,
         session_timeout_ms=session_timeout_ms,
-        zk_timeout_ms=round(_ZOOKEEPER_WAIT_S * 1000),
+        zk_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000),
     )
     _check_topics(zookeeper, topics)
     return asyncio.run(Printing(consumer, standard_output(), most=most, timeout_s=timeout_s).run(topics))
@@ -90,7 +89,7 @@ def _check_topics(zookeeper: str, topics: Sequence[str]) -> None:
 
     for topic in topics:
         check_name(topic, "topic")
-    with admin.zookeeper(zookeeper, timeout_s=_ZOOKEEPER_WAIT_S) as client:
+    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         for topic in topics:
             try:
                 admin.partitions_of(client, topic)

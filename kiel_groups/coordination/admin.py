@@ -35,6 +35,7 @@ __all__ = [
     "create_chroot",
     "broker_ids",
     "is_registered",
+    "topics",
     "partitions_of",
     "create_topic",
     "grow_topic",
@@ -118,6 +119,14 @@ def broker_ids(client: Client) -> list[int]:
 def is_registered(client: Client, broker_id: int) -> bool:
     """Whether a broker's ephemeral znode is there; after kill −9 of the broker it stays for the rest of its session."""
     return client.exists(f"{_BROKERS}/{broker_id}") is not None
+
+
+def topics(client: Client) -> list[str]:
+    """The names of all topics, in the order of the alphabet."""
+    try:
+        return sorted(client.get_children(_TOPICS))
+    except NoNodeError:
+        return []
 
 
 def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:

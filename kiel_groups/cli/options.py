@@ -1,0 +1,52 @@
+"""Options that mean the same wherever they stand, and where their values come from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from kiel_groups.cli.completing import complete_topics
+
+__all__ = [
+    "ZOOKEEPER_WAIT_S",
+    "SHARED",
+    "brokers_option",
+    "zookeeper_option",
+    "json_option",
+    "verbose_option",
+    "quiet_option",
+    "topic_argument",
+]
+
+#: How long a command waits for ZooKeeper's first answer, in seconds: somebody sits at the terminal.
+ZOOKEEPER_WAIT_S: Final = 5.0
+
+#: Each is one setting for all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
+SHARED: Final = ("brokers", "zookeeper")
+
+brokers_option = click.option(
+    "--brokers",
+    required=True,
+    envvar="KIEL_GROUPS_BROKERS",
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Some brokers, with commas between them.",
+)
+
+zookeeper_option = click.option(
+    "--zookeeper",
+    required=True,
+    envvar="KIEL_GROUPS_ZOOKEEPER",
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help="Its servers; a chroot after the last: z:2181/x.",
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say what goes on, on standard error.")
+
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="No summary and no progress, errors only.")
+
+topic_argument = click.argument("topic", shell_complete=complete_topics)

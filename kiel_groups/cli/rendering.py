@@ -1,0 +1,70 @@
+"""What a command shows on standard output: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from kiel_groups.errors import KielGroupsError
+
+__all__ = ["console", "plain_table", "show", "show_json"]
+
+#: Nothing is cut or wrapped where it goes to a file or another program.
+_UNBOUNDED = 100_000
+
+
+def console() -> Console:
+    """
+    Standard output as rich sees it, without markup; as wide as the terminal, or unbounded where there is none.
+
+    Colours are left out where the output is no terminal, or NO_COLOR is set.
+    """
+    if sys.stdout is None:
+        raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")
+    terminal = sys.stdout.isatty()
+    return Console(width=None if terminal else _UNBOUNDED, highlight=False, markup=False, emoji=False)
+
+
+def plain_table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
+    """A table without lines between its rows; columns named in ``right`` hold numbers."""
+    table = Table(title=title, box=box.SIMPLE, pad_edge=False, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def show(*things: RenderableType) -> None:
+    """
+    Print tables and texts.
+
+    Raises:
+        BrokenPipeError: The reader has gone.
+        KielGroupsError: Standard output cannot be written.
+    """
+    output = console()
+    with output.capture() as captured:
+        for thing in things:
+            output.print(thing)
+    _write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def show_json(value: Any) -> None:
+    """Print one JSON document, with its keys as they stand; errors as of ``show``."""
+    _write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write(text: str) -> None:
+    if sys.stdout is None:
+        raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise KielGroupsError(f"standard output cannot be written: {error.strerror}") from error

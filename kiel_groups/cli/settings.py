@@ -1,0 +1,177 @@
+"""
+Where options come from: the command line, then the environment, then a file.
+
+The file is TOML. ``brokers`` and ``zookeeper`` stand at its top and serve every command; a table for a command, such
+as ``[consume]`` or ``[topics.create]``, holds its other options, named as on the command line without the dashes in
+front. In the environment they are ``KIEL_GROUPS_BROKERS`` and ``KIEL_GROUPS_CONSUME_TIMEOUT``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kiel_groups.cli.options import SHARED
+from kiel_groups.errors import ConfigError
+
+__all__ = ["config_option", "default_file", "name_variables", "source_of"]
+
+_PREFIX = "KIEL_GROUPS"
+#: What stands in the context for errors to name.
+_FILE_KEY = "kiel_groups.file"
+#: How alike a variable must be to one of ours to be a slip of the pen: others have names that begin like ours, too.
+_ALIKE = 0.85
+
+
+def default_file() -> Path:
+    """The file that is read where none is given."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "kiel-groups" / "config.toml"
+
+
+def _load(context: click.Context, parameter: click.Parameter, given: Path | None) -> None:
+    """Have the file's values stand in for options that are not given."""
+    if not context.resilient_parsing:
+        _check_environment(context)
+    path = given or default_file()
+    if given is None and not path.is_file():
+        return
+    assert isinstance(context.command, click.Group)
+    try:
+        context.default_map = _defaults(context, context.command, _read(path), str(path), {})
+    except ConfigError:
+        if not context.resilient_parsing:  # A shell that completes has nobody to tell.
+            raise
+    context.meta[_FILE_KEY] = str(path)
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    envvar=f"{_PREFIX}_CONFIG",
+    show_envvar=True,
+    callback=_load,
+    metavar="FILE",
+    help="Options that are not given, in TOML; ~/.config/kiel-groups/config.toml if it is there.",
+)
+
+
+def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
+    """Where the value of a parameter stands, unless on the command line; for errors."""
+    source = context.get_parameter_source(parameter.name or "")
+    if source is click.core.ParameterSource.DEFAULT_MAP:
+        return str(context.meta.get(_FILE_KEY))
+    if source is click.core.ParameterSource.ENVIRONMENT:
+        return str(parameter.envvar)
+    return None
+
+
+def name_variables(command: click.Command, name: str, prefix: str = _PREFIX) -> None:
+    """Have every option of a command read a variable that is named after both, unless it reads one already."""
+    inner = f"{prefix}_{_upper(name)}"
+    if isinstance(command, click.Group):
+        for further, subcommand in command.commands.items():
+            name_variables(subcommand, further, inner)
+    for key, option in _options(command).items():
+        option.envvar = option.envvar or f"{inner}_{_upper(key)}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config: {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config: {path} is not TOML: {error}") from error
+
+
+def _defaults(
+    context: click.Context, group: click.Group, table: Mapping[str, Any], place: str, shared: Mapping[str, Any]
+) -> dict[str, Any]:
+    """click's defaults for all commands of a group, out of one table of the file."""
+    commands = dict(_commands(context, group))
+    at_top = context.parent is None and not shared
+    shared = {key: _value(table[key], f"{place}: {key}") for key in SHARED if key in table} if at_top else shared
+    _check_keys(table, [*commands, *(SHARED if at_top else ())], place)
+    return {
+        name: _command_defaults(context, command, table.get(name, {}), f"{place}: [{name}]", shared)
+        for name, command in commands.items()
+    }
+
+
+def _command_defaults(
+    context: click.Context, command: click.Command, table: Any, place: str, shared: Mapping[str, Any]
+) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{place}: {table!r} given; expected a table")
+    if isinstance(command, click.Group):
+        return _defaults(context, command, table, place, shared or {"": None})
+    options = _options(command)
+    _check_keys(table, options, place)
+    own = {key: _value(value, f"{place} {key}", options[key].multiple) for key, value in table.items()}
+    return {str(options[key].name): value for key, value in {**shared, **own}.items() if key in options}
+
+
+def _commands(context: click.Context, group: click.Group) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is not None:
+            yield name, command
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """By the long name, without dashes in front."""
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    return {max(option.opts, key=len).removeprefix("--"): option for option in options}
+
+
+def _check_keys(table: Mapping[str, Any], known: Iterable[str], place: str) -> None:
+    listed = list(known)
+    for key in table:
+        if key not in listed:
+            near = get_close_matches(key.replace("_", "-"), listed, 1)
+            raise ConfigError(
+                f"{place}: there is no {key!r}; "
+                + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(listed)}")
+            )
+
+
+def _value(value: Any, place: str, multiple: bool = False) -> Any:
+    """A list is several values, or one with commas; a table is neither."""
+    if isinstance(value, Mapping):
+        raise ConfigError(f"{place}: a table given; expected a value")
+    if isinstance(value, list):
+        return value if multiple else ",".join(map(str, value))
+    return value
+
+
+def _check_environment(context: click.Context) -> None:
+    """Refuse a variable that is nearly one of ours; other programs may have others that begin like ours."""
+    assert isinstance(context.command, click.Group)
+    ours = {name for name in os.environ if name.startswith(f"{_PREFIX}_")}
+    if not ours:
+        return
+    known = {f"{_PREFIX}_CONFIG", *_variables(context, context.command)}
+    for name in sorted(ours - known):
+        if near := get_close_matches(name, known, 1, _ALIKE):
+            raise ConfigError(f"{name}: there is no such variable; did you mean {near[0]}?")
+
+
+def _variables(context: click.Context, group: click.Group) -> Iterator[str]:
+    for _, command in _commands(context, group):
+        if isinstance(command, click.Group):
+            yield from _variables(context, command)
+        yield from (str(option.envvar) for option in _options(command).values())
+
+
+def _upper(name: str) -> str:
+    return name.replace("-", "_").upper()

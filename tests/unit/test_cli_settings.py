@@ -1,0 +1,142 @@
+"""Options that are not on the command line: the environment first, then a file, and what is wrong with either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiel_groups.cli import app as cli
+from kiel_groups.cli.consume import consume
+
+pytestmark = pytest.mark.unit
+
+Given = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
+    """What ``consume`` is called with, in a home without a file and an environment without ours."""
+    options: Given = {}
+    monkeypatch.setattr(consume, "callback", lambda **given: options.update(given))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("BROKERS", "ZOOKEEPER", "CONFIG"):
+        monkeypatch.delenv(f"KIEL_GROUPS_{name}", raising=False)
+    return options
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    """Write the file that is read where none is named."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "kiel-groups" / "config.toml"
+        path.parent.mkdir()
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+FILE = """
+brokers = ["file:1", "file:2"]
+zookeeper = "file:3"
+[consume]
+group = "of-the-file"
+max = 7
+"""
+
+
+def test_a_file_fills_what_is_not_given(write: Callable[[str], Path], given: Given) -> None:
+    """A list becomes a value with commas; keys at the top serve every command."""
+    write(FILE)
+    assert cli.run(["consume", "t"]) == 0
+    assert (given["brokers"], given["zookeeper"]) == ("file:1,file:2", "file:3")
+    assert (given["group"], given["most"]) == ("of-the-file", 7)
+
+
+def test_the_environment_wins_over_the_file_and_the_argument_over_both(
+    write: Callable[[str], Path], given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of three values comes from another place."""
+    write(FILE)
+    monkeypatch.setenv("KIEL_GROUPS_BROKERS", "environment:1")
+    monkeypatch.setenv("KIEL_GROUPS_CONSUME_MAX", "8")
+    monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "environment:3")
+    assert cli.run(["consume", "t", "--zookeeper=argument:3"]) == 0
+    assert (given["zookeeper"], given["brokers"], given["group"]) == ("argument:3", "environment:1", "of-the-file")
+    assert given["most"] == 8
+
+
+def test_a_file_of_another_place(tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--config names it, or a variable does."""
+    (tmp_path / "mine.toml").write_text(FILE)
+    assert cli.run([f"--config={tmp_path}/mine.toml", "consume", "t"]) == 0
+    assert given.pop("group") == "of-the-file"
+    monkeypatch.setenv("KIEL_GROUPS_CONFIG", f"{tmp_path}/mine.toml")
+    assert cli.run(["consume", "t"]) == 0
+    assert given["group"] == "of-the-file"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("brokres = 'a:1'", ": there is no 'brokres'; did you mean 'brokers'?"),
+        ("[consmue]", ": there is no 'consmue'; did you mean 'consume'?"),
+        ("[consume]\ngruop = 'g'", ": [consume]: there is no 'gruop'; did you mean 'group'?"),
+        ("[consume]\nsession_timeout_ms = 5", "there is no 'session_timeout_ms'; did you mean 'session-timeout-ms'?"),
+        ("[consume]\nqqq = 5", "there is no 'qqq'; known: brokers, zookeeper, "),
+        ("[brokers]\nx = 5", ": brokers: a table given; expected a value"),
+        ("consume = 5", ": [consume]: 5 given; expected a table"),
+        ("brokers = ", " is not TOML: Invalid value (at end of document)"),
+    ],
+)
+def test_a_wrong_key_is_named_with_the_nearest_right_one(
+    write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], text: str, words: str
+) -> None:
+    """One line: file, place, what was found, what was meant."""
+    path = write(text)
+    assert cli.run(["consume", "t"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert str(path) in line
+    assert words in line
+
+
+def test_a_wrong_value_is_told_with_its_place(
+    write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks for it on the command line."""
+    path = write(FILE.replace("7", "'many'"))
+    assert cli.run(["consume", "t"]) == 2
+    assert f"'--max': 'many' is not a valid integer range. It stands in {path}." in capsys.readouterr().err
+    monkeypatch.setenv("KIEL_GROUPS_CONSUME_MAX", "few")
+    assert cli.run(["consume", "t"]) == 2
+    assert "'few' is not a valid integer range. It stands in KIEL_GROUPS_CONSUME_MAX." in capsys.readouterr().err
+
+
+def test_a_misspelt_variable_is_an_error_but_a_stranger_is_not(
+    write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes, for one, sets variables named after services."""
+    write(FILE)
+    monkeypatch.setenv("KIEL_GROUPS_SERVICE_HOST", "10.0.0.1")
+    assert cli.run(["consume", "t"]) == 0
+    monkeypatch.setenv("KIEL_GROUPS_BROKRES", "a:1")
+    assert cli.run(["consume", "t"]) == 2
+    assert (
+        "KIEL_GROUPS_BROKRES: there is no such variable; did you mean KIEL_GROUPS_BROKERS?" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("path", ["missing.toml", "."])
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A file that was asked for must be there."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([f"--config={path}", "consume", "t"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert path in line
