@@ -16,7 +16,8 @@ from kiel_groups.clients.deserializing import deserialized
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.hands import Hand, RecordHand, Taker, TopicHand
 from kiel_groups.clients.listening import ListenerCalls
-from kiel_groups.coordination.gate import Gate, boot_time_s
+from kiel_groups.coordination.gate import Gate
+from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.metrics import Metrics

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from kiel_groups.coordination.gate import boot_time_s
+from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.group.subscription import StartPosition
 from kiel_groups.model import TopicPartition

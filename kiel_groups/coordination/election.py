@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable
 
+from kiel_groups.coordination.machine import unique_name
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.group import election
@@ -48,7 +48,7 @@ class Election:
         self._tasks = tasks
         self._on_leading = on_leading
         self._on_resigned = on_resigned
-        self._candidate = election.Candidate(uuid.uuid4().hex)
+        self._candidate = election.Candidate(unique_name())
 
     @property
     def leads(self) -> bool:

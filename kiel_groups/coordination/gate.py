@@ -7,16 +7,10 @@ thread renews and shuts it, the event loop asks; each field is written by one pl
 
 from __future__ import annotations
 
-import time
-
+from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.group.lease import lease_deadline
 
-__all__ = ["Gate", "boot_time_s"]
-
-
-def boot_time_s() -> float:
-    """Seconds on a clock that goes on while the machine is suspended: a lease does not stop for that either."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+__all__ = ["Gate"]
 
 
 class Gate:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
-from kiel_groups.coordination.gate import Gate, boot_time_s
+from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.holding import PartitionHandler
 from kiel_groups.coordination.lives import Lives
+from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.coordination.membership import Membership
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.subscription import SubscriptionState

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from kiel_groups.coordination.gate import Gate, boot_time_s
+from kiel_groups.coordination.gate import Gate
+from kiel_groups.coordination.machine import boot_time_s, ticker
 from kiel_groups.group.lease import answer_limit_s, heartbeat_interval_s
 from kiel_groups.metrics import Metrics
 
@@ -37,48 +37,49 @@ class Heartbeat:
         self._member_path = member_path
         self._metrics = metrics
         self._on_dead = on_dead
-        self._wake = threading.Event()
         self._stopped = False
         self._sent_s: float | None = None
-        self._thread = threading.Thread(target=self._run, name="kiel-groups-heartbeat", daemon=True)
+        self._ticker = ticker(self._tick, "heartbeat")
 
     def start(self, session_timeout_ms: int) -> None:
         """Begin; ``session_timeout_ms`` is what the server granted."""
         self._interval_s = heartbeat_interval_s(session_timeout_ms)
         self._limit_s = answer_limit_s(session_timeout_ms)
-        self._thread.start()
+        self._ticker.start()
 
     def stop(self) -> None:
         """End the thread soon; never blocks."""
         self._stopped = True
-        self._wake.set()
+        self._ticker.wake()
 
     def beat_now(self) -> None:
         """Do not wait for the interval: the connection is back, and the lease may be short."""
         self._sent_s = None
-        self._wake.set()
+        self._ticker.wake()
 
-    def _run(self) -> None:
+    def _tick(self) -> float | None:
+        """Do what is due; returns the seconds until the next look, None when there is none."""
         try:
-            self._beat_until_stopped()
+            return self._look()
         except Exception as error:
             # Without beats the lease ends unnoticed: better to end the session now, and loudly.
             log.exception("the heartbeat failed")
             self._gate.shut("heartbeat failed")
             self._on_dead(f"the heartbeat failed: {error!r}")
+            return None
 
-    def _beat_until_stopped(self) -> None:
-        while not self._stopped:
-            if self._gate.expired:
-                self._gate.shut("lease over")
-                self._on_dead("the lease ran out: ZooKeeper confirmed nothing for half the session timeout")
-                return
-            if self._sent_s is None:
-                self._beat()
-            elif boot_time_s() - self._sent_s >= self._limit_s:
-                self._drop_connection()
-            self._wake.wait(self._pause_s())
-            self._wake.clear()
+    def _look(self) -> float | None:
+        if self._stopped:
+            return None
+        if self._gate.expired:
+            self._gate.shut("lease over")
+            self._on_dead("the lease ran out: ZooKeeper confirmed nothing for half the session timeout")
+            return None
+        if self._sent_s is None:
+            self._beat()
+        elif boot_time_s() - self._sent_s >= self._limit_s:
+            self._drop_connection()
+        return self._pause_s()
 
     def _pause_s(self) -> float:
         """Until the next thing to do: a beat, the limit of an unanswered one, or the end of the lease."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -277,7 +276,7 @@ class Holding:
 
     async def _drain_part(self, partitions: frozenset[TopicPartition]) -> None:
         drained = asyncio.ensure_future(self._handler.drained(partitions))
-        started_s = time.monotonic()
+        started_s = asyncio.get_running_loop().time()
         try:
             while not (await asyncio.wait({drained}, timeout=self._config.drain_alarm_ms / 1000))[0]:
                 self._metrics.count("drain_alarms")
@@ -287,12 +286,12 @@ class Holding:
                     self._config.group,
                     len(partitions),
                     min(partitions),
-                    time.monotonic() - started_s,
+                    asyncio.get_running_loop().time() - started_s,
                 )
             await drained
         finally:
             drained.cancel()
-        self._metrics.observe("drain", time.monotonic() - started_s)
+        self._metrics.observe("drain", asyncio.get_running_loop().time() - started_s)
         self._feed(claims.Drained(partitions))
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:

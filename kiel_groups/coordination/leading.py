@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from kiel_groups.allocators import Allocator, allocator_name, round_robin, run_allocator
 from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.machine import in_thread, wall_ms
 from kiel_groups.coordination.session import Node, Session, gather_some
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.coordination.threads import in_thread
 from kiel_groups.errors import AllocatorError, CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group import leader
 from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
@@ -165,7 +164,7 @@ class Leading:
                     leader=self._member_id,
                     candidate=candidate,
                     cause=cause,
-                    now_ms=int(time.time() * 1000),
+                    now_ms=wall_ms(),
                 )
                 if publication is None:
                     self._before = inputs
@@ -275,4 +274,4 @@ class Leading:
 
 
 def _now_s() -> float:
-    return time.monotonic()
+    return asyncio.get_running_loop().time()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
@@ -18,6 +17,7 @@ from kiel_groups.coordination.foreigners import ForeignWatch
 from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.holding import jittered_s
 from kiel_groups.coordination.leading import Leading
+from kiel_groups.coordination.machine import wall_ms
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.errors import KielGroupsError
@@ -81,7 +81,7 @@ class Life:
 
     def _name(self) -> None:
         """A name after the session, which is known now."""
-        self._started_ms = int(time.time() * 1000)
+        self._started_ms = wall_ms()
         self.member_id = make_member_id(self._config.group, socket.gethostname(), self._started_ms, self.session.id)
 
     def _stand(self, proof: str) -> None:

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
 
-from kazoo.client import KazooClient, TransactionRequest
+from kazoo.client import TransactionRequest
 from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
@@ -30,9 +30,9 @@ from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination import machine
 from kiel_groups.coordination.answers import answer_of
-from kiel_groups.coordination.gate import Gate, boot_time_s
-from kiel_groups.coordination.threads import in_thread
+from kiel_groups.coordination.gate import Gate
 from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError, SessionLostError
 from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.group.transactions import (
@@ -52,11 +52,6 @@ from kiel_groups.metrics import Metrics
 __all__ = ["Session", "SessionEvent", "Node", "gather_some"]
 
 log = logging.getLogger(__name__)
-
-#: kazoo tells of every broken connection in its own words; we tell of what it means. Whoever sets a level hears both.
-kazoo_log = logging.getLogger("kiel_groups.kazoo")
-if kazoo_log.level == logging.NOTSET:
-    kazoo_log.setLevel(logging.CRITICAL)
 
 _LOST = (ConnectionLoss, OperationTimeoutError)
 _OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
@@ -115,12 +110,7 @@ class Session:
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._connected = asyncio.Event()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
-        self.client = KazooClient(
-            hosts=config.hosts,
-            timeout=config.session_timeout_ms / 1000,
-            connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
-            logger=kazoo_log,
-        )
+        self.client = machine.client(config)
 
     @property
     def id(self) -> int:
@@ -147,7 +137,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._read_granted_timeout()
         self.client.add_listener(self._state_changed)
-        await in_thread(self.client.start_async, "connect")
+        await machine.in_thread(self.client.start_async, "connect")
         try:
             await asyncio.wait_for(self._connected.wait(), self._config.connect_timeout_ms / 1000)
         except TimeoutError:
@@ -227,7 +217,7 @@ class Session:
         """Close the session, once; that deletes its ephemeral znodes at once where the server can be reached."""
         self.gate.shut("closed")
         if self._closing is None:
-            self._closing = in_thread(self._stop_client, "close")
+            self._closing = machine.in_thread(self._stop_client, "close")
         # Shielded: several may wait for the one closing, and one of them may be cancelled.
         await asyncio.shield(self._closing)
         self._end("closed")
@@ -323,7 +313,7 @@ class Session:
             CoordinationError: ZooKeeper refused it for the lack of rights.
         """
         listed = list(operations)
-        sent_s = boot_time_s()
+        sent_s = machine.boot_time_s()
         try:
             results = await self._ask(self._transaction(listed).commit_async)
         except _LOST:

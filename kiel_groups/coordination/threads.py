@@ -1,4 +1,8 @@
-"""Blocking calls off the event loop, on daemon threads: one that never returns must not keep the process alive."""
+"""
+Work off the event loop, on daemon threads: what never returns must not keep the process alive.
+
+Called by way of ``machine``, so that a simulator can do without threads.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["in_thread"]
+__all__ = ["Ticker", "in_thread"]
 
 log = logging.getLogger(__name__)
 
@@ -48,3 +52,29 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
 
     threading.Thread(target=run, name=f"kiel-groups-{name}", daemon=True).start()
     return future
+
+
+class Ticker:
+    """
+    Calls ``tick`` on a thread of its own: again after the seconds that it returns, sooner when woken, until it is None.
+
+    ``tick`` raises nothing: nobody would hear of it.
+    """
+
+    def __init__(self, tick: Callable[[], float | None], name: str) -> None:
+        self._tick = tick
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"kiel-groups-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Tick for the first time, now."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """From any thread: tick soon; never blocks."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        while (pause_s := self._tick()) is not None:
+            self._wake.wait(pause_s)
+            self._wake.clear()
