@@ -1,0 +1,158 @@
+"""``kiel-groups serve``: a leader that is no member."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+import pytest
+from kazoo.client import KazooClient
+
+from kiel_groups.allocators import round_robin
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.candidate import GroupCandidate
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import Pointer
+from kiel_groups.metrics import Metrics
+from tests.integration.commands import Running, kiel_groups
+from tests.integration.members import eventually, group_of, produce, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+PARTITIONS = 8
+
+
+def serving(cluster: Cluster, group: str, *options: str) -> Running:
+    """A process that stands for election."""
+    return Running(["-m", "kiel_groups", "serve", "--zookeeper", cluster.zk_hosts, "--group", group, *options])
+
+
+async def leads(process: Running) -> None:
+    """Wait until the process says that it leads."""
+    await eventually(lambda: any(line.endswith(" leads") for line in process.errors), "it leads")
+
+
+async def test_it_leads_members_that_come_and_go(cluster: Cluster, unique: Unique) -> None:
+    """No member leads while it does; it publishes what they share, and Ctrl-C has a member lead at once."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, PARTITIONS)
+    layout = GroupLayout(name)
+    with serving(cluster, name) as process, zookeeper(cluster) as client:
+        await leads(process)
+        # Sessions of ten seconds: what happens sooner is not their end.
+        async with group_of(cluster, name, [topic], session_timeout_ms=10_000) as group:
+            values = await produce(cluster, topic, 80)
+            await group.join()
+            second = await group.join()
+            await group.balanced(topic, PARTITIONS)
+            await group.delivered(values)
+            pointer = Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+            assert pointer.leader not in client.get_children(layout.members)
+            assert pointer.leader not in client.get_children(layout.ids)
+            assert not any(member.consumer.is_leader for member in group.members)
+            began_s = asyncio.get_running_loop().time()
+            assert await asyncio.to_thread(process.end, signal.SIGINT) == 130
+            await eventually(lambda: group.members[0].consumer.is_leader, "the first member leads")
+            assert asyncio.get_running_loop().time() - began_s < 5
+            await second.stop()
+            await group.balanced(topic, PARTITIONS)
+
+
+async def test_of_two_the_second_takes_over(cluster_39: Cluster, unique: Unique) -> None:
+    """A spare one leads as soon as the first resigns, which SIGTERM has it do, too."""
+    name = unique("group")
+    with serving(cluster_39, name) as first:
+        await leads(first)
+        with serving(cluster_39, name) as second, zookeeper(cluster_39) as client:
+            folder = GroupLayout(name).election
+            await eventually(lambda: len(client.get_children(folder)) == 2, "both stand for election")
+            assert await asyncio.to_thread(first.end, signal.SIGTERM) == 143
+            await leads(second)
+
+
+async def test_it_survives_the_end_of_its_session(cluster_39: Cluster, unique: Unique) -> None:
+    """A lost session is followed by another one, on which it leads again and serves whoever joins."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    candidate = GroupCandidate(
+        GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, Metrics(), pytest.fail
+    )
+    await candidate.start()
+    try:
+        await eventually(lambda: candidate.leads, "it leads")
+        before = candidate.member_id
+        assert candidate._lives.current is not None
+        thief = KazooClient(cluster_39.zk_hosts, client_id=candidate._lives.current.session.client.client_id)
+        thief.start()
+        thief.stop()
+        thief.close()
+        await eventually(lambda: candidate.leads and candidate.member_id != before, "it leads on a new session")
+        async with group_of(cluster_39, name, [topic]) as group:
+            await group.join()
+            await group.balanced(topic, PARTITIONS)
+            assert not group.members[0].consumer.is_leader
+    finally:
+        await candidate.close()
+    with zookeeper(cluster_39) as client:
+        assert client.get_children(GroupLayout(name).election) == []
+
+
+async def test_a_leader_without_members_leaves_no_trace_of_one(cluster_39: Cluster, unique: Unique) -> None:
+    """It writes neither settings, which are its members' to agree on, nor a plan for nobody."""
+    name = unique("group")
+    layout = GroupLayout(name)
+    with serving(cluster_39, name, "--initial-delay-ms", "0") as process, zookeeper(cluster_39) as client:
+        await leads(process)
+        assert await asyncio.to_thread(process.end, signal.SIGINT) == 130
+        assert client.exists(layout.config) is None
+        assert client.get_children(layout.members) == client.get_children(layout.ids) == []
+
+
+async def test_a_foreign_member_that_comes_later_is_an_alarm(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader names a Java consumer and a member of kiel's in the log and counts them, until they are gone."""
+    name = unique("group")
+    metrics = Metrics()
+    candidate = GroupCandidate(
+        GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, metrics, pytest.fail
+    )
+
+    def foreign() -> float:
+        return {sample: value for sample, _, value in metrics.samples()}.get("foreign_members", 0.0)
+
+    with zookeeper(cluster_39) as client, caplog.at_level(logging.INFO):
+        await candidate.start()
+        await eventually(lambda: candidate.leads, "it leads")
+        for path in (f"/consumers/{name}/ids/{name}_host-1-abcdef01", f"/kiel/groups/{name}/members/worker:1"):
+            client.create(path, b"{}", ephemeral=True, makepath=True)
+            await eventually(lambda: foreign() == 1, "it is counted")
+            assert path.rpartition("/")[2] in caplog.records[-1].message
+            assert caplog.records[-1].levelname == "ERROR"
+            client.delete(path)
+            await eventually(lambda: foreign() == 0, "it is gone")
+        await candidate.close()
+    assert metrics.counter("foreign_members_alarms") == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--zookeeper", "{hosts}"], 2, "Missing option '--group'. See 'kiel-groups serve --help'."),
+        (["--zookeeper", "{hosts}", "--group", "a b"], 2, "group: 'a b' is not a legal name"),
+        (["--zookeeper", "127.0.0.1:1", "--group", "g"], 1, "no ZooKeeper server answered at 127.0.0.1:1"),
+        (["--zookeeper", "{hosts}/nowhere", "--group", "g"], 1, "the chroot /nowhere does not exist"),
+        (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "expected 'module:function'"),
+    ],
+)
+def test_likely_mistakes(cluster_39: Cluster, options: list[str], status: int, said: str) -> None:
+    """One line that says what is wrong, and what to do."""
+    outcome = kiel_groups("serve", *(option.format(hosts=cluster_39.zk_hosts) for option in options))
+    assert (outcome.returncode, outcome.stdout) == (status, "")
+    assert said in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
