@@ -29,9 +29,15 @@ __all__ = [
 KAFKA_PORT = 9092
 ZOOKEEPER_PORT = 2181
 
+#: What brokers are told, for their logs and metrics.
+CLIENT_ID = "kiel-groups"
+
 #: Group ids and topics of Kafka 0.8; ids of both become names of znodes.
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LONGEST_TOPIC = 255
+
+_MOST_INT16 = (1 << 15) - 1
+_MOST_INT32 = (1 << 31) - 1
 
 #: Names, IPv4 addresses, and IPv6 addresses in brackets.
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
@@ -115,10 +121,17 @@ def check_name(name: str, setting: str) -> str:
     return name
 
 
-def _at_least(least: float, **settings: float) -> None:
+def _at_least(least: int, **settings: int) -> None:
     for setting, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:
-            raise ConfigError(f"{setting}: {value!r} given; expected a number of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{setting}: {value!r} given; expected a whole number of at least {least}")
+
+
+def _fits_int32(**settings: int) -> None:
+    """For what goes over the wire, after ``_at_least``."""
+    for setting, value in settings.items():
+        if value > _MOST_INT32:
+            raise ConfigError(f"{setting}: {value!r} given; the protocol has room for {_MOST_INT32} at most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +144,7 @@ class BrokerConfig:
     """
 
     hosts: tuple[HostPort, ...]
-    client_id: str = "kiel-groups"
+    client_id: str = CLIENT_ID
     connect_timeout_ms: int = 5_000
     request_timeout_ms: int = 30_000
     backoff_ms: int = 50
@@ -174,6 +187,12 @@ class FetchConfig:
             max_message_bytes=self.max_message_bytes,
             max_decompressed_bytes=self.max_decompressed_bytes,
         )
+        _fits_int32(
+            max_wait_time=self.max_wait_ms,
+            min_bytes=self.min_bytes,
+            max_bytes=self.max_bytes,
+            max_message_bytes=self.max_message_bytes,
+        )
         if self.auto_offset_reset not in ("earliest", "latest", "none"):
             raise ConfigError(
                 f"auto_offset_reset: {self.auto_offset_reset!r} given; expected 'earliest', 'latest' or 'none'"
@@ -185,11 +204,11 @@ class ProducerConfig:
     """
     How to produce.
 
-    ``required_acks`` is 0 (send and forget), 1 (the leader has it) or -1 (all in-sync replicas have it);
-    ``ack_timeout_ms`` is how long the broker may wait for them. With ``linger_ms``, a batch goes out when a partition
-    has ``batch_size`` records, or when its oldest one has waited so long. Without it, records go out when
-    ``batch_size`` of them wait in all, however long that takes. ``retries`` counts further tries after errors that may
-    heal.
+    ``required_acks`` is -1 (all in-sync replicas have it), 0 (send and forget), 1 (the leader has it), or how many
+    replicas are to have it; ``ack_timeout_ms`` is how long the broker may wait for them. With ``linger_ms``, a batch
+    goes out when a partition has ``batch_size`` records, or when its oldest one has waited so long. Without it, records
+    go out when ``batch_size`` of them wait in all, however long that takes. ``retries`` counts further tries after
+    errors that may heal. ``max_buffered_bytes`` may wait for their outcome.
     """
 
     required_acks: int = -1
@@ -199,14 +218,23 @@ class ProducerConfig:
     compression: str | None = None
     retries: int = 10
     max_request_bytes: int = 900_000
+    max_buffered_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
-        if self.required_acks not in (-1, 0, 1):
-            raise ConfigError(f"required_acks: {self.required_acks!r} given; expected -1, 0 or 1")
-        _at_least(0, linger_ms=self.linger_ms or 0, retries=self.retries)
+        if type(self.required_acks) is not int or not -1 <= self.required_acks <= _MOST_INT16:
+            raise ConfigError(
+                f"required_acks: {self.required_acks!r} given; expected -1 (all in-sync replicas), 0 (none), or how"
+                " many replicas are to have a record"
+            )
+        linger_ms = 0 if self.linger_ms is None else self.linger_ms
+        _at_least(0, linger_ms=linger_ms, retries=self.retries, ack_timeout=self.ack_timeout_ms)
         _at_least(
-            1, ack_timeout=self.ack_timeout_ms, batch_size=self.batch_size, max_request_bytes=self.max_request_bytes
+            1,
+            batch_size=self.batch_size,
+            max_request_bytes=self.max_request_bytes,
+            max_buffered_bytes=self.max_buffered_bytes,
         )
+        _fits_int32(ack_timeout=self.ack_timeout_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kiel_groups.config import KAFKA_PORT
+from kiel_groups.config import CLIENT_ID, KAFKA_PORT
 from kiel_groups.wire.compression import codec_named
 from kiel_groups.wire.error_codes import error_code
 from kiel_groups.wire.fetch import CLIENT_REPLICA_ID
@@ -19,6 +19,9 @@ __all__ = [
     "SUPPORTED_COMPRESSION",
     "DEFAULT_KAFKA_PORT",
     "CONSUMER_REPLICA_ID",
+    "CLIENT_ID",
+    "API_VERSION",
+    "API_KEYS",
     "ERROR_CODES",
     "RETRIABLE_CODES",
 ]
@@ -39,8 +42,34 @@ DEFAULT_KAFKA_PORT: Final = KAFKA_PORT
 #: Brokers have ids from 0 on; clients fetch as this one.
 CONSUMER_REPLICA_ID: Final = CLIENT_REPLICA_ID
 
-_CODES = [error_code(number) for number in range(-1, 21)]
-#: The name of each error code of Kafka 0.8, in lower case.
-ERROR_CODES: Final = {code.number: code.name.lower() for code in _CODES}
-#: The names of those after which the same request may succeed.
-RETRIABLE_CODES: Final = frozenset(code.name.lower() for code in _CODES if code.retriable)
+#: The version of every request that is sent.
+API_VERSION: Final = 0
+#: The number of each kind of request, under kiel's names; those from 10 on are never sent.
+API_KEYS: Final = {
+    "produce": 0,
+    "fetch": 1,
+    "offset": 2,
+    "metadata": 3,
+    "offset_commit": 8,
+    "offset_fetch": 9,
+    "group_coordinator": 10,
+    "join_group": 11,
+    "heartbeat": 12,
+    "leave_group": 13,
+    "sync_group": 14,
+    "describe_groups": 15,
+    "list_groups": 16,
+}
+
+#: Where kiel calls an error otherwise than Kafka does.
+_KIELS_NAMES: Final = {
+    4: "invalid_message_size",
+    6: "not_partition_leader",
+    15: "coordinator_not_available",
+    16: "not_coordinator",
+    18: "record_list_too_large",
+}
+#: The name of each error code, as kiel spells them.
+ERROR_CODES: Final = {number: error_code(number).name.lower() for number in range(-1, 32)} | _KIELS_NAMES
+#: The names of those that kiel takes for passing; ``BrokerError.retriable`` says what this package tries again.
+RETRIABLE_CODES: Final = frozenset(ERROR_CODES[number] for number in (2, 3, 5, 6, 7, 14, 15, 16, 19, 20))

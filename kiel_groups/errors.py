@@ -14,6 +14,7 @@ __all__ = [
     "KielGroupsError",
     "ConfigError",
     "UnknownTopicError",
+    "UnknownGroupError",
     "GroupConfigError",
     "AllocatorError",
     "CoordinationError",
@@ -59,6 +60,10 @@ class ConfigError(KielGroupsError, ValueError):
 
 class UnknownTopicError(ConfigError):
     """A topic that no broker of the cluster knows."""
+
+
+class UnknownGroupError(ConfigError):
+    """A group of which nothing stands in ZooKeeper."""
 
 
 class GroupConfigError(ConfigError):
@@ -118,9 +123,28 @@ class NoBrokersError(BrokerError):
 
 
 class BrokerConnectionError(BrokerError):
-    """A connection to a broker could not be opened, or broke."""
+    """
+    A connection to a broker could not be opened, or broke.
+
+    ``host``, ``port`` and ``broker_id`` are those of the broker, None where they are not known. kiel's programs make
+    it of these three, in this order; with a port, the first argument is the host.
+    """
 
     retriable = True
+
+    def __init__(
+        self,
+        message: str,
+        port: int | None = None,
+        broker_id: int | None = None,
+        *,
+        host: str | None = None,
+        code: int | None = None,
+    ) -> None:
+        if port is not None and host is None:
+            host, message = message, f"{message}:{port}: the connection failed"
+        super().__init__(message, code=code)
+        self.host, self.port, self.broker_id = host, port, broker_id
 
 
 class RequestTimeoutError(BrokerError):

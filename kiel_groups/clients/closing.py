@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any
 
-from tornado.ioloop import IOLoop
-from tornado.platform.asyncio import AsyncIOLoop
-
-from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.futures import home_loop, spawn
 
 __all__ = ["LeftLoop", "running_loop"]
 
@@ -38,8 +35,8 @@ class LeftLoop:
         self.closed = asyncio.Event()
 
     def remember(self) -> None:
-        """This client lives on the loop that runs now."""
-        self._loop = asyncio.get_running_loop()
+        """This client lives on the loop that runs now, or is about to."""
+        self._loop = home_loop()
 
     def close(
         self, closing: asyncio.Future[None] | None, work: Callable[[], Coroutine[Any, Any, None]], name: str
@@ -73,7 +70,7 @@ class LeftLoop:
 
 def _nothing_to_do() -> asyncio.Future[None]:
     # Whoever adds a callback needs a loop that takes it, whether or not that ever runs.
-    done: asyncio.Future[None] = asyncio.Future(loop=cast(AsyncIOLoop, IOLoop.current()).asyncio_loop)
+    done: asyncio.Future[None] = asyncio.Future(loop=home_loop())
     done.set_result(None)
     return done
 

@@ -325,7 +325,8 @@ class Cluster:
         self._check_open()
         address = self._brokers.get(node_id)
         if address is None:
-            raise BrokerConnectionError(f"broker {node_id} is not among the live brokers {sorted(self._brokers)}")
+            known = sorted(self._brokers)
+            raise BrokerConnectionError(f"broker {node_id} is not among the live brokers {known}", broker_id=node_id)
         return self._pool.get(address, purpose)
 
     async def send(

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -108,7 +109,7 @@ class Connection:
 
     def close(self) -> None:
         """End it; requests in flight fail with BrokerConnectionError. Calling it again does nothing."""
-        self._fail(BrokerConnectionError(f"{self.address}: the connection was closed by this client"))
+        self._fail(self._broken("the connection was closed by this client"))
 
     # ------------------------------------------------------------------ opening
 
@@ -126,10 +127,10 @@ class Connection:
         try:
             stream = await TCPClient().connect(*self.address, max_buffer_size=_STREAM_BYTES, timeout=timeout_ms / 1000)
         except TimeoutError:
-            self._fail(BrokerConnectionError(f"{self.address}: no connection within {timeout_ms} ms"))
+            self._fail(self._broken(f"no connection within {timeout_ms} ms"))
             return
         except (OSError, StreamClosedError) as error:
-            self._fail(BrokerConnectionError(f"{self.address}: cannot connect: {_reason(error)}"))
+            self._fail(self._broken(f"cannot connect: {_reason(error)}"))
             return
         if self.closed:
             stream.close()
@@ -146,7 +147,7 @@ class Connection:
         try:
             written = stream.write(frame)
         except StreamClosedError as error:
-            self._fail(BrokerConnectionError(f"{self.address}: the connection broke: {_reason(error)}"))
+            self._fail(self._broken(f"the connection broke: {_reason(error)}"))
             return None
         # The reader notices a broken stream too, and says it once for all requests in flight.
         written.add_done_callback(_retrieve)
@@ -158,7 +159,7 @@ class Connection:
             if written is not None:
                 await written
         except StreamClosedError as error:
-            self._fail(BrokerConnectionError(f"{self.address}: the connection broke: {_reason(error)}"))
+            self._fail(self._broken(f"the connection broke: {_reason(error)}"))
         self._check_alive()
 
     async def _wait(self, request: Request[T], answer: asyncio.Future[T], timeout_ms: int) -> T:
@@ -168,7 +169,7 @@ class Connection:
         except TimeoutError:
             name = type(request).__name__
             self._metrics.count("request_timeouts", api=name)
-            self._fail(BrokerConnectionError(f"{self.address}: closed, since a {name} was not answered in time"))
+            self._fail(self._broken(f"closed, since a {name} was not answered in time"))
             raise RequestTimeoutError(f"{self.address}: no answer to a {name} within {timeout_ms} ms") from None
 
     # ------------------------------------------------------------------ reading
@@ -182,11 +183,11 @@ class Connection:
                 await stream.read_into(frame)
                 self._answer(frame)
         except StreamClosedError as error:
-            self._fail(BrokerConnectionError(f"{self.address}: the connection broke: {_reason(error)}"))
+            self._fail(self._broken(f"the connection broke: {_reason(error)}"))
         except ProtocolError as error:
             self._fail(ProtocolError(f"{self.address}: {error}"))
         finally:
-            self._fail(BrokerConnectionError(f"{self.address}: nobody reads its answers any more"))
+            self._fail(self._broken("nobody reads its answers any more"))
 
     def _answer(self, frame: bytearray) -> None:
         correlation_id, payload = split_response(frame)
@@ -210,7 +211,12 @@ class Connection:
 
     def _check_alive(self) -> None:
         if self._closed_by is not None:
-            raise _copy(self._closed_by)
+            # An equal error: one that is raised in several places would gather the tracebacks of all.
+            raise copy(self._closed_by)
+
+    def _broken(self, why: str) -> BrokerConnectionError:
+        host, port = self.address
+        return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
 
     def _fail(self, error: KielGroupsError) -> None:
         """Close for this reason, unless it is closed already."""
@@ -223,12 +229,7 @@ class Connection:
         in_flight, self._in_flight = self._in_flight, deque()
         for asked in in_flight:
             if not asked.answer.done():
-                asked.answer.set_exception(_copy(error))
-
-
-def _copy(error: KielGroupsError) -> KielGroupsError:
-    """An equal error: one that is raised in several places would gather the tracebacks of all."""
-    return type(error)(*error.args)
+                asked.answer.set_exception(copy(error))
 
 
 def _reason(error: Exception) -> str:

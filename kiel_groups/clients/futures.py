@@ -6,9 +6,12 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
-__all__ = ["started", "spawn"]
+from tornado.ioloop import IOLoop
+from tornado.platform.asyncio import AsyncIOLoop
+
+__all__ = ["started", "spawn", "failed", "home_loop", "kept", "LoggedTask"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,7 +22,7 @@ log = logging.getLogger(__name__)
 _running: set[asyncio.Task[Any]] = set()
 
 
-class _LoggedTask(asyncio.Task[T]):
+class LoggedTask(asyncio.Task[T]):
     """A task that says in *our* log, not in asyncio's, that it failed and nobody looked."""
 
     def __del__(self) -> None:
@@ -33,13 +36,25 @@ class _LoggedTask(asyncio.Task[T]):
         super().__del__()
 
 
+def home_loop() -> asyncio.AbstractEventLoop:
+    """The loop that runs or, where none does yet, the one that ``IOLoop.current().start()`` is going to run."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return cast(AsyncIOLoop, IOLoop.current()).asyncio_loop
+
+
 def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """
-    Start a coroutine on the running loop and keep it alive until it ends.
+    Start a coroutine and keep it alive until it ends; where no loop runs yet, it starts when one does.
 
     A failure that nobody retrieves is logged under ``name`` when the task is dropped.
     """
-    task = _LoggedTask(work, loop=asyncio.get_running_loop(), name=name)
+    return kept(LoggedTask(work, loop=home_loop(), name=name))
+
+
+def kept(task: LoggedTask[T]) -> asyncio.Task[T]:
+    """Keep a task alive until it ends."""
     _running.add(task)
     task.add_done_callback(_running.discard)
     # Kept until it ends, so only a program that ends before it can drop it: that is not worth a complaint.
@@ -47,20 +62,24 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     return task
 
 
+def failed(error: Exception, name: str) -> asyncio.Task[Any]:
+    """A future that fails with this error, at once; logged where nobody looks."""
+
+    async def fail() -> NoReturn:
+        raise error
+
+    return spawn(fail(), name)
+
+
 def started(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, asyncio.Task[T]]:
     """
     Make a coroutine function a plain function that returns an already started task.
 
     The task is a Tornado-compatible future. Its failure is logged when nobody awaits it.
-
-    Raises:
-        RuntimeError: At the call, where no event loop runs.
     """
 
     @functools.wraps(method)
     def start(*args: P.args, **kwargs: P.kwargs) -> asyncio.Task[T]:
-        # Asked before the coroutine exists: one that never starts would warn that it was never awaited.
-        asyncio.get_running_loop()
         return spawn(method(*args, **kwargs), method.__qualname__)
 
     return start

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
+from kiel_groups.clients.attributes import ProducerAttributes
 from kiel_groups.clients.closing import LeftLoop, running_loop
 from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.futures import spawn, started
+from kiel_groups.clients.futures import failed, spawn, started
 from kiel_groups.clients.partitioners import Partitioner, key_bytes, random_partitioner
 from kiel_groups.clients.producer_queue import RecordMetadata, message_bytes
 from kiel_groups.clients.sender import Sender, raise_first, reject
@@ -40,7 +41,7 @@ class _Unplaced(NamedTuple):
     future: asyncio.Future[RecordMetadata]
 
 
-class Producer:
+class Producer(ProducerAttributes):
     """
     Sends records to topics; constructed before or while an event loop runs, used on one loop.
 
@@ -55,9 +56,10 @@ class Producer:
         key_maker: Makes a record's key of its value where ``produce`` gets none.
         partitioner: ``partitioner(key, partitions)`` returns one of the partition numbers; the key comes as it was
             made. Without one, any partition; with ``hash_partitioner``, the same one for the same key.
-        batch_size: Records wait until there are so many, of all partitions together, for ``flush()`` or ``close()``.
-            More may go along while a broker is busy.
-        required_acks: -1 (all in-sync replicas have it), 1 (the leader has it), 0 (sent, and nobody says more).
+        batch_size: Records wait until there are so many, of all partitions together, or for ``flush()`` or ``close()``.
+            More may go along while a broker is busy. 0 and None are 1.
+        required_acks: -1 (all in-sync replicas have it), 1 (the leader has it), 0 (sent, and nobody says more), or how
+            many replicas are to have it.
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.
         compression: None, ``"gzip"``, ``"snappy"`` or ``"lz4"``, or the number of one in ``constants``.
         linger_ms: Batches form per partition: they go out with ``batch_size`` records, or when the first one has
@@ -77,7 +79,7 @@ class Producer:
         serializer: Serializer | None = None,
         key_maker: Callable[[Any], Any] | None = None,
         partitioner: Partitioner | None = None,
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         compression: str | int | None = None,
         required_acks: int = -1,
         ack_timeout: int = 500,
@@ -88,22 +90,19 @@ class Producer:
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        if max_buffered_bytes < 1:
-            raise ConfigError(f"max_buffered_bytes: {max_buffered_bytes!r} given; expected a number of at least 1")
         self.metrics = metrics or Metrics()
-        config = ProducerConfig(
+        self._config = config = ProducerConfig(
             required_acks=required_acks,
             ack_timeout_ms=ack_timeout,
-            batch_size=batch_size,
+            batch_size=batch_size or 1,
             linger_ms=linger_ms,
             compression=compression_name(compression),
             retries=retries,
+            max_buffered_bytes=max_buffered_bytes,
         )
-        self._retries = retries
         self._serializer = serializer
         self._key_maker = key_maker
         self._partitioner = partitioner or random_partitioner
-        self._max_buffered_bytes = max_buffered_bytes
         self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
         self._sender = Sender(self._cluster, config, self.metrics)
         #: Records of topics whose partitions are being asked for, and the asking.
@@ -113,9 +112,8 @@ class Producer:
         #: Where a future cannot wait for its record's outcome, since more records are to come first: the outcomes of
         #: those that wait, until there are ``batch_size`` of them; None where no record waits for others.
         self._round: list[asyncio.Future[RecordMetadata]] | None = None
-        if linger_ms is None and batch_size > 1:
+        if linger_ms is None and config.batch_size > 1:
             self._round = []
-        self._batch_size = batch_size
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
         self._left_loop = LeftLoop()
@@ -167,19 +165,30 @@ class Producer:
         Returns:
             Topic, partition and offset once the record is stored (offset -1 with acks 0). Or the failure: an
             UnknownTopicError, a BrokerError that names topic and partition (with the Kafka code), a NoBrokersError, a
-            ConfigError for a partition that does not exist. Failures are logged too, once for the records of a batch.
-
-        Raises:
-            ConfigError: The topic's name is not legal, or nothing can be sent of the value.
-            BufferFullError: ``max_buffered_bytes`` wait already; await ``drain()`` now and then.
-            ClosedError: The producer was closed.
+            ConfigError for a topic or partition that cannot be, or a value that nothing can be sent of. A
+            BufferFullError where ``max_buffered_bytes`` wait already: await ``drain()`` now and then. A ClosedError
+            once the producer was closed. Failures are logged too, once for the records of a batch.
         """
+        if running_loop() is None:
+            return spawn(self._produce_later(topic, value, key, partition), "Producer.produce")
+        try:
+            outcome = self._accept(topic, value, key, partition)
+        except Exception as error:  # also the caller's own: of its key_maker, or its serialiser
+            self.metrics.count("produce_failures")
+            return failed(error, "Producer.produce")
+        return outcome if self._round is None else self._join_round(topic, outcome)
+
+    async def _produce_later(self, topic: str, value: Any, key: Any, partition: int | None) -> RecordMetadata:
+        """What was produced before the loop ran is sent when it does."""
+        return await self.produce(topic, value, key, partition)
+
+    def _accept(self, topic: str, value: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
         if self._closed:
             raise ClosedError("the producer was closed")
-        if self.buffered_bytes >= self._max_buffered_bytes:
+        if self._is_full:
             raise BufferFullError(
-                f"{self.buffered_bytes} bytes wait to be sent, max_buffered_bytes is {self._max_buffered_bytes}; "
-                "await drain(), or the futures of earlier records, before producing more"
+                f"{self.buffered_bytes} bytes wait to be sent, max_buffered_bytes is {self._config.max_buffered_bytes};"
+                " await drain(), or the futures of earlier records, before producing more"
             )
         if key is None and self._key_maker is not None:
             key = self._key_maker(value)
@@ -191,13 +200,17 @@ class Producer:
             self._place(topic, partitions, record)
         else:
             self._look_up(topic, record)
-        return future if self._round is None else self._join_round(topic, future)
+        return future
+
+    @property
+    def _is_full(self) -> bool:
+        return self.buffered_bytes >= self._config.max_buffered_bytes
 
     def _join_round(self, topic: str, outcome: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:
         """Wait for further records, or end the waiting of all; returns what the caller is given."""
         assert self._round is not None
         self._round.append(outcome)
-        if len(self._round) >= self._batch_size:
+        if len(self._round) >= self._config.batch_size or self._is_full:
             return spawn(self._end_round(self._take_round(), outcome), "Producer.produce")
         queued: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         queued.set_result(RecordMetadata(topic, -1, -1))
@@ -224,12 +237,29 @@ class Producer:
         """What the records without an outcome take on the wire, uncompressed."""
         return self._sender.buffered_bytes + self._unplaced_bytes
 
+    @property
+    def unsent_count(self) -> int:
+        """How many records have no outcome."""
+        return self._sender.unsettled + sum(map(len, self._unplaced.values()))
+
+    @property
+    def closing(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
     @started
     async def drain(self) -> None:
-        """Wait until half of ``max_buffered_bytes`` is free; returns at once where it is."""
-        while self._lookups and self.buffered_bytes > self._max_buffered_bytes // 2:
-            await asyncio.wait(list(self._lookups.values()), return_when=asyncio.FIRST_COMPLETED)
-        await self._sender.wait_below(self._max_buffered_bytes // 2)
+        """
+        Wait until half of ``max_buffered_bytes`` is free; returns at once where it is.
+
+        Records that wait for others go out. Who waits for their outcome, or flushes, is told when one fails.
+        """
+        while self.buffered_bytes > self._config.max_buffered_bytes // 2:
+            if self._lookups:
+                await asyncio.wait(list(self._lookups.values()), return_when=asyncio.FIRST_COMPLETED)
+            else:
+                self._sender.send_waiting()
+                await self._sender.progress()
 
     @started
     async def flush(self) -> None:
@@ -242,6 +272,10 @@ class Producer:
         outcomes = self._take_round()
         await self._flush()
         raise_first(outcomes)
+
+    def wind_down(self) -> asyncio.Future[None]:
+        """Send what waits: kiel's name for ``flush()`` before a close."""
+        return self.flush()
 
     async def _flush(self) -> None:
         if self._lookups:
@@ -328,7 +362,7 @@ class Producer:
     async def _find_partitions(self, topic: str) -> None:
         failure: KielGroupsError | None = None
         partitions: tuple[int, ...] = ()
-        for failures in range(self._retries + 1):
+        for failures in range(self._config.retries + 1):
             await asyncio.sleep(self._cluster.delay_s(failures))
             try:
                 partitions, failure = await self._cluster.partitions_of(topic), None

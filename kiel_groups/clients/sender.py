@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from copy import copy
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.futures import spawn
@@ -59,6 +60,11 @@ class Sender:
         """What the messages without an outcome take on the wire, uncompressed."""
         return self._buffered_bytes
 
+    @property
+    def unsettled(self) -> int:
+        """How many messages have no outcome."""
+        return sum(queue.added - queue.settled for queue in self._queues.values())
+
     def add(
         self,
         tp: TopicPartition,
@@ -84,19 +90,17 @@ class Sender:
 
     # ------------------------------------------------------------------ waiting
 
-    async def wait_below(self, most_bytes: int) -> None:
-        """Wait until no more than so many bytes are buffered."""
-        while self._buffered_bytes > most_bytes:
-            self._progress.clear()
-            await self._progress.wait()
+    async def progress(self) -> None:
+        """Wait until a batch has an outcome."""
+        self._progress.clear()
+        await self._progress.wait()
 
     async def flush(self) -> None:
         """Send what is queued without lingering, and wait until all of it has an outcome, good or bad."""
         self.send_waiting()
         goals = {queue: queue.due for queue in self._queues.values()}
         while any(queue.settled < goal for queue, goal in goals.items()):
-            self._progress.clear()
-            await self._progress.wait()
+            await self.progress()
 
     def close(self) -> None:
         """Fail what has no outcome with ClosedError; whatever a broker still answers is ignored."""
@@ -238,10 +242,8 @@ class Sender:
     def _give_up(self, queue: PartitionQueue, reason: KielGroupsError) -> None:
         batch = queue.pop_settled()
         tries = f" after {batch.failures} tries" if batch.failures > 1 else ""
-        text = f"producing to {queue.topic_partition} failed{tries}: {reason}"
-        error = type(reason)(text)
-        if isinstance(error, BrokerError) and isinstance(reason, BrokerError):
-            error.code = reason.code
+        error = copy(reason)
+        error.args = (f"producing to {queue.topic_partition} failed{tries}: {reason}",)
         error.__cause__ = reason
         log.error("%s (%d records)", error, len(batch.messages))
         self._metrics.count("produce_failures", len(batch.messages))

@@ -1,8 +1,8 @@
 """
 Kafka's error codes as values: number, name, whether a retry may help, and what to do.
 
-0.8.0 knows −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20. A number beyond these comes from a newer or a patched
-broker and is a value like the others.
+0.8.0 knows −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, and 0.9 those to 31, of which an old client should see
+few. A number beyond these comes from a newer or a patched broker and is a value like the others.
 """
 
 from __future__ import annotations
@@ -137,9 +137,22 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = _code(
     retriable=True,
 )
 
+# 0.9: rights, and a way to form groups that nobody here takes part in.
+_code(21, "INVALID_REQUIRED_ACKS", "brokers from 0.9 on take -1, 0 and 1 only")
+_code(22, "ILLEGAL_GENERATION", "the coordinator knows another generation of the group")
+_code(23, "INCONSISTENT_GROUP_PROTOCOL", "the coordinator's members agree on no protocol")
+_code(24, "INVALID_GROUP_ID", "the group's name is not allowed")
+_code(25, "UNKNOWN_MEMBER_ID", "the coordinator knows no such member")
+_code(26, "INVALID_SESSION_TIMEOUT", "the session timeout is out of the broker's bounds")
+_code(27, "REBALANCE_IN_PROGRESS", "the coordinator's members are rejoining")
+_code(28, "INVALID_COMMIT_OFFSET_SIZE", "the committed offsets exceed what the broker takes at once")
+_code(29, "TOPIC_AUTHORIZATION_FAILED", "this client has no right to the topic")
+_code(30, "GROUP_AUTHORIZATION_FAILED", "this client has no right to the group")
+_code(31, "CLUSTER_AUTHORIZATION_FAILED", "this client has no right to the cluster")
+
 
 def error_code(number: int) -> ErrorCode:
-    """The error code of a number; one that 0.8 does not know is not retriable and is named after its number."""
+    """The error code of a number; one that is not known here is not retriable and is named after its number."""
     known = _KNOWN.get(number)
     if known is not None:
         return known

@@ -7,6 +7,7 @@ import gc
 
 import pytest
 from fake_broker import METADATA, Asked, FakeBroker, Fault
+from tornado.ioloop import IOLoop
 
 from kiel_groups.clients.backoff import Backoff
 from kiel_groups.clients.connection import Connection
@@ -184,7 +185,12 @@ async def test_a_failure_is_logged_only_when_nobody_awaits_it(caplog: pytest.Log
     ]
 
 
-def test_a_started_method_needs_a_running_loop() -> None:
-    """Without a loop the call itself fails, and no coroutine is left un-awaited."""
-    with pytest.raises(RuntimeError, match="no running event loop"):
-        _Worker().work("early")
+def test_a_started_method_before_a_loop_runs() -> None:
+    """Its work is done as soon as the loop runs that Tornado's programs run."""
+    loop = IOLoop(make_current=True)
+    try:
+        early = _Worker().work("early")
+        assert not early.done()
+        assert loop.run_sync(lambda: early) == "early"
+    finally:
+        loop.close(all_fds=True)

@@ -71,7 +71,8 @@ async def test_values_without_a_serializer() -> None:
             (None, b'{"a": [true], "b": 1}'),
         ]
         with pytest.raises(ConfigError, match=r"value: it has no form in JSON .*; send bytes, or give a serializer"):
-            producer.produce("t", {1, 2})
+            await producer.produce("t", {1, 2})
+        assert producer.metrics.counter("produce_failures") == 1
 
 
 async def test_what_a_serializer_returns() -> None:
@@ -82,7 +83,7 @@ async def test_what_a_serializer_returns() -> None:
             await producer.produce("t", value, partition=0)
         assert [value for _, value in stored(broker, T0)] == ["grün".encode(), None, b"raw"]
         with pytest.raises(ConfigError, match="serializer: int returned; expected bytes, str or None"):
-            producer.produce("t", "wrong")
+            await producer.produce("t", "wrong")
 
 
 async def test_serializer_and_key_maker() -> None:
@@ -282,7 +283,7 @@ async def test_an_unknown_topic() -> None:
             assert isinstance(outcome, UnknownTopicError)
             assert "nope" in str(outcome)
         with pytest.raises(ConfigError, match="topic: 'a/b' is not a legal name"):
-            producer.produce("a/b", b"x")
+            await producer.produce("a/b", b"x")
 
 
 async def test_a_topic_that_appears_in_time() -> None:
@@ -349,9 +350,10 @@ async def test_buffered_bytes_are_bounded() -> None:
     async with producing(linger_ms=0, max_buffered_bytes=10_000) as (_, producer):
         for _ in range(10):
             producer.produce("t", b"x" * 1_000)
-        with pytest.raises(BufferFullError, match="max_buffered_bytes is 10000"):
-            producer.produce("t", b"x" * 1_000)
+        refused = producer.produce("t", b"x" * 1_000)
         assert 10_000 <= producer.buffered_bytes < 12_000
+        with pytest.raises(BufferFullError, match="max_buffered_bytes is 10000"):
+            await refused
         await producer.drain()
         assert producer.buffered_bytes <= 5_000
         await producer.produce("t", b"x")
@@ -367,7 +369,7 @@ async def test_closing_sends_what_waits() -> None:
         assert future.result().offset == 0
         assert stored(broker, T0) == [(None, b"x")]
         with pytest.raises(ClosedError):
-            producer.produce("t", b"y")
+            await producer.produce("t", b"y")
         await producer.close()
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+from typing import Any
 
 import pytest
 from fake_broker import PRODUCE, FakeBroker
 from test_clients_producer import T0, T1, producing, stored
+from tornado.ioloop import IOLoop
 
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import BrokerError, UnknownTopicError
@@ -51,6 +54,51 @@ async def test_less_than_a_batch_waits_for_the_end(end: str) -> None:
         await producer.produce("t", "x", partition=0)
         await getattr(producer, end)()
         assert stored(broker, T0) == [(None, b'"x"')]
+
+
+async def test_a_full_buffer_ends_the_wait() -> None:
+    """The record that fills it completes its batch: who awaits each record is never refused."""
+    async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
+        places = [await producer.produce("t", "x" * 1_000, partition=0) for _ in range(25)]
+        assert [n for n, place in enumerate(places) if place.offset >= 0] == [9, 19]
+        assert broker.count(PRODUCE) == 2
+        await producer.flush()
+        assert len(broker.logs[T0].entries) == 25
+
+
+async def test_drain_sends_what_waits() -> None:
+    """Whatever the batch lacks; a failure among it is told by the next that ends a wait."""
+    async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
+        broker.fail_next(PRODUCE, T0, 17)
+        for n in range(7):
+            await producer.produce("t", "x" * 1_000, partition=n % 2)
+        assert producer.unsent_count == 7
+        await asyncio.wait_for(producer.drain(), 5)
+        assert producer.buffered_bytes <= 5_000
+        with pytest.raises(BrokerError, match="producing to t:0 failed"):
+            await producer.flush()
+        assert producer.unsent_count == 0
+
+
+@pytest.mark.parametrize("batch_size", [0, None])
+async def test_no_batch_size_is_one(batch_size: int | None) -> None:
+    """Each record goes out at once, as with kiel."""
+    async with producing(linger_ms=None, batch_size=batch_size) as (_, producer):
+        assert producer.batch_size == 1
+        assert (await producer.produce("t", "x", partition=0)).offset == 0
+
+
+async def test_wind_down_sends_what_waits() -> None:
+    """And the producer may go on."""
+    async with producing(linger_ms=None, batch_size=10) as (broker, producer):
+        await producer.produce("t", "x", partition=0)
+        await producer.wind_down()
+        assert stored(broker, T0) == [(None, b'"x"')]
+        assert not producer.closing
+        await producer.produce("t", "y", partition=0)
+        await producer.close()
+        assert producer.closing
+        assert len(stored(broker, T0)) == 2
 
 
 @pytest.mark.parametrize("end", ["produce", "flush", "close"])
@@ -117,6 +165,53 @@ async def test_an_exception_on_its_way_is_not_hidden_by_a_failed_delivery() -> N
 
     with pytest.raises(ZeroDivisionError):
         await fail()
+
+
+def test_records_of_before_the_loop() -> None:
+    """What is produced before any loop runs is sent when one does; closing then waits for it."""
+    loop = IOLoop(make_current=True)
+    broker = FakeBroker({"t": 1})
+    loop.run_sync(broker.__aenter__)
+    producer = Producer(str(broker.address))
+    early = producer.produce("t", "early")
+    assert loop.run_sync(lambda: early) == RecordMetadata("t", 0, 0)
+    loop.run_sync(producer.close)
+    loop.run_sync(broker.__aexit__)
+    loop.close(all_fds=True)
+
+
+@pytest.mark.parametrize(("settings", "wanted"), [({}, (-1, 500)), ({"required_acks": 2, "ack_timeout": 0}, (2, 0))])
+async def test_acknowledgements_as_asked_for(settings: dict[str, int], wanted: tuple[int, int]) -> None:
+    """All in-sync replicas within 500 ms unless told otherwise, as brokers read it."""
+    async with FakeBroker({"t": 1}) as broker, Producer(str(broker.address), **settings) as producer:
+        await producer.produce("t", "x")
+        (request,) = [asked for asked in broker.asked if asked.api_key == PRODUCE]
+        assert struct.unpack_from(">hi", request.body) == wanted
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 1.5},
+        {"batch_size": -1},
+        {"ack_timeout": 0.5},
+        {"ack_timeout": 1 << 31},
+        {"required_acks": -2},
+        {"required_acks": True},
+        {"required_acks": 1 << 15},
+        {"linger_ms": 0.5},
+        {"retries": "3"},
+        {"max_buffered_bytes": 0},
+        {"compression": 7},
+        {"compression": "zip"},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work(settings: dict[str, Any]) -> None:
+    """A ValueError at once that names the setting and what was given, not a broken request later."""
+    ((name, value),) = settings.items()
+    with pytest.raises(ValueError, match=f"{name}: '?{value}"):
+        Producer("localhost", **settings)
 
 
 def test_a_close_outside_of_the_loop_sends_what_waits() -> None:

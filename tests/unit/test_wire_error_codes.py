@@ -11,6 +11,7 @@ from kiel_groups.wire.error_codes import ErrorCode, error_code
 pytestmark = pytest.mark.unit
 
 ALL = [error_code(number) for number in range(-1, 21)]
+OF_0_9 = [error_code(number) for number in range(21, 32)]
 
 
 def test_every_code_of_0_8_is_known_by_name_and_number() -> None:
@@ -22,7 +23,14 @@ def test_every_code_of_0_8_is_known_by_name_and_number() -> None:
         assert code.hint
 
 
-@pytest.mark.parametrize("number", [21, 22, 87, -2, 32_767])
+def test_codes_of_0_9_have_names() -> None:
+    """Its brokers serve old clients, too, and refuse what they have no right to; nothing of that heals by itself."""
+    assert [code.number for code in OF_0_9] == list(range(21, 32))
+    assert error_code(29).name == "TOPIC_AUTHORIZATION_FAILED"
+    assert not any(code.retriable or code.refresh_metadata for code in OF_0_9)
+
+
+@pytest.mark.parametrize("number", [32, 87, -2, 32_767])
 def test_unknown_number_is_a_value_too(number: int) -> None:
     """A newer broker's code is named after its number, and is not retried."""
     code = error_code(number)
@@ -36,7 +44,7 @@ def test_what_heals_by_itself() -> None:
     assert {code.number for code in ALL if code.refresh_metadata} == {3, 5, 6, 8}
 
 
-@pytest.mark.parametrize("code", [*ALL, error_code(87)], ids=str)
+@pytest.mark.parametrize("code", [*ALL, *OF_0_9, error_code(87)], ids=str)
 def test_exception_carries_code_and_says_what_to_do(code: ErrorCode) -> None:
     """The class tells whether a retry may help, the text names place, error and hint."""
     error = code.exception("fetch of clicks:3")
