@@ -1,45 +1,118 @@
-"""Blocking reading of all that ZooKeeper holds about a group, for tools; it changes nothing and sets no watch."""
+"""Blocking reading of all that ZooKeeper holds about groups, for tools; it changes nothing and sets no watch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
 from kiel_groups.config import check_name
 from kiel_groups.coordination.admin import Client, zookeeper
-from kiel_groups.group.layout import GroupLayout, consumer_root
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.layout import BROKER_IDS, CONSUMERS, KIEL_GROUPS, ROOT, GroupLayout, consumer_root, topic_path
+from kiel_groups.group.snapshot import Snapshot, Znode
+from kiel_groups.group.znodes import MemberInfo
 
-__all__ = ["group_reader"]
+__all__ = ["group_reader", "list_groups", "read_brokers", "read_group", "read_outlines"]
+
+#: Reads that are under way at once; more only fill kazoo's queue.
+_MOST_READS = 1_000
 
 
 @contextmanager
-def group_reader(hosts: str, group: str) -> Iterator[Callable[[], dict[str, bytes]]]:
+def group_reader(hosts: str, group: str) -> Iterator[Callable[[], Snapshot]]:
     """
-    A function that reads the znodes of a group: path below the chroot → data, empty where there is no such group.
-
-    Not a snapshot: a level of the tree is read after the one above it, while members come and go.
+    A function that reads the znodes of a group, on one session: ``read_group`` without its client.
 
     Raises:
         ConfigError: The group's name is not legal.
         CoordinationError: ZooKeeper did not answer; also from the function.
     """
-    layout = GroupLayout(check_name(group, "group"))
+    check_name(group, "group")
     with zookeeper(hosts) as client:
-        yield lambda: _read(client, [layout.root, consumer_root(group)])
+        yield lambda: read_group(client, group)
 
 
-def _read(client: Client, level: list[str]) -> dict[str, bytes]:
-    """Breadth first, each level pipelined: a round trip or two a level whatever its width."""
-    found: dict[str, bytes] = {}
+def read_group(client: Client, group: str) -> dict[str, Znode]:
+    """
+    All znodes of a group: ours, Kafka's and kiel's, and those of the topics that it subscribes to or has offsets in.
+
+    Nothing but brokers and topics where there is no such group.
+    """
+    layout = GroupLayout(group)
+    found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
+    folders = (f"{layout.owners}/", f"{layout.offsets}/")
+    topics = {path.split("/")[4] for path in found if path.startswith(folders)}
+    members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
+    topics |= {topic for path, data in members for topic in _subscribed(path, data)}
+    return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
+
+
+def list_groups(client: Client) -> list[str]:
+    """The names of all groups: ours, of Kafka's consumers, of kiel's; in the order of the alphabet."""
+    reads = [client.get_children_async(folder) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
+    return sorted({name for read in reads for name in _children_of(read)})
+
+
+def read_outlines(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:
+    """Who is in each of these groups, and their pointers; with ``offsets`` what they have committed, too."""
+    layouts = [GroupLayout(group) for group in groups]
+    trees = [folder for layout in layouts for folder in (layout.members, layout.election, layout.ids)]
+    trees += [layout.kiel_members for layout in layouts]
+    trees += [layout.offsets for layout in layouts] if offsets else []
+    found = _read_trees(client, trees)
+    return found | _read(client, [path for layout in layouts for path in (layout.root, layout.pointer)])
+
+
+def read_brokers(client: Client) -> dict[str, Znode]:
+    """The registrations of the brokers that live at this moment."""
+    return _read_trees(client, [BROKER_IDS])
+
+
+def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
+    """Breadth first, each level pipelined: two round trips a level whatever its width."""
+    found: dict[str, Znode] = {}
     while level:
-        reads = [(path, client.get_async(path), client.get_children_async(path)) for path in level]
+        parents: list[str] = []
+        found |= _read(client, level, parents)
         level = []
-        for path, data, children in reads:
+        for some in _portions(parents):
+            reads = [(path, client.get_children_async(path)) for path in some]
+            level += [f"{path}/{child}" for path, read in reads for child in _children_of(read)]
+    return found
+
+
+def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
+    """Those of the znodes that are there; the paths of those that have children are added to ``parents``."""
+    found = {}
+    for some in _portions(paths):
+        for path, read in [(path, client.get_async(path)) for path in some]:
             try:
-                found[path] = data.get()[0]
-                level += [f"{path}/{child}" for child in children.get()]
+                data, stat = read.get()
             except NoNodeError:
                 continue  # Gone since its parent was read, as ephemeral znodes do.
+            found[path] = Znode(data, stat.ephemeralOwner, stat.ctime, stat.mtime)
+            if parents is not None and stat.numChildren:
+                parents.append(path)
     return found
+
+
+def _portions(paths: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (paths[start : start + _MOST_READS] for start in range(0, len(paths), _MOST_READS))
+
+
+def _children_of(read: Any) -> list[str]:
+    try:
+        return list(read.get())
+    except NoNodeError:
+        return []
+
+
+def _subscribed(member_id: str, data: bytes) -> tuple[str, ...]:
+    """The topics of a member; whoever makes a picture of the group says that its znode is unreadable."""
+    try:
+        return MemberInfo.parse(member_id, data, member_id).subscription
+    except ProtocolError:
+        return ()

@@ -19,6 +19,7 @@ from kiel_groups.demo.records import Input
 from kiel_groups.demo.show import Scene, Show
 from kiel_groups.embedded.cluster import Cluster
 from kiel_groups.embedded.server import in_thread
+from kiel_groups.group.snapshot import Snapshot
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.tables import status_line
@@ -60,7 +61,7 @@ async def send_records(cluster: Cluster, records: Input) -> Sent:
 class Play:
     """One performance, on a cluster that has the records; ``read`` reads the znodes of the group."""
 
-    def __init__(self, fleet: Fleet, show: Show, sent: Sent, read: Callable[[], dict[str, bytes]]) -> None:
+    def __init__(self, fleet: Fleet, show: Show, sent: Sent, read: Callable[[], Snapshot]) -> None:
         self._fleet = fleet
         self._show = show
         self._sent = sent

@@ -17,6 +17,7 @@ ROOT = "/kiel-groups"
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
+KIEL_GROUPS = "/kiel/groups"
 
 #: Between the uuid of a candidate and the sequence number that ZooKeeper appends.
 CANDIDATE_INFIX = "-n_"
@@ -99,7 +100,7 @@ class GroupLayout:
     @property
     def kiel_members(self) -> str:
         """Where kiel, which computes its shares without owning anything, registers its members."""
-        return f"/kiel/groups/{self.group}/members"
+        return f"{KIEL_GROUPS}/{self.group}/members"
 
     @property
     def parents(self) -> tuple[str, ...]:

@@ -6,15 +6,16 @@ Nothing here fails on a znode that is missing or unreadable: a tool that looks a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from kiel_groups.errors import ProtocolError
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import MemberInfo, Pointer, Slice, parse_offset
+from kiel_groups.group.snapshot import Snapshot
+from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer
 from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.ops.reading import Reading
 
-__all__ = ["GroupView", "MemberView", "PartitionView", "view_group"]
+__all__ = ["Foreigner", "GroupView", "MemberView", "PartitionView", "view_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +23,18 @@ class PartitionView:
     """
     One partition: who owns it, where the group stands in it.
 
-    ``owner`` is None while it is claimed by nobody, ``committed`` None without an offset znode, ``log_end`` None where
-    the brokers were not asked.
+    ``owner`` is None while it is claimed by nobody, ``target`` where the plan gives it to nobody, ``committed`` None
+    without an offset znode, ``log_end`` None where the brokers were not asked or did not answer. ``claimed_ms`` and
+    ``committed_ms`` are when, in epoch milliseconds.
     """
 
     topic_partition: TopicPartition
     owner: MemberId | None
     committed: int | None
     log_end: int | None
+    target: MemberId | None = None
+    claimed_ms: int | None = None
+    committed_ms: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -55,11 +60,21 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True)
+class Foreigner:
+    """A live member that does not take part in the protocol: a Java consumer (under ``/consumers``), one of kiel's."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupView:
     """
     A group at one moment.
 
-    ``pointer`` is None before the first plan. ``unreadable`` lists what stands in the way of a complete picture.
+    ``pointer`` is None before the first plan, ``settings`` before the first member. ``candidates`` are the processes
+    that stand for election, the leader first; one that is no member is an allocator's. ``missing_topics`` are
+    subscribed to and do not exist. ``unreadable`` lists what stands in the way of a complete picture.
     """
 
     group: str
@@ -68,6 +83,10 @@ class GroupView:
     members: tuple[MemberView, ...]
     partitions: tuple[PartitionView, ...]
     unreadable: tuple[str, ...]
+    settings: GroupSettings | None = None
+    candidates: tuple[MemberId, ...] = ()
+    foreigners: tuple[Foreigner, ...] = ()
+    missing_topics: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -79,110 +98,89 @@ class GroupView:
         """How many partitions have a live owner or one whose session has not ended yet."""
         return sum(partition.owner is not None for partition in self.partitions)
 
+    @property
+    def member_ids(self) -> frozenset[MemberId]:
+        return frozenset(member.info.member_id for member in self.members)
 
-def view_group(group: str, znodes: Mapping[str, bytes], log_ends: Mapping[TopicPartition, int]) -> GroupView:
+    @property
+    def state(self) -> str:
+        """``foreign``, ``empty``, ``publishing``, ``moving`` (not everybody owns its share) or ``settled``."""
+        if not self.members:
+            return "foreign" if self.foreigners else "empty"
+        if self.pointer is not None and self.pointer.state == "publishing":
+            return "publishing"
+        owned = {member.info.member_id: {each.topic_partition for each in member.owned} for member in self.members}
+        moving = any(owned[member.info.member_id] != member.target for member in self.members)
+        return "moving" if moving or self.pointer is None else "settled"
+
+    def with_log_ends(self, log_ends: Mapping[TopicPartition, int]) -> GroupView:
+        """The same, with what the brokers said."""
+        known = {
+            each.topic_partition: replace(each, log_end=log_ends.get(each.topic_partition)) for each in self.partitions
+        }
+        members = tuple(
+            replace(member, owned=tuple(known[each.topic_partition] for each in member.owned))
+            for member in self.members
+        )
+        return replace(self, partitions=tuple(known.values()), members=members)
+
+
+def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, int] | None = None) -> GroupView:
     """
     Make the view of a group.
 
     Args:
         group: Its name.
-        znodes: All of its znodes, path below the chroot → data.
+        znodes: Its znodes, and those of its topics.
         log_ends: The next offset of each partition that was asked for.
     """
-    reading = _Reading(GroupLayout(group), znodes)
+    reading = Reading(GroupLayout(group), znodes)
+    candidates, members = reading.candidates(), reading.members()
+    leader = candidates[0] if candidates else None
+    targets = {info.member_id: reading.target(info.member_id) for info in members}
+    partitions = _partitions(reading, members, targets, log_ends or {})
+    return GroupView(
+        group=group,
+        pointer=reading.pointer(),
+        leader=leader,
+        members=tuple(_member(info, leader, targets, partitions) for info in members),
+        partitions=partitions,
+        settings=reading.settings(),
+        candidates=candidates,
+        foreigners=tuple(Foreigner(path.rpartition("/")[2], path) for path in reading.foreigners()),
+        missing_topics=reading.missing_topics(members),
+        unreadable=tuple(dict.fromkeys(reading.unreadable)),
+    )
+
+
+def _member(
+    info: MemberInfo,
+    leader: MemberId | None,
+    targets: Mapping[MemberId, frozenset[TopicPartition]],
+    partitions: tuple[PartitionView, ...],
+) -> MemberView:
+    owned = tuple(partition for partition in partitions if partition.owner == info.member_id)
+    return MemberView(info, info.member_id == leader, targets[info.member_id], owned)
+
+
+def _partitions(
+    reading: Reading,
+    members: list[MemberInfo],
+    targets: Mapping[MemberId, frozenset[TopicPartition]],
+    log_ends: Mapping[TopicPartition, int],
+) -> tuple[PartitionView, ...]:
+    """Every partition that is subscribed to, owned or has an offset."""
     owners, committed = reading.owners(), reading.offsets()
-    partitions = tuple(
-        PartitionView(partition, owners.get(partition), committed.get(partition), log_ends.get(partition))
-        for partition in sorted({*owners, *committed, *log_ends})
-    )
-    leader = reading.leader()
-    members = tuple(
-        MemberView(
-            info,
-            info.member_id == leader,
-            reading.target(info.member_id),
-            tuple(partition for partition in partitions if partition.owner == info.member_id),
+    target = {partition: member_id for member_id, share in targets.items() for partition in share}
+    subscribed = {topic for info in members for topic in info.subscription}
+    known = {partition for topic in sorted(subscribed) for partition in reading.partitions_of(topic)}
+    found = []
+    for partition in sorted({*owners, *committed, *target, *known, *log_ends}):
+        owner, claimed_ms = owners.get(partition, (None, None))
+        offset, committed_ms = committed.get(partition, (None, None))
+        found.append(
+            PartitionView(
+                partition, owner, offset, log_ends.get(partition), target.get(partition), claimed_ms, committed_ms
+            )
         )
-        for info in reading.members()
-    )
-    return GroupView(group, reading.pointer(), leader, members, partitions, tuple(reading.unreadable))
-
-
-class _Reading:
-    """Reads values out of the znodes and notes what cannot be read."""
-
-    def __init__(self, layout: GroupLayout, znodes: Mapping[str, bytes]) -> None:
-        self._layout = layout
-        self._znodes = znodes
-        self._folders: dict[str, list[tuple[str, bytes]]] = {}
-        for path, data in znodes.items():
-            self._folders.setdefault(path.rpartition("/")[0], []).append((path, data))
-        self.unreadable: list[str] = []
-
-    def members(self) -> list[MemberInfo]:
-        """Oldest first."""
-        found = []
-        for path, data in self._children(self._layout.members):
-            try:
-                found.append(MemberInfo.parse(path.rpartition("/")[2], data, path))
-            except ProtocolError as error:
-                self.unreadable.append(str(error))
-        return sorted(found, key=lambda info: (info.started_at_ms, info.member_id))
-
-    def leader(self) -> MemberId | None:
-        """The member behind the lowest election znode."""
-        candidates = dict(self._children(self._layout.election))
-        if not candidates:
-            return None
-        return candidates[min(candidates, key=_sequence)].decode(errors="replace")
-
-    def pointer(self) -> Pointer | None:
-        path = self._layout.pointer
-        if not (data := self._znodes.get(path)):
-            return None
-        try:
-            return Pointer.parse(data, path)
-        except ProtocolError as error:
-            self.unreadable.append(str(error))
-            return None
-
-    def target(self, slot: str) -> frozenset[TopicPartition]:
-        path = self._layout.slice(slot)
-        if not (data := self._znodes.get(path)):
-            return frozenset()
-        try:
-            return Slice.parse(data, path).partitions
-        except ProtocolError as error:
-            self.unreadable.append(str(error))
-            return frozenset()
-
-    def owners(self) -> dict[TopicPartition, MemberId]:
-        # The thread index of Java's consumers follows the last dash.
-        return {
-            partition: data.decode(errors="replace").rpartition("-")[0]
-            for partition, _, data in self._partitions(self._layout.owners)
-        }
-
-    def offsets(self) -> dict[TopicPartition, int]:
-        found = {}
-        for partition, path, data in self._partitions(self._layout.offsets):
-            try:
-                found[partition] = parse_offset(data, path)
-            except ProtocolError as error:
-                self.unreadable.append(str(error))
-        return found
-
-    def _partitions(self, folder: str) -> Iterable[tuple[TopicPartition, str, bytes]]:
-        for topic, _ in self._children(folder):
-            for path, data in self._children(topic):
-                number = path.rpartition("/")[2]
-                if number.isascii() and number.isdigit():
-                    yield TopicPartition(topic.rpartition("/")[2], int(number)), path, data
-
-    def _children(self, folder: str) -> list[tuple[str, bytes]]:
-        return self._folders.get(folder, [])
-
-
-def _sequence(path: str) -> str:
-    # ZooKeeper appends ten digits.
-    return path[-10:]
+    return tuple(found)

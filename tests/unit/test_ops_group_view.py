@@ -7,6 +7,7 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
+from kiel_groups.group.snapshot import Znode
 from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import view_group
@@ -24,7 +25,7 @@ def member(name: str, started_at_ms: int) -> bytes:
     return info.encode()
 
 
-ZNODES = {
+DATA = {
     "/kiel-groups/g": b"",
     "/kiel-groups/g/members": b"",
     "/kiel-groups/g/members/late": member("late", 2),
@@ -45,6 +46,7 @@ ZNODES = {
     "/consumers/g/offsets/t/0": b"10",
     "/consumers/g/offsets/t/2": b"30",
 }
+ZNODES = {path: Znode(data) for path, data in DATA.items()}
 LOG_ENDS = {PARTITIONS[0]: 15, PARTITIONS[1]: 5, PARTITIONS[2]: 29}
 
 
@@ -67,10 +69,10 @@ def test_no_group_is_an_empty_view() -> None:
     assert (view.pointer, view.leader, view.members, view.partitions) == (None, None, (), ())
 
 
-@pytest.mark.parametrize("path", [path for path, data in ZNODES.items() if data])
+@pytest.mark.parametrize("path", [path for path, data in DATA.items() if data])
 def test_garbage_in_any_znode_is_shown_as_such(path: str) -> None:
     """One unreadable znode never hides the rest: the picture is drawn, and names the path where it cannot be parsed."""
-    view = view_group("g", ZNODES | {path: b"\xff{garbage"}, LOG_ENDS)
+    view = view_group("g", ZNODES | {path: Znode(b"\xff{garbage")}, LOG_ENDS)
     free_text = "/election/" in path or "/owners/" in path
     assert free_text or any(path in text for text in view.unreadable)
     assert len(view.partitions) == 3

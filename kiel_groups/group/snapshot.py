@@ -1,0 +1,28 @@
+"""Znodes as an onlooker reads them: what stands in them, whose session holds them, since when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["Snapshot", "Znode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """
+    One znode.
+
+    ``session`` is the session that an ephemeral one belongs to, 0 for a persistent one. ``created_ms`` and
+    ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time.
+    """
+
+    data: bytes = b""
+    session: int = 0
+    created_ms: int = 0
+    modified_ms: int = 0
+
+
+#: Path below the chroot → znode. Not of one moment: a level of the tree is read after the one above it.
+Snapshot: TypeAlias = Mapping[str, Znode]

@@ -1,0 +1,133 @@
+"""Values out of the znodes of a group, and a note of each that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.election import sequence
+from kiel_groups.group.layout import GroupLayout, topic_path
+from kiel_groups.group.snapshot import Snapshot, Znode
+from kiel_groups.group.znodes import (
+    GroupSettings,
+    MemberInfo,
+    Pointer,
+    Slice,
+    parse_offset,
+    parse_topic,
+    unsigned_hex,
+)
+from kiel_groups.model import MemberId, TopicPartition
+
+__all__ = ["Reading"]
+
+_Value = TypeVar("_Value")
+
+
+class Reading:
+    """Each method reads one kind of znode; what is missing is empty, what is unreadable is noted and left out."""
+
+    def __init__(self, layout: GroupLayout, znodes: Snapshot) -> None:
+        self._layout = layout
+        self._znodes = znodes
+        self._folders: dict[str, list[tuple[str, Znode]]] = {}
+        for path, znode in znodes.items():
+            self._folders.setdefault(path.rpartition("/")[0], []).append((path, znode))
+        self.unreadable: list[str] = []
+
+    def members(self) -> list[MemberInfo]:
+        """Oldest first."""
+        found = [
+            self._parsed(lambda data, path: MemberInfo.parse(_name(path), data, path), path)
+            for path, _ in self._children(self._layout.members)
+        ]
+        return sorted(
+            (info for info in found if info is not None), key=lambda info: (info.started_at_ms, info.member_id)
+        )
+
+    def candidates(self) -> tuple[MemberId, ...]:
+        """Who stands for election, the leader first; znodes that ZooKeeper did not number do not count."""
+        ranked = sorted(
+            (number, znode.data.decode(errors="replace"))
+            for path, znode in self._children(self._layout.election)
+            if (number := sequence(path)) is not None
+        )
+        return tuple(member_id for _, member_id in ranked)
+
+    def foreigners(self) -> list[str]:
+        """The znodes of live members that are not ours; an id that ends in its own session is one of ours."""
+        members = {_name(path) for path, _ in self._children(self._layout.members)}
+        ids = [
+            path
+            for path, znode in self._children(self._layout.ids)
+            if _name(path) not in members and not _name(path).endswith(f"-{unsigned_hex(znode.session)}")
+        ]
+        return sorted(ids) + sorted(path for path, _ in self._children(self._layout.kiel_members))
+
+    def pointer(self) -> Pointer | None:
+        return self._parsed(Pointer.parse, self._layout.pointer)
+
+    def settings(self) -> GroupSettings | None:
+        return self._parsed(GroupSettings.parse, self._layout.config)
+
+    def target(self, slot: str) -> frozenset[TopicPartition]:
+        """What a slot is to own."""
+        found = self._parsed(Slice.parse, self._layout.slice(slot))
+        return frozenset() if found is None else found.partitions
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """Those that the topic has by its own znode."""
+        numbers = self._parsed(parse_topic, topic_path(topic)) or ()
+        return [TopicPartition(topic, number) for number in numbers]
+
+    def missing_topics(self, members: Iterable[MemberInfo]) -> tuple[str, ...]:
+        """Topics that members subscribe to, and that have no znode."""
+        subscribed = {topic for info in members for topic in info.subscription}
+        return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in self._znodes))
+
+    def owners(self) -> dict[TopicPartition, tuple[MemberId, int]]:
+        """Who claimed what, and when (epoch milliseconds)."""
+        return {
+            partition: (_owner(znode.data), znode.created_ms)
+            for partition, _, znode in self._partitions(self._layout.owners)
+        }
+
+    def offsets(self) -> dict[TopicPartition, tuple[int, int]]:
+        """The committed offsets, and when each was (epoch milliseconds)."""
+        found = {}
+        for partition, path, znode in self._partitions(self._layout.offsets):
+            offset = self._parsed(parse_offset, path)
+            if offset is not None:
+                found[partition] = (offset, znode.modified_ms)
+        return found
+
+    def _parsed(self, parse: Callable[[bytes, str], _Value], path: str) -> _Value | None:
+        znode = self._znodes.get(path)
+        if znode is None:
+            return None
+        try:
+            return parse(znode.data, path)
+        except ProtocolError as error:
+            self.unreadable.append(str(error))
+            return None
+
+    def _partitions(self, folder: str) -> Iterator[tuple[TopicPartition, str, Znode]]:
+        for topic, _ in self._children(folder):
+            for path, znode in self._children(topic):
+                number = _name(path)
+                if number.isascii() and number.isdigit():
+                    yield TopicPartition(_name(topic), int(number)), path, znode
+
+    def _children(self, folder: str) -> list[tuple[str, Znode]]:
+        return self._folders.get(folder, [])
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _owner(data: bytes) -> MemberId:
+    """Without the index of a thread, which follows the last dash."""
+    text = data.decode(errors="replace")
+    return text.rpartition("-")[0] or text
