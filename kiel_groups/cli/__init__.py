@@ -14,6 +14,11 @@ def main() -> None:
     """
     import sys
 
-    from kiel_groups.cli.app import run
+    try:
+        from kiel_groups.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        # Before a command could say what Ctrl-C means to it.
+        status = 130
+    sys.exit(status)

@@ -24,6 +24,7 @@ COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 
 #: Command → module and attribute, with the line of help that must not cost an import.
 _COMMANDS = {
+    "cluster": ("kiel_groups.cli.cluster", "cluster", "Run a real Kafka and ZooKeeper on this machine."),
     "consume": ("kiel_groups.cli.consume", "consume", "Print topics as a member of a group."),
     "serve": ("kiel_groups.cli.serve", "serve", "Allocate the partitions of a group without consuming."),
     "demo": ("kiel_groups.cli.demo", "demo", "Watch a group lose a member to kill -9, and no record."),

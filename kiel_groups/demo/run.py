@@ -16,10 +16,10 @@ from kiel_groups.demo.play import GROUP, PARTITIONS, TOPIC, Play, send_records
 from kiel_groups.demo.receipts import Proof
 from kiel_groups.demo.records import Input, lines_of, shipped
 from kiel_groups.demo.show import Show, make_show
-from kiel_groups.embedded.classpaths import kafka_class_path, zookeeper_class_path
+from kiel_groups.embedded.classpaths import zookeeper_class_path
 from kiel_groups.embedded.cluster import Cluster
 from kiel_groups.embedded.jars import java_class_path
-from kiel_groups.embedded.progress import prefetch
+from kiel_groups.embedded.progress import fetch_servers
 from kiel_groups.embedded.rundir import server_folder
 from kiel_groups.ops.group_view import GroupView
 from kiel_groups.ops.tables import offset_table
@@ -56,23 +56,11 @@ def run_demo(
         KeyboardInterrupt: Ctrl-C, after everything was cleared away.
     """
     sent = shipped() if records is None else lines_of(records)
-    zookeeper = _available_zookeeper(console)
+    zookeeper = fetch_servers(console, _KAFKA)
     try:
         return asyncio.run(_run(console, zookeeper, sent, keep=keep, ports=(zookeeper_port, broker_port)))
     except asyncio.CancelledError:
         return _TERMINATED
-
-
-def _available_zookeeper(console: Console) -> str:
-    """The newer ZooKeeper, or the one on Kafka's class path where its jars cannot be had (it comes by Maven only)."""
-    kafka, newer = kafka_class_path(_KAFKA), zookeeper_class_path("3.9.5")
-    failures = prefetch([kafka, newer], console)
-    if kafka.name in failures:
-        raise failures[kafka.name]
-    if newer.name in failures:
-        console.print(f"ZooKeeper 3.9.5 cannot be had, 3.4.6 takes its place: {failures[newer.name]}", markup=False)
-        return "3.4.6"
-    return "3.9.5"
 
 
 async def _run(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
 
 from kiel_groups.coordination import admin
 from kiel_groups.embedded.ensemble import ZooKeeperEnsemble
 from kiel_groups.embedded.kafka import KafkaBroker
+from kiel_groups.embedded.kept_data import claim_data
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
-from kiel_groups.embedded.server import Startable, in_thread
+from kiel_groups.embedded.server import Server, Startable, in_thread
 from kiel_groups.embedded.zookeeper import ZooKeeperServer
 from kiel_groups.errors import ConfigError
 
@@ -31,6 +34,8 @@ class Cluster(Startable):
         max_session_timeout_ms: The longest session that ZooKeeper grants; 10,000 unless given.
         zookeeper_port: The first ZooKeeper's port, the others follow it; 0 has the system choose.
         broker_port: The first broker's port, the others follow it; 0 has the system choose.
+        data: A folder for everything the servers write, which stays, and from which a cluster of the same servers goes
+            on; without one, nothing is left.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class Cluster(Startable):
         max_session_timeout_ms: int | None = None,
         zookeeper_port: int = 0,
         broker_port: int = 0,
+        data: Path | None = None,
     ) -> None:
         if chroot and (not chroot.startswith("/") or chroot.endswith("/")):
             raise ConfigError(f"chroot: {chroot!r} given; expected '/path', or '' for none")
@@ -62,11 +68,18 @@ class Cluster(Startable):
         self._broker_port = broker_port
         self._overrides = broker_overrides
         self._chroot = chroot
+        self._data = data
+        self._data_lock: IO[str] | None = None
 
     @property
     def zookeeper(self) -> ZooKeeperServer:
         """The only server of ZooKeeper; of several (see ``ensemble``) the first."""
         return self.ensemble.servers[0]
+
+    @property
+    def servers(self) -> list[Server]:
+        """All of them, ZooKeeper first."""
+        return [*self.ensemble.servers, *self.kafka]
 
     @property
     def zk_hosts(self) -> str:
@@ -93,6 +106,10 @@ class Cluster(Startable):
         await in_thread(admin.delete_topic, self.zk_hosts, topic)
 
     def _start(self) -> None:
+        if self._data is not None:
+            self._data_lock = claim_data(self._data, self._kind())
+            for server in self.ensemble.servers:
+                server.keep_in(self._data / server.name)
         self.ensemble._start()
         admin.create_chroot(self.zk_hosts)
         self.kafka = [
@@ -105,12 +122,28 @@ class Cluster(Startable):
             )
             for number in range(self._count)
         ]
+        if self._data is not None:
+            for broker in self.kafka:
+                broker.keep_in(self._data / broker.name)
         with ThreadPoolExecutor(max_workers=max(1, self._count)) as pool:
             list(pool.map(KafkaBroker._start, self.kafka))
 
+    def _kind(self) -> dict[str, object]:
+        """What data of this cluster can only be used by."""
+        return {
+            "kafka": self._release.version,
+            "brokers": self._count,
+            "zookeeper": self.ensemble.version,
+            "zookeepers": len(self.ensemble.servers),
+        }
+
     def _close(self) -> None:
-        # Killed, not stopped: what they would put in order, with a ZooKeeper that may be gone, is thrown away anyway.
         for server in self.kafka:
-            server._kill()
+            if self._data is None:
+                # What it would put in order, with a ZooKeeper that may be gone, is thrown away anyway.
+                server._kill()
             server._close()
         self.ensemble._close()
+        if self._data_lock is not None:
+            self._data_lock.close()
+            self._data_lock = None

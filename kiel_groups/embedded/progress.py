@@ -8,11 +8,14 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from kiel_groups.embedded.classpaths import ClassPath
+from kiel_groups.embedded.classpaths import ClassPath, kafka_class_path, zookeeper_class_path
 from kiel_groups.embedded.jars import jar_folder
 from kiel_groups.errors import ServerError
 
-__all__ = ["prefetch"]
+__all__ = ["fetch_servers", "prefetch"]
+
+_NEWER_ZOOKEEPER = "3.9.5"
+_OLDER_ZOOKEEPER = "3.4.6"
 
 
 def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerError]:
@@ -30,6 +33,36 @@ def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerE
             except ServerError as error:
                 failures[class_path.name] = error
     return failures
+
+
+def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) -> str:
+    """
+    Have the jars of a Kafka and of a ZooKeeper in the cache.
+
+    Args:
+        console: Where the progress appears.
+        kafka: Its version.
+        zookeeper: Its version; None for the newer one, or, where that cannot be had (it comes by Maven only), the one
+            on Kafka's class path.
+
+    Returns:
+        The version of ZooKeeper.
+
+    Raises:
+        ConfigError: A version that is not in the table.
+        ServerError: The jars cannot be had.
+    """
+    brokers, servers = kafka_class_path(kafka), zookeeper_class_path(zookeeper or _NEWER_ZOOKEEPER)
+    failures = prefetch([brokers, servers], console)
+    if brokers.name in failures:
+        raise failures[brokers.name]
+    if servers.name not in failures:
+        return zookeeper or _NEWER_ZOOKEEPER
+    if zookeeper is not None:
+        raise failures[servers.name]
+    told = f"ZooKeeper {_NEWER_ZOOKEEPER} cannot be had, {_OLDER_ZOOKEEPER} takes its place: {failures[servers.name]}"
+    console.print(told, markup=False)
+    return _OLDER_ZOOKEEPER
 
 
 class _Display(Protocol):

@@ -17,7 +17,7 @@ from typing import IO
 from kiel_groups.embedded.locks import file_lock, try_lock
 from kiel_groups.errors import ServerError
 
-__all__ = ["server_folder", "runs_folder"]
+__all__ = ["server_folder", "runs_folder", "made_runs_folder"]
 
 _LOCK = "lock"
 _RUN = "run-"
@@ -26,6 +26,20 @@ _RUN = "run-"
 def runs_folder() -> Path:
     """The folder that holds the runs of this user."""
     return Path(tempfile.gettempdir()) / f"kiel-groups-{os.getuid()}"
+
+
+def made_runs_folder() -> Path:
+    """
+    That folder, made where it was missing; nobody else may look into it.
+
+    Raises:
+        ServerError: It belongs to somebody else.
+    """
+    runs = runs_folder()
+    runs.mkdir(mode=0o700, exist_ok=True)
+    if runs.stat().st_uid != os.getuid():
+        raise ServerError(f"{runs} belongs to another user; remove it, or set TMPDIR to a folder of your own")
+    return runs
 
 
 def server_folder(name: str) -> Path:
@@ -41,10 +55,7 @@ class _Run:
         self._lock: IO[str] | None = None
 
     def folder(self) -> Path:
-        runs = runs_folder()
-        runs.mkdir(mode=0o700, exist_ok=True)
-        if runs.stat().st_uid != os.getuid():
-            raise ServerError(f"{runs} belongs to another user; remove it, or set TMPDIR to a folder of your own")
+        runs = made_runs_folder()
         # Under one lock, so that no other run takes a folder for dead between its making and its locking.
         with file_lock(runs / _LOCK):
             if self._folder is None:

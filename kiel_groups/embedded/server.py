@@ -89,6 +89,7 @@ class Server(Startable):
         self._turn = threading.RLock()
         self._port: ReservedPort | None = None
         self._folder: Path | None = None
+        self._kept: Path | None = None
         self._process: ChildProcess | None = None
         self._was_ready = False
 
@@ -125,6 +126,11 @@ class Server(Startable):
     def is_running(self) -> bool:
         """Whether its process lives; a paused one does."""
         return self._process is not None and self._process.status is None
+
+    def keep_in(self, folder: Path) -> None:
+        """Have configuration, data and log in a folder that stays when the server is closed; before its first start."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._kept = folder
 
     async def start(self) -> None:
         """
@@ -174,7 +180,7 @@ class Server(Startable):
         with self._turn:
             if self.is_running:
                 raise ServerError(f"{self.name} runs already, as process {self.pid}")
-            self._folder = self._folder or server_folder(self.name)
+            self._folder = self._folder or self._kept or server_folder(self.name)
             with self._readiness() as serves:
                 # A port that was asked for by its number, and is lost to somebody, has no substitute.
                 tries = 1 if self._wanted_port else _PORT_TRIES
@@ -236,9 +242,9 @@ class Server(Startable):
         with self._turn:
             if self._process is not None:
                 self._process.terminate(_CLOSE_LIMIT_S)
-            if self._folder is not None:
+            if self._folder is not None and self._folder != self._kept:
                 shutil.rmtree(self._folder, ignore_errors=True)
-                self._folder = None
+            self._folder = None
             if self._port is not None:
                 self._port.release()
                 self._port = None

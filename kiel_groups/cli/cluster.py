@@ -1,0 +1,196 @@
+"""``kiel-groups cluster up|down|status|env``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.options import json_option
+from kiel_groups.cli.statuses import DONE, EPILOG, INTERRUPTED
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kiel_groups.embedded.running import RunningCluster
+
+__all__ = ["cluster"]
+
+_PORT = click.IntRange(0, 65535)
+
+_DEFAULT = "default"
+_name_option = click.option("--name", default=_DEFAULT, show_default=True, metavar="NAME", help="Which cluster.")
+
+
+@click.group(epilog=EPILOG)
+def cluster() -> None:
+    """Run a real Kafka 0.8 and ZooKeeper on this machine, to try things on."""
+
+
+@cluster.command(epilog=EPILOG)
+@_name_option
+@click.option("--detach", is_flag=True, help="Return when it serves; 'cluster down' ends it.")
+@click.option("--kafka-version", "kafka", metavar="VERSION", help="0.8.0, 0.8.1.1, 0.8.2.2 (the default) or 0.9.0.1.")
+@click.option("--zookeeper-version", "zookeeper", metavar="VERSION", help="3.9.5 (the default) or 3.4.6.")
+@click.option("--broker-count", "brokers", type=click.IntRange(1, 20), default=1, metavar="N", help="How many brokers.")
+@click.option(
+    "--zookeeper-count", "zookeepers", type=click.IntRange(1, 9), default=1, metavar="N", help="How many servers: odd."
+)
+@click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Of the first broker; others follow it.")
+@click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Of the first server; others follow it.")
+@click.option("--chroot", default="", metavar="/PATH", help="Where the cluster lives in ZooKeeper.")
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Keep the data there, and go on from it; without, it goes when the cluster ends.",
+)
+@json_option
+@click.pass_obj
+def up(
+    lines: Lines,
+    /,
+    *,
+    detach: bool,
+    kafka: str | None,
+    zookeeper: str | None,
+    data: Path | None,
+    as_json: bool,
+    **rest: Any,
+) -> int:
+    """
+    Start a cluster; it stays until Ctrl-C.
+
+    It listens on 127.0.0.1, at ports that the system chooses unless you do, and creates no topics by itself.
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from kiel_groups.embedded import supervisor
+    from kiel_groups.embedded.progress import fetch_servers
+    from kiel_groups.embedded.releases import DEFAULT_KAFKA
+
+    kafka = kafka or DEFAULT_KAFKA
+    zookeeper = fetch_servers(Console(stderr=True), kafka, zookeeper)
+    settings = supervisor.ClusterSettings(
+        kafka=kafka, zookeeper=zookeeper, data=str(data.absolute()) if data is not None else None, **rest
+    )
+    if detach:
+        _show_ready(supervisor.detach(settings), as_json=as_json, detached=True)
+        return DONE
+    try:
+        asyncio.run(
+            supervisor.supervise(
+                settings,
+                lambda running: _show_ready(running, as_json=as_json, detached=False),
+                lambda text: lines.say("error", text),
+            )
+        )
+    except asyncio.CancelledError:
+        return INTERRUPTED
+    return DONE
+
+
+@cluster.command(epilog=EPILOG)
+@_name_option
+def down(*, name: str) -> int:
+    """End a cluster, detached or not, and wait until it is gone."""
+    from kiel_groups.embedded.running import stop_cluster
+
+    stop_cluster(_running(name))
+    return DONE
+
+
+@cluster.command(epilog=EPILOG)
+@_name_option
+def env(*, name: str) -> int:
+    """Print its addresses for a shell: eval "$(kiel-groups cluster env)"."""
+    from kiel_groups.cli.rendering import show
+
+    show(*_exports(_running(name)))
+    return DONE
+
+
+@cluster.command(epilog=EPILOG)
+@click.option("--name", metavar="NAME", help="This cluster only.")
+@json_option
+def status(*, name: str | None, as_json: bool) -> int:
+    """Say which clusters run, where, and since when."""
+    from kiel_groups.cli.rendering import show, show_json
+    from kiel_groups.embedded.running import running_clusters
+
+    found = running_clusters() if name is None else [_running(name)]
+    if as_json:
+        show_json([_as_json(running) for running in found])
+    elif found:
+        for running in found:
+            show(_title(running), _table(running))
+    else:
+        show("no cluster runs; 'kiel-groups cluster up' starts one")
+    return DONE
+
+
+def _running(name: str) -> RunningCluster:
+    """The cluster of this name; raises ServerError that names those that run."""
+    from kiel_groups.embedded.running import find_cluster, running_clusters
+    from kiel_groups.errors import ServerError
+
+    found = find_cluster(name)
+    if found is None:
+        others = ", ".join(repr(running.name) for running in running_clusters())
+        raise ServerError(
+            f"no cluster {name!r} runs; "
+            + (f"there is {others} (--name)" if others else "'kiel-groups cluster up' starts one")
+        )
+    return found
+
+
+def _show_ready(running: RunningCluster, *, as_json: bool, detached: bool) -> None:
+    from kiel_groups.cli.rendering import show, show_json
+
+    if as_json:
+        show_json(_as_json(running))
+        return
+    named = "" if running.name == _DEFAULT else f" --name {running.name}"
+    ends = f"'kiel-groups cluster down{named}'" if detached else "Ctrl-C"
+    stays = f"; its data stays in {running.data}" if running.data else ", and its data goes"
+    show(
+        f"cluster {running.name!r} serves: Kafka {running.kafka_version} on ZooKeeper {running.zookeeper_version}\n",
+        *(f"  {line}" for line in _exports(running)),
+        f"\n{ends} ends it{stays}.",
+    )
+
+
+def _exports(running: RunningCluster) -> tuple[str, str]:
+    return (
+        f"export KIEL_GROUPS_BROKERS={','.join(running.brokers)}",
+        f"export KIEL_GROUPS_ZOOKEEPER={running.zookeeper}",
+    )
+
+
+def _as_json(running: RunningCluster) -> dict[str, Any]:
+    servers = [
+        {"name": s.name, "address": s.address, "pid": s.pid, "alive": s.is_alive, "log": s.log} for s in running.servers
+    ]
+    return running.to_json() | {"servers": servers}
+
+
+def _title(running: RunningCluster) -> str:
+    from datetime import datetime
+
+    since = datetime.fromtimestamp(running.started_at_ms / 1000).astimezone()
+    stays = f", data in {running.data}" if running.data else ""
+    return f"{running.name}: since {since:%Y-%m-%d %H:%M:%S}, process {running.pid}{stays}"
+
+
+def _table(running: RunningCluster) -> Table:
+    from kiel_groups.cli.rendering import plain_table
+
+    table = plain_table("server", "release", "address", "pid", "state", right=("pid",))
+    for server in running.servers:
+        release = running.kafka_version if server.name.startswith("kafka") else running.zookeeper_version
+        table.add_row(server.name, release, server.address, str(server.pid), "runs" if server.is_alive else "has ended")
+    return table

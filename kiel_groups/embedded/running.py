@@ -1,0 +1,192 @@
+"""
+Clusters that run by a name: who they are, whether they still live, how to end them.
+
+A supervisor holds the lock of a name for as long as it lives, and publishes a record once its servers serve. A record
+names process and start time, so that one that was left behind by a kill -9 is never taken for a living one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kiel_groups.config import check_name
+from kiel_groups.embedded.cluster import Cluster
+from kiel_groups.embedded.locks import try_lock
+from kiel_groups.embedded.rundir import made_runs_folder
+from kiel_groups.errors import ServerError
+
+__all__ = ["RunningCluster", "RunningServer", "Claim", "claim_name", "find_cluster", "running_clusters", "stop_cluster"]
+
+_STOP_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """One server; ``pid`` and ``log`` as of its start."""
+
+    name: str
+    address: str
+    pid: int
+    log: str
+
+    @property
+    def is_alive(self) -> bool:
+        return _start_ticks(self.pid) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCluster:
+    """
+    A cluster that serves.
+
+    ``pid`` and ``start_ticks`` (of the kernel's clock since the boot) identify its supervisor; ``zookeeper`` is its
+    connection string, ``data`` where its data stays, None where it does not.
+    """
+
+    name: str
+    pid: int
+    start_ticks: int
+    started_at_ms: int
+    kafka_version: str
+    zookeeper_version: str
+    zookeeper: str
+    brokers: tuple[str, ...]
+    servers: tuple[RunningServer, ...]
+    data: str | None
+
+    @property
+    def is_alive(self) -> bool:
+        return _start_ticks(self.pid) == self.start_ticks
+
+    @classmethod
+    def parse(cls, text: str) -> RunningCluster:
+        """The value of its JSON; ValueError, TypeError or KeyError where it is none."""
+        fields = json.loads(text)
+        fields["brokers"] = tuple(fields["brokers"])
+        fields["servers"] = tuple(RunningServer(**server) for server in fields["servers"])
+        return cls(**fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, as they are published and printed."""
+        return asdict(self)
+
+
+class Claim:
+    """The right to run a cluster of this name, and to say so."""
+
+    def __init__(self, name: str, record: Path) -> None:
+        self.name = name
+        self._record = record
+
+    def publish(self, cluster: Cluster, data: Path | None) -> RunningCluster:
+        """Say that it serves now."""
+        pid = os.getpid()
+        running = RunningCluster(
+            name=self.name,
+            pid=pid,
+            start_ticks=_start_ticks(pid) or 0,
+            started_at_ms=round(time.time() * 1000),
+            kafka_version=cluster.kafka[0].version if cluster.kafka else "",
+            zookeeper_version=cluster.zookeeper.version,
+            zookeeper=cluster.zk_hosts,
+            brokers=tuple(cluster.brokers),
+            servers=tuple(RunningServer(s.name, s.address, s.pid, str(s.log)) for s in cluster.servers),
+            data=str(data) if data is not None else None,
+        )
+        written = self._record.with_suffix(".new")
+        written.write_text(json.dumps(running.to_json()), encoding="utf-8")
+        written.replace(self._record)
+        return running
+
+
+@contextmanager
+def claim_name(name: str) -> Iterator[Claim]:
+    """
+    Take a name for the time of the block.
+
+    Raises:
+        ConfigError: It is no name.
+        ServerError: A cluster of this name runs, or is about to.
+    """
+    folder = clusters_folder()
+    record = folder / f"{check_name(name, 'name')}.json"
+    lock = try_lock(folder / f"{name}.lock")
+    if lock is None:
+        running = find_cluster(name)
+        what = f"runs already, as process {running.pid}" if running is not None else "is starting or stopping"
+        raise ServerError(f"cluster {name!r} {what}; end it with 'kiel-groups cluster down', or choose another --name")
+    with lock:
+        try:
+            yield Claim(name, record)
+        finally:
+            record.unlink(missing_ok=True)
+
+
+def clusters_folder() -> Path:
+    """Where running clusters are recorded, with the logs of detached ones."""
+    folder = made_runs_folder() / "clusters"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def find_cluster(name: str) -> RunningCluster | None:
+    """The cluster of this name, if it runs."""
+    try:
+        cluster = RunningCluster.parse((clusters_folder() / f"{check_name(name, 'name')}.json").read_text("utf-8"))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # Gone between two looks, or left by another release of this package.
+    return cluster if cluster.is_alive else None
+
+
+def running_clusters() -> list[RunningCluster]:
+    """All of this user, by name."""
+    found = (find_cluster(path.stem) for path in sorted(clusters_folder().glob("*.json")))
+    return [cluster for cluster in found if cluster is not None]
+
+
+def stop_cluster(cluster: RunningCluster) -> None:
+    """
+    End a cluster and wait until its supervisor, hence every server, has gone.
+
+    Raises:
+        ServerError: It has not gone within a minute.
+    """
+    with suppress(ProcessLookupError), _process(cluster.pid) as process:
+        if not cluster.is_alive:
+            return
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        if not ended.poll(_STOP_LIMIT_S * 1000):
+            raise ServerError(
+                f"cluster {cluster.name!r} still runs {_STOP_LIMIT_S:g} s after it was told to end;"
+                f" 'kill -9 {cluster.pid}' ends it and its servers"
+            )
+
+
+@contextmanager
+def _process(pid: int) -> Iterator[int]:
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process began, in ticks since the boot; None where it has ended."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The fields after the name begin with number 3; the start time is number 22.
+    return None if state in "ZX" else int(rest[22 - 3 - 1])

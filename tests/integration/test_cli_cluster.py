@@ -1,0 +1,158 @@
+"""``kiel-groups cluster``: servers that outlive the command, are found by name, keep their data, and leave nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiel_groups import Producer
+from kiel_groups.clients import SingleConsumer
+from kiel_groups.coordination import admin
+from tests.integration.commands import Running, kiel_groups
+from tests.integration.members import eventually
+
+pytestmark = pytest.mark.integration
+
+Cluster = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Run ``kiel-groups cluster`` among clusters of this test's own, which end with it; status, output, errors."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def run(*words: str) -> tuple[int, str, str]:
+        done = kiel_groups("cluster", *words)
+        return done.returncode, done.stdout, done.stderr
+
+    yield run
+    run("down")
+
+
+def only(cluster: Cluster) -> dict[str, Any]:
+    """The one cluster that runs, as ``status --json`` tells."""
+    (running,) = json.loads(cluster("status", "--json")[1])
+    assert isinstance(running, dict)
+    return running
+
+
+def alive(pid: int) -> bool:
+    """Whether a process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_a_detached_cluster_is_found_used_ended_and_goes_on_from_its_data(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """It outlives the command that started it; ``down`` returns when it is gone; ``--data`` is all that stays."""
+    up = ("up", "--detach", f"--data={tmp_path}/data", "--chroot=/kafka")
+    status, out, err = cluster(*up)
+    assert (status, err) == (0, "")
+    first = only(cluster)
+    assert f"export KIEL_GROUPS_ZOOKEEPER={first['zookeeper']}" in out
+    assert cluster("env")[1].splitlines() == [
+        f"export KIEL_GROUPS_BROKERS={first['brokers'][0]}",
+        f"export KIEL_GROUPS_ZOOKEEPER={first['zookeeper']}",
+    ]
+    assert all(alive(process) for process in (first["pid"], *(server["pid"] for server in first["servers"])))
+    admin.create_topic(first["zookeeper"], "kept", 1)
+    async with Producer(first["brokers"]) as producer:
+        await producer.produce("kept", b"a record")
+
+    assert cluster(*up)[::2] == (
+        1,
+        f"error: cluster 'default' runs already, as process {first['pid']}; end it with 'kiel-groups cluster down',"
+        " or choose another --name\n",
+    )
+    assert "is used by a cluster that runs" in cluster(*up, "--name=other")[2]
+    assert cluster("down") == (0, "", "")
+    assert not any(alive(process) for process in (first["pid"], *(server["pid"] for server in first["servers"])))
+    assert cluster("down")[::2] == (1, "error: no cluster 'default' runs; 'kiel-groups cluster up' starts one\n")
+
+    status, _, err = cluster(*up, "--kafka-version=0.8.1.1")
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"data: {tmp_path}/data is of kafka 0.8.2.2, brokers 1, zookeeper 3.9.5, zookeepers 1, not of kafka" in err
+    assert cluster(*up)[0] == 0
+    async with SingleConsumer(only(cluster)["brokers"]) as consumer:
+        await consumer.subscribe("kept", consumer.BEGINNING)
+        assert (await anext(consumer)).value == b"a record"
+
+
+async def test_what_dies_is_told_and_takes_its_children_along(cluster: Cluster) -> None:
+    """A killed server has ended, says ``status``; after kill -9 of the supervisor nothing runs and nothing is listed."""
+    assert cluster("up", "--detach")[0] == 0
+    running = only(cluster)
+    zookeeper, broker = running["servers"]
+    os.kill(broker["pid"], signal.SIGKILL)
+    await eventually(lambda: not alive(broker["pid"]), "the broker has ended")
+    assert [server["alive"] for server in only(cluster)["servers"]] == [True, False]
+    table = cluster("status")[1]
+    assert "has ended" in table
+    assert max(map(len, table.splitlines())) <= 80
+    os.kill(running["pid"], signal.SIGKILL)
+    await eventually(lambda: not alive(zookeeper["pid"]), "ZooKeeper has ended with the supervisor")
+    assert cluster("status") == (0, "no cluster runs; 'kiel-groups cluster up' starts one\n", "")
+
+
+def test_in_the_foreground_it_stays_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
+    """It says where it serves and how to end it; afterwards nothing of it is left."""
+    with Running(["-m", "kiel_groups", "cluster", "up", "--name=mine"]) as command:
+        said = command.wait_for_lines(6)
+        assert said[0] == "cluster 'mine' serves: Kafka 0.8.2.2 on ZooKeeper 3.9.5"
+        assert said[5] == "Ctrl-C ends it, and its data goes."
+        assert only(cluster)["pid"] == command.process.pid
+        assert command.end(signal.SIGINT) == 0
+        assert command.errors == []
+    assert not list((tmp_path / f"kiel-groups-{os.getuid()}").glob("run-*"))
+
+
+async def test_ctrl_c_before_it_serves_ends_it(cluster: Cluster, tmp_path: Path) -> None:
+    """Nobody is left to look after what would come up."""
+    runs = tmp_path / f"kiel-groups-{os.getuid()}"
+    with Running(["-m", "kiel_groups", "cluster", "up"]) as command:
+        await eventually(lambda: list(runs.glob("run-*/zookeeper-*")), "a server is being started")
+        assert command.end(signal.SIGINT) == 130
+        assert (command.lines, command.errors) == ([], [])
+    assert not list(runs.glob("run-*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["up", "--zookeeper-count=2"], 2, "2 given; expected an odd number"),
+        (["up", "--kafka-version=0.8.9"], 2, "known: 0.8.0, 0.8.1.1, 0.8.2.2, 0.9.0.1"),
+        (["up", "--detach", "--data=/"], 2, "data: / holds files of somebody else"),
+        (["up", "--broker-count=none"], 2, "'--broker-count': 'none' is not a valid integer range"),
+        (["up", "--zookeeper=3.4.6"], 2, "Did you mean one of: '--zookeeper-count'"),
+        (["down", "--name=mine"], 1, "no cluster 'mine' runs; 'kiel-groups cluster up' starts one"),
+        (["status", "--name=mine"], 1, "no cluster 'mine' runs"),
+        (["stop"], 2, "No such command 'stop'."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_mistakes_are_one_line(cluster: Cluster, words: list[str], status: int, said: str) -> None:
+    """What is wrong, and what to do about it."""
+    done, out, err = cluster(*words)
+    assert (done, out, err.count("\n")) == (status, "", 1)
+    assert said in err
+
+
+@pytest.mark.parametrize("further", [[], ["--detach"]])
+def test_without_java_the_instruction_is_clear(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, further: list[str]
+) -> None:
+    """Also where it is a supervisor that finds out."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    status, out, err = cluster("up", *further)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("error: Java is needed to run ZooKeeper and Kafka")
