@@ -88,7 +88,7 @@ async def test_a_detached_cluster_is_found_used_ended_and_goes_on_from_its_data(
 
 
 async def test_what_dies_is_told_and_takes_its_children_along(cluster: Cluster) -> None:
-    """A killed server has ended, says ``status``; after kill -9 of the supervisor nothing runs and nothing is listed."""
+    """A killed server has ended, says ``status``; after kill -9 of the supervisor nothing runs, nothing is listed."""
     assert cluster("up", "--detach")[0] == 0
     running = only(cluster)
     zookeeper, broker = running["servers"]
