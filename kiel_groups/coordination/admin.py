@@ -35,6 +35,7 @@ __all__ = [
     "create_chroot",
     "broker_ids",
     "is_registered",
+    "controller_id",
     "topics",
     "partitions_of",
     "create_topic",
@@ -48,6 +49,7 @@ Client: TypeAlias = KazooClient
 _POLL_S = 0.01
 _TOPICS = "/brokers/topics"
 _BROKERS = "/brokers/ids"
+_CONTROLLER = "/controller"
 
 # kazoo warns about every refused connection, which is what waiting for a server consists of.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
@@ -119,6 +121,14 @@ def broker_ids(client: Client) -> list[int]:
 def is_registered(client: Client, broker_id: int) -> bool:
     """Whether a broker's ephemeral znode is there; after kill −9 of the broker it stays for the rest of its session."""
     return client.exists(f"{_BROKERS}/{broker_id}") is not None
+
+
+def controller_id(client: Client) -> int | None:
+    """The id of the broker that leads the others; None while there is none."""
+    try:
+        return int(json.loads(client.get(_CONTROLLER)[0])["brokerid"])
+    except NoNodeError:
+        return None
 
 
 def topics(client: Client) -> list[str]:
