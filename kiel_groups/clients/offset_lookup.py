@@ -15,7 +15,7 @@ from kiel_groups.wire.list_offsets import EARLIEST, ListedOffsets, ListOffsetsRe
 if TYPE_CHECKING:
     from kiel_groups.clients.cluster import Cluster
 
-__all__ = ["list_offsets"]
+__all__ = ["Failure", "ask_leaders", "list_offsets"]
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _TRIES = 8
 
 
-class _Failure(NamedTuple):
+class Failure(NamedTuple):
     """Why a partition has no answer yet."""
 
     error: KielGroupsError
@@ -35,12 +35,12 @@ async def list_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], 
     await cluster.learn(sorted({tp.topic for tp in partitions if cluster.leader_of(tp) is None}))
     found: dict[TopicPartition, int] = {}
     missing = partitions
-    failures: dict[TopicPartition, _Failure] = {}
+    failures: dict[TopicPartition, Failure] = {}
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(cluster.delay_s(attempt))
             await cluster.refresh({tp.topic for tp in missing}, "offsets")
-        failures = await _ask_leaders(cluster, missing, at, found)
+        failures = await ask_leaders(cluster, missing, at, found)
         missing = frozenset(failures)
         if not missing:
             return found
@@ -51,16 +51,16 @@ async def list_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], 
     raise failures[min(missing)].error
 
 
-async def _ask_leaders(
+async def ask_leaders(
     cluster: Cluster, partitions: Iterable[TopicPartition], at: int, found: dict[TopicPartition, int]
-) -> dict[TopicPartition, _Failure]:
+) -> dict[TopicPartition, Failure]:
     """Ask each leader once, all at the same time; put answers into ``found`` and return the failures."""
-    failures: dict[TopicPartition, _Failure] = {}
+    failures: dict[TopicPartition, Failure] = {}
     by_leader: dict[int, list[TopicPartition]] = {}
     for tp in partitions:
         leader = cluster.leader_of(tp)
         if leader is None:
-            failures[tp] = _Failure(LEADER_NOT_AVAILABLE.exception(f"the offsets of {tp} cannot be listed"), True)
+            failures[tp] = Failure(LEADER_NOT_AVAILABLE.exception(f"the offsets of {tp} cannot be listed"), True)
         else:
             by_leader.setdefault(leader, []).append(tp)
     outcomes = await asyncio.gather(*(_ask_leader(cluster, leader, tps, at) for leader, tps in by_leader.items()))
@@ -75,25 +75,25 @@ async def _ask_leaders(
 
 async def _ask_leader(
     cluster: Cluster, leader: int, partitions: list[TopicPartition], at: int
-) -> dict[TopicPartition, int | _Failure]:
+) -> dict[TopicPartition, int | Failure]:
     request = ListOffsetsRequest({tp: OffsetQuery(at) for tp in partitions})
     try:
         answer = (await cluster.send(leader, request)).partitions
     except BrokerError as error:
-        return dict.fromkeys(partitions, _Failure(error, error.retriable))
+        return dict.fromkeys(partitions, Failure(error, error.retriable))
     results = {tp: _read(tp, answer.get(tp), at) for tp in partitions}
     too_early = [tp for tp, result in results.items() if result is None]
     earliest = await _ask_leader(cluster, leader, too_early, EARLIEST) if too_early else {}
     return {tp: result for tp, result in (results | earliest).items() if result is not None}
 
 
-def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | _Failure | None:
+def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Failure | None:
     """The offset, or the failure; None where no segment is older than the time asked."""
     what = f"the offsets of {tp} cannot be listed"
     if listed is None:
-        return _Failure(BrokerError(f"{what}: the leader's answer leaves it out"), True)
+        return Failure(BrokerError(f"{what}: the leader's answer leaves it out"), True)
     if listed.error != NO_ERROR:
-        return _Failure(listed.error.exception(what), listed.error.retriable)
+        return Failure(listed.error.exception(what), listed.error.retriable)
     if listed.offsets:
         return listed.offsets[0]
-    return None if at >= 0 else _Failure(BrokerError(f"{what}: the leader's answer is empty"), True)
+    return None if at >= 0 else Failure(BrokerError(f"{what}: the leader's answer is empty"), True)
