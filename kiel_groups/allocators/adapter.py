@@ -4,17 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from kiel_groups.allocators.round_robin import round_robin, round_robin_by_topic
 from kiel_groups.allocators.validation import validate
 from kiel_groups.errors import AllocatorError
 from kiel_groups.model import Allocation, Slot, TopicPartition
 
-__all__ = ["Allocator", "AllocationOutcome", "NO_SUBSCRIBER", "allocator_name", "run_allocator"]
+__all__ = ["Allocator", "AllocationOutcome", "GroupAllocator", "NO_SUBSCRIBER", "allocator_name", "run_allocator"]
 
 #: Members and "topic:partition" strings, both sorted as text, to ``{member: {topic: [ids]}}``.
 Allocator: TypeAlias = Callable[[list[str], list[str]], Mapping[str, Mapping[str, Collection[int]]]]
+
+
+@runtime_checkable
+class GroupAllocator(Protocol):
+    """
+    What an allocator may offer besides being called: it is then shown the whole group instead of names alone.
+
+    ``eligible`` holds the members that may have a topic's partitions, for every topic that anybody subscribes to, and
+    ``current`` what members have now, those included that are gone. Returns what an ``Allocator`` returns.
+    """
+
+    def allocate(
+        self,
+        eligible: Mapping[str, Collection[Slot]],
+        partitions: Collection[TopicPartition],
+        current: Allocation,
+    ) -> Mapping[str, Mapping[str, Collection[int]]]: ...
+
+
+class _RoundRobin:
+    """Round robin balances over all topics at once."""
+
+    def allocate(
+        self, eligible: Mapping[str, Collection[Slot]], partitions: Collection[TopicPartition], current: Allocation
+    ) -> Mapping[str, Mapping[str, Collection[int]]]:
+        return round_robin_by_topic(eligible, map(str, partitions))
+
+
+_ROUND_ROBIN = _RoundRobin()
 
 #: Why a partition of a topic that nobody wants has no owner.
 NO_SUBSCRIBER = "no member subscribes"
@@ -40,35 +70,57 @@ def allocator_name(allocator: Allocator | None) -> str:
 
 
 def run_allocator(
-    allocator: Allocator | None, members: Mapping[Slot, Collection[str]], partitions: Collection[TopicPartition]
+    allocator: Allocator | None,
+    members: Mapping[Slot, Collection[str]],
+    partitions: Collection[TopicPartition],
+    current: Allocation | None = None,
 ) -> AllocationOutcome:
     """
     Hand the partitions out to the members that subscribe to their topics.
 
-    A plain function knows nothing of subscriptions. It is called once for each set of topics that the same members
-    subscribe to (once in all, where all subscribe to the same), with those members and those partitions. Round robin
-    balances over all topics at once.
+    A ``GroupAllocator`` is asked once. A plain function knows nothing of subscriptions: it is called once for each set
+    of topics that the same members subscribe to (once in all, where all subscribe to the same), with those members and
+    those partitions.
 
     Args:
         allocator: The function; None is round robin.
         members: The topics that each member subscribes to.
         partitions: All partitions there are.
+        current: What members have now, for allocators that ask.
 
     Raises:
         AllocatorError: The function raised (its error is the cause), or what it returned is no valid allocation.
     """
     eligible = _eligible(members, {partition.topic for partition in partitions})
     owned: dict[Slot, frozenset[TopicPartition]] = dict.fromkeys(members, frozenset())
-    name = allocator_name(allocator)
+    whole = _seeing_the_group(allocator)
     try:
-        for sharers, shared in _shares(eligible, partitions, together=allocator in (None, round_robin)).items():
-            result = _call(allocator, sharers, shared, eligible)
+        for sharers, shared in _shares(eligible, partitions, together=whole is not None).items():
+            if whole is None:
+                assert allocator is not None
+                result = _guarded(partial(allocator, sorted(sharers), sorted(map(str, shared))))
+            else:
+                result = _guarded(partial(whole.allocate, eligible, sorted(shared), current or {}))
             for member, given in validate(result, sharers, shared, eligible).items():
                 owned[member] |= given
     except AllocatorError as error:
-        raise AllocatorError(f"allocator {name}: {error}") from error.__cause__
+        raise AllocatorError(f"allocator {allocator_name(allocator)}: {error}") from error.__cause__
     unassigned = {partition: NO_SUBSCRIBER for partition in partitions if partition.topic not in eligible}
     return AllocationOutcome(owned, unassigned)
+
+
+def _seeing_the_group(allocator: Allocator | None) -> GroupAllocator | None:
+    if allocator is None or allocator is round_robin:
+        return _ROUND_ROBIN
+    return allocator if isinstance(allocator, GroupAllocator) else None
+
+
+def _guarded(allocate: Callable[[], object]) -> object:
+    try:
+        return allocate()
+    except Exception as error:  # the user's code may raise anything
+        told = " ".join(str(error).split())
+        raise AllocatorError(f"it raised {type(error).__name__}" + (f": {told}" if told else "")) from error
 
 
 def _eligible(members: Mapping[Slot, Collection[str]], topics: set[str]) -> dict[str, frozenset[Slot]]:
@@ -93,19 +145,3 @@ def _shares(
         if sharers:
             shares.setdefault(everyone if together else sharers, []).append(partition)
     return shares
-
-
-def _call(
-    allocator: Allocator | None,
-    sharers: frozenset[Slot],
-    shared: list[TopicPartition],
-    eligible: Mapping[str, frozenset[Slot]],
-) -> object:
-    texts = sorted(map(str, shared))
-    if allocator is None or allocator is round_robin:
-        return round_robin_by_topic(eligible, texts)
-    try:
-        return allocator(sorted(sharers), texts)
-    except Exception as error:  # the user's code may raise anything
-        told = " ".join(str(error).split())
-        raise AllocatorError(f"it raised {type(error).__name__}" + (f": {told}" if told else "")) from error

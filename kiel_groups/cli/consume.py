@@ -18,7 +18,7 @@ __all__ = ["consume"]
 @brokers_option
 @zookeeper_option
 @click.option("--group", required=True, metavar="NAME", help="The group to join.")
-@click.option("--allocator", metavar="MODULE:FUNCTION", help="Shares out the partitions when this member leads.")
+@click.option("--allocator", metavar="NAME", help="When it leads: round_robin, sticky, or your MODULE:FUNCTION.")
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many records.")
 @click.option(
     "--timeout",
@@ -58,7 +58,7 @@ def consume(
     """
     import asyncio
 
-    from kiel_groups.cli.loading import load_function
+    from kiel_groups.cli.loading import load_allocator
     from kiel_groups.cli.logs import show_logs
     from kiel_groups.cli.output import standard_output
     from kiel_groups.cli.printing import Printing
@@ -69,7 +69,7 @@ def consume(
         brokers,
         group,
         zookeeper,
-        partition_allocator=load_function(allocator, "--allocator") if allocator is not None else None,
+        partition_allocator=load_allocator(allocator, "--allocator"),
         session_timeout_ms=session_timeout_ms,
         zk_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000),
     )

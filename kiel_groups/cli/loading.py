@@ -9,9 +9,31 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
+from kiel_groups.allocators import ALLOCATORS, Allocator, named_allocator
 from kiel_groups.errors import ConfigError
 
-__all__ = ["load_function"]
+__all__ = ["load_allocator", "load_function"]
+
+
+def load_allocator(name: str | None, setting: str) -> Allocator | None:
+    """
+    An allocator by its name, or a function of the user's.
+
+    Args:
+        name: One of ``ALLOCATORS``, or ``module:function``; None for the default.
+        setting: What to call it in an error.
+
+    Raises:
+        ConfigError: There is no allocator of that name, or the function cannot be had.
+    """
+    if name is None:
+        return None
+    if ":" in name or name in ALLOCATORS:
+        return ALLOCATORS.get(name) or load_function(name, setting)
+    try:
+        return named_allocator(name, setting)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; a function of yours is named 'module:function'") from None
 
 
 def load_function(name: str, setting: str) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ _MILLISECONDS = click.IntRange(min=0)
 @click.command(epilog=EPILOG)
 @zookeeper_option
 @click.option("--group", required=True, metavar="NAME", help="The group whose partitions are to be shared out.")
-@click.option("--allocator", metavar="MODULE:FUNCTION", help="Shares out the partitions.")
+@click.option("--allocator", metavar="NAME", help="round_robin, sticky, or a function of yours: MODULE:FUNCTION.")
 @click.option(
     "--debounce-ms",
     type=_MILLISECONDS,
@@ -83,7 +83,7 @@ def serve(
     the consumers, or twice for a spare one. Ctrl-C resigns, and the next candidate leads at once.
     """
     from kiel_groups.allocators import round_robin
-    from kiel_groups.cli.loading import load_function
+    from kiel_groups.cli.loading import load_allocator
     from kiel_groups.cli.logs import show_logs
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 
@@ -96,7 +96,7 @@ def serve(
     settings = ZooKeeperConfig.parse(
         zookeeper, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000)
     )
-    function = load_function(allocator, "--allocator") if allocator is not None else round_robin
+    function = load_allocator(allocator, "--allocator") or round_robin
     return asyncio.run(_run(GroupConfig(group=group, debounce=debounce), settings, function))
 
 

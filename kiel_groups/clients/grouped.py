@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from kiel_groups.allocators import Allocator, round_robin
+from kiel_groups.allocators import Allocator, allocator_of
 from kiel_groups.clients.closing import LeftLoop, running_loop
 from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.futures import spawn, started
@@ -44,7 +44,8 @@ class GroupedConsumer:
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181), with a chroot after the last where there is one.
         deserializer: Makes a value of a message's bytes; without one, records hold bytes. A message that it raises on
             is logged, counted and passed over.
-        partition_allocator: ``fn(members, partitions)`` for when this member leads; round robin without one.
+        partition_allocator: ``fn(members, partitions)``, ``"sticky"`` or ``"round_robin"``, for when this member leads;
+            round robin without one.
         autocommit: Whether finished records are committed without being told.
         max_wait_time: How long a broker may wait for ``min_bytes``, in milliseconds.
         min_bytes: How many bytes a broker waits for.
@@ -78,7 +79,7 @@ class GroupedConsumer:
         group: str,
         zk_hosts: str | Iterable[str],
         deserializer: Callable[[bytes], Any] | None = None,
-        partition_allocator: Allocator | None = None,
+        partition_allocator: Allocator | str | None = None,
         autocommit: bool = True,
         max_wait_time: int = 1_000,
         min_bytes: int = 1,
@@ -100,9 +101,8 @@ class GroupedConsumer:
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        for name, function in (("deserializer", deserializer), ("partition_allocator", partition_allocator)):
-            if function is not None and not callable(function):
-                raise ConfigError(f"{name}: {function!r} given; expected a function")
+        if deserializer is not None and not callable(deserializer):
+            raise ConfigError(f"deserializer: {deserializer!r} given; expected a function")
         check_listener(listener)
         self.metrics = metrics or Metrics()
         self._settings = ConsumerSettings(
@@ -133,7 +133,7 @@ class GroupedConsumer:
                 zk_hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=zk_timeout_ms
             ),
             deserializer=deserializer,
-            allocator=partition_allocator or round_robin,
+            allocator=allocator_of(partition_allocator, "partition_allocator"),
             listener=listener,
             metrics=self.metrics,
         )

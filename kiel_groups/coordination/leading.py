@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from kiel_groups.allocators import Allocator, allocator_name, round_robin, run_allocator
+from kiel_groups.allocators import Allocator, allocator_name, run_allocator, sticky
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.machine import in_thread, wall_ms
 from kiel_groups.coordination.session import Node, Session, gather_some
@@ -252,7 +252,7 @@ class Leading:
             return await self._run(self._allocator, subscriptions, inputs)
         except AllocatorError as error:
             self._metrics.count("allocator_failures")
-            fresh = await self._run(round_robin, subscriptions, inputs)
+            fresh = await self._run(sticky, subscriptions, inputs)
             target = fallback_target(inputs, fresh, str(error))
             log.error("group %s: %s", self._layout.group, target.fallback)
             return target
@@ -262,7 +262,7 @@ class Leading:
     ) -> Target:
         """Run an allocator on a thread: it is the user's code and may take its time."""
         name = allocator_name(allocator)
-        run = partial(run_allocator, allocator, subscriptions, inputs.partitions)
+        run = partial(run_allocator, allocator, subscriptions, inputs.partitions, inputs.stored)
         started_s = _now_s()
         try:
             outcome = await asyncio.wait_for(in_thread(run, "allocator"), self._config.allocator_timeout_ms / 1000)

@@ -193,7 +193,7 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
     What to publish where the group's allocator failed.
 
     The last plan, where it still fits: exactly the living members, each subscribed to what it has, every assignable
-    partition once. Otherwise ``fresh``, a plan by the default allocator.
+    partition once. Otherwise ``fresh``, a plan by the sticky allocator: it moves no more than it must.
     """
     stored = inputs.stored
     owned = [partition for slot in stored for partition in stored[slot]]
@@ -205,7 +205,7 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
     )
     if fits:
         return replace(fresh, allocation=stored, fallback=f"last plan kept: {reason}")
-    return replace(fresh, fallback=f"round robin used: {reason}")
+    return replace(fresh, fallback=f"sticky used: {reason}")
 
 
 def describe_change(before: Inputs | None, after: Inputs) -> str:

@@ -117,7 +117,10 @@ def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, uni
         ({"max": "0"}, "'--max': 0 is not in the range x>=1"),
         ({"timeout": "0"}, "'--timeout': 0.0 is not in the range x>0"),
         ({"topic": "x"}, "No such option '--topic'"),
-        ({"allocator": "mine"}, "--allocator: 'mine' given; expected 'module:function'"),
+        (
+            {"allocator": "stiky"},
+            "there is no allocator 'stiky'; expected one of round_robin, sticky; did you mean 'sticky'?",
+        ),
         ({"allocator": "nowhere:function"}, "--allocator: there is no module 'nowhere'"),
         ({"allocator": "mine:missing"}, "--allocator: module 'mine' has no 'missing'"),
         ({"allocator": "mine:number"}, "--allocator: 'mine:number' is a value of type int; expected a function"),

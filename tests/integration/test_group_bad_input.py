@@ -85,7 +85,14 @@ async def test_no_broker(cluster_39: Cluster, unique: Unique) -> None:
         ({"auto_offset_reset": "first"}, "auto_offset_reset: 'first' given; expected 'earliest'"),
         ({"max_bytes": 0}, "max_bytes: 0 given"),
         ({"session_timeout_ms": 5}, "session_timeout_ms: 5 given"),
-        ({"partition_allocator": "round_robin"}, "partition_allocator: 'round_robin' given; expected a function"),
+        (
+            {"partition_allocator": "stiky"},
+            "partition_allocator: there is no allocator 'stiky'; expected one of round_robin,",
+        ),
+        (
+            {"partition_allocator": 3},
+            "partition_allocator: 3 given; expected a function, or one of round_robin, sticky",
+        ),
     ],
 )
 def test_settings_that_cannot_work(settings: dict[str, object], words: str) -> None:
@@ -164,7 +171,7 @@ async def test_an_allocator_that_fails(
     allocator: Callable[[list[str], list[str]], dict[str, dict[str, list[int]]]],
     words: str,
 ) -> None:
-    """The group goes on by round robin; the log, a metric and the pointer say why."""
+    """The group goes on by the sticky allocator; the log, a metric and the pointer say why."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
     values = await produce(cluster_39, topic, 20)
@@ -175,7 +182,7 @@ async def test_an_allocator_that_fails(
         with zookeeper(cluster_39) as client:
             layout = GroupLayout(name)
             pointer = Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
-        assert pointer.fallback.startswith("round robin used: ")
+        assert pointer.fallback.startswith("sticky used: ")
         assert words in pointer.fallback
         assert first.consumer.metrics.total("allocator_failures") >= 1
         assert any(words in record.message and record.levelname == "ERROR" for record in caplog.records)

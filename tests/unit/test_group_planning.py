@@ -254,10 +254,10 @@ def test_a_failing_allocator_leaves_a_plan_that_fits() -> None:
     ids=["a join", "a leave", "a new partition", "one less", "one twice", "one unreadable", "not subscribed"],
 )
 def test_a_plan_that_does_not_fit_any_more_is_replaced(read: Inputs) -> None:
-    """Then the default allocator's plan is published, and the pointer says so."""
+    """Then the sticky allocator's plan is published, and the pointer says so."""
     used = fallback_target(read, FRESH, "it raised")
     assert used.allocation == FRESH.allocation
-    assert used.fallback == "round robin used: it raised"
+    assert used.fallback == "sticky used: it raised"
 
 
 BEFORE = Inputs(members=members("a", "b"), topics={"t": (0, 1)}, brokers=1)

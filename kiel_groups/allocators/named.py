@@ -1,0 +1,49 @@
+"""Allocators that have a name of one word, for options and for a group's ``/config``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from kiel_groups.allocators.adapter import Allocator
+from kiel_groups.allocators.round_robin import round_robin
+from kiel_groups.allocators.sticky import sticky
+from kiel_groups.errors import ConfigError
+
+__all__ = ["ALLOCATORS", "allocator_of", "named_allocator"]
+
+ALLOCATORS: Mapping[str, Allocator] = {"round_robin": round_robin, "sticky": sticky}
+
+
+def named_allocator(name: str, setting: str) -> Allocator:
+    """
+    An allocator by its name.
+
+    Args:
+        name: One of ``ALLOCATORS``.
+        setting: What to call it in an error.
+
+    Raises:
+        ConfigError: There is none of that name; says which there are.
+    """
+    if name in ALLOCATORS:
+        return ALLOCATORS[name]
+    near = get_close_matches(name, ALLOCATORS, n=1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    raise ConfigError(f"{setting}: there is no allocator {name!r}; expected one of {', '.join(ALLOCATORS)}{meant}")
+
+
+def allocator_of(given: Allocator | str | None, setting: str) -> Allocator:
+    """
+    What a user chose: a function, the name of one, or nothing, which is round robin.
+
+    Raises:
+        ConfigError: It can be none of these.
+    """
+    if given is None:
+        return round_robin
+    if isinstance(given, str):
+        return named_allocator(given, setting)
+    if not callable(given):
+        raise ConfigError(f"{setting}: {given!r} given; expected a function, or one of {', '.join(ALLOCATORS)}")
+    return given
