@@ -93,7 +93,8 @@ def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None
                 data, stat = read.get()
             except NoNodeError:
                 continue  # Gone since its parent was read, as ephemeral znodes do.
-            found[path] = Znode(data, stat.ephemeralOwner, stat.ctime, stat.mtime)
+            # zkCli and Kafka make znodes without any data: null.
+            found[path] = Znode(data or b"", stat.ephemeralOwner, stat.ctime, stat.mtime)
             if parents is not None and stat.numChildren:
                 parents.append(path)
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -99,14 +100,17 @@ class Session:
 
     def __init__(self, config: ZooKeeperConfig, metrics: Metrics, listener: Callable[[SessionEvent], None]) -> None:
         self.gate = Gate()
+        #: Called on kazoo's thread whenever there is a connection (again).
+        self.on_connected: Callable[[], None] = _nothing
         self.ended: str | None = None
         self._config = config
         self._metrics = metrics
         self._listener = listener
         self._id = 0
-        self._timeout_ms = 0
         self._opened = False
-        self._closing: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._close_begun = threading.Lock()
+        self._closed = asyncio.Event()
         self._unanswered: set[asyncio.Future[Any]] = set()
         self._connected = asyncio.Event()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
@@ -120,7 +124,7 @@ class Session:
     @property
     def timeout_ms(self) -> int:
         """The session timeout that the server granted, in milliseconds."""
-        return self._timeout_ms
+        return self.gate.timeout_ms
 
     @property
     def connected(self) -> bool:
@@ -134,7 +138,6 @@ class Session:
             NoZooKeeperError: No server answered within ``connect_timeout_ms``.
             ChrootMissingError: The chroot does not exist.
         """
-        self._loop = asyncio.get_running_loop()
         self._read_granted_timeout()
         self.client.add_listener(self._state_changed)
         await machine.in_thread(self.client.start_async, "connect")
@@ -172,10 +175,12 @@ class Session:
             if not isinstance(request, Connect):
                 return invoke(timeout, request, xid)
             answer = invoke(min(timeout, limit_s), request, xid)
-            if answer[0].time_out > 0:
+            if self._id not in (0, answer[0].session_id):
+                # kazoo's next session, after an expiry or a refusal: none of ours.
+                self.gate.shut("session over")
+            elif answer[0].time_out > 0:
                 self._id = answer[0].session_id
-                self._timeout_ms = answer[0].time_out
-                self.gate.grant(self._timeout_ms)
+                self.gate.grant(answer[0].time_out)
             return answer
 
         connection._invoke = reading
@@ -185,6 +190,8 @@ class Session:
         self.gate.suspended = state != KazooState.CONNECTED
         if state == KazooState.LOST:
             self.gate.shut("session over")
+        elif state == KazooState.CONNECTED:
+            self.on_connected()
         self._call_loop(self._on_state, state)
 
     def _on_state(self, state: str) -> None:
@@ -213,14 +220,23 @@ class Session:
         """Give the session up: the gate is shut, everything unanswered fails; ``close`` is still to be called."""
         self._end(reason)
 
+    def abandon(self, reason: str) -> None:
+        """From any thread: give the session up and close it, although the event loop may never run again."""
+        self.gate.shut(reason)
+        self._call_loop(self._end, reason)
+        self._begin_closing()
+
     async def close(self) -> None:
         """Close the session, once; that deletes its ephemeral znodes at once where the server can be reached."""
         self.gate.shut("closed")
-        if self._closing is None:
-            self._closing = machine.in_thread(self._stop_client, "close")
-        # Shielded: several may wait for the one closing, and one of them may be cancelled.
-        await asyncio.shield(self._closing)
+        self._begin_closing()
+        await self._closed.wait()
         self._end("closed")
+
+    def _begin_closing(self) -> None:
+        """On a thread of its own, once: kazoo waits for its own threads, and its threads come here, too."""
+        if self._close_begun.acquire(blocking=False):
+            machine.ticker(self._stop_client, "close").start()
 
     def _stop_client(self) -> None:
         for step in (self.client.stop, self.client.close):
@@ -229,6 +245,7 @@ class Session:
             except Exception:
                 # kazoo's stop can race with its own start; the session then ends by its timeout.
                 log.debug("a ZooKeeper session was not closed cleanly", exc_info=True)
+        self._call_loop(self._closed.set)
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         """From any thread; a loop that is closed by now has nobody left to tell."""
@@ -282,7 +299,8 @@ class Session:
         A watcher is called on the loop when the znode changes and when the connection breaks: a hint to look again.
         """
         found = await self._read(partial(self.client.get_async, path, self._kazoo_watcher(watcher)), path)
-        return None if found is None else _node(found[0], found[1])
+        # Null is what zkCli and Kafka write where no data is given.
+        return None if found is None else _node(found[0] or b"", found[1])
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Node | None:
         """State of a znode without its data, None where there is none; a watcher is set in both cases."""
@@ -350,6 +368,10 @@ class Session:
                 answer = await self.transact([Create(folder)])
             if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
                 raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _with_parents(path: str) -> list[str]:
