@@ -14,7 +14,7 @@ from kiel_groups import __version__
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.settings import config_option, name_variables, source_of
 from kiel_groups.cli.statuses import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.errors import ConfigError, KielGroupsError, UnknownTopicError
 
 __all__ = ["COMPLETION_VARIABLE", "NAME", "app", "run"]
 
@@ -25,7 +25,10 @@ COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 #: Command → module and attribute, with the line of help that must not cost an import.
 _COMMANDS = {
     "cluster": ("kiel_groups.cli.cluster", "cluster", "Run a real Kafka and ZooKeeper on this machine."),
+    "topics": ("kiel_groups.cli.topics", "topics", "List, create, describe, grow and delete topics."),
     "consume": ("kiel_groups.cli.consume", "consume", "Print topics as a member of a group."),
+    "groups": ("kiel_groups.cli.groups", "groups", "List the groups of a cluster."),
+    "describe": ("kiel_groups.cli.describe", "describe", "Show a group: what is wrong, who owns what, the lag."),
     "serve": ("kiel_groups.cli.serve", "serve", "Allocate the partitions of a group without consuming."),
     "demo": ("kiel_groups.cli.demo", "demo", "Watch a group lose a member to kill -9, and no record."),
 }
@@ -96,6 +99,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         lines.say("error", _told(error))
         return error.exit_code
+    except UnknownTopicError as error:
+        lines.say("error", f"{error}; '{NAME} topics list' shows those that do exist, 'topics create' makes one")
+        return WRONG
     except KielGroupsError as error:
         lines.say("error", str(error))
         return WRONG if isinstance(error, ConfigError) else FAILED

@@ -51,12 +51,13 @@ def show(*things: RenderableType) -> None:
     with output.capture() as captured:
         for thing in things:
             output.print(thing)
-    _write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    # Rich pads lines to the width of a table, and puts empty ones above and below it.
+    _write("\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n") + "\n")
 
 
-def show_json(value: Any) -> None:
-    """Print one JSON document, with its keys as they stand; errors as of ``show``."""
-    _write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+def show_json(value: Any, *, on_one_line: bool = False) -> None:
+    """Print one JSON document, with its keys as they stand; one of many on one line. Errors as of ``show``."""
+    _write(json.dumps(value, indent=None if on_one_line else 2, ensure_ascii=False) + "\n")
 
 
 def _write(text: str) -> None:

@@ -28,7 +28,11 @@ class LogEnds:
 
 
 async def find_log_ends(
-    brokers: Collection[HostPort], partitions: Collection[TopicPartition], *, timeout_s: float = 5.0
+    brokers: Collection[HostPort],
+    partitions: Collection[TopicPartition],
+    *,
+    at: int = LATEST,
+    timeout_s: float = 5.0,
 ) -> LogEnds:
     """
     Ask the leaders of partitions where their logs end; nothing is raised.
@@ -36,6 +40,7 @@ async def find_log_ends(
     Args:
         brokers: Where to ask who leads.
         partitions: Those of topics that exist: a broker may be set to create others on the question.
+        at: LATEST, or EARLIEST for where they begin.
         timeout_s: What is not known by then is left out.
     """
     if not partitions:
@@ -48,7 +53,7 @@ async def find_log_ends(
     try:
         async with asyncio.timeout(timeout_s):
             await cluster.refresh({partition.topic for partition in partitions}, "asked")
-            failures = await ask_leaders(cluster, partitions, LATEST, found)
+            failures = await ask_leaders(cluster, partitions, at, found)
             return LogEnds(found, str(failures[min(failures)].error) if failures else "")
     except TimeoutError:
         return LogEnds(found, f"the brokers did not answer within {timeout_s:g} s")

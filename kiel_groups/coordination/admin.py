@@ -11,14 +11,15 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from kiel_groups.config import ZooKeeperConfig, check_name
+from kiel_groups.config import HostPort, ZooKeeperConfig, check_name
 from kiel_groups.errors import (
     ChrootMissingError,
     ConfigError,
@@ -27,6 +28,7 @@ from kiel_groups.errors import (
     NoZooKeeperError,
     UnknownTopicError,
 )
+from kiel_groups.group.znodes import parse_broker
 
 __all__ = [
     "Client",
@@ -35,6 +37,7 @@ __all__ = [
     "create_chroot",
     "broker_ids",
     "is_registered",
+    "broker_addresses",
     "controller_id",
     "topics",
     "partitions_of",
@@ -123,6 +126,16 @@ def is_registered(client: Client, broker_id: int) -> bool:
     return client.exists(f"{_BROKERS}/{broker_id}") is not None
 
 
+def broker_addresses(client: Client) -> list[HostPort]:
+    """Where the brokers that are registered now say that they listen, by their ids."""
+    found = []
+    for number in broker_ids(client):
+        path = f"{_BROKERS}/{number}"
+        with suppress(NoNodeError):  # It has gone since.
+            found.append(HostPort(*parse_broker(client.get(path)[0], path)))
+    return found
+
+
 def controller_id(client: Client) -> int | None:
     """The id of the broker that leads the others; None while there is none."""
     try:
@@ -149,7 +162,9 @@ def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
     try:
         data, _ = client.get(f"{_TOPICS}/{topic}")
     except NoNodeError as error:
-        raise UnknownTopicError(f"topic {topic!r} does not exist in ZooKeeper at {_place(client)}") from error
+        near = get_close_matches(topic, topics(client), 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UnknownTopicError(f"topic {topic!r} does not exist in ZooKeeper at {_place(client)}{hint}") from error
     return {int(number): replicas for number, replicas in json.loads(data)["partitions"].items()}
 
 
@@ -213,12 +228,14 @@ def delete_topic(hosts: str, topic: str, *, timeout_s: float = 30.0) -> None:
     """
     with zookeeper(hosts) as client:
         partitions_of(client, topic)
-        client.create(f"/admin/delete_topics/{topic}", b"", makepath=True)
+        with suppress(NodeExistsError):  # Somebody has asked for it before.
+            client.create(f"/admin/delete_topics/{topic}", b"", makepath=True)
         deadline = time.monotonic() + timeout_s
         while client.exists(f"{_TOPICS}/{topic}"):
             if time.monotonic() > deadline:
                 raise CoordinationError(
-                    f"topic {topic!r} is still there {timeout_s:g} s after its deletion was asked for"
+                    f"topic {topic!r} is still there {timeout_s:g} s after its deletion was asked for; brokers delete"
+                    " topics with delete.topic.enable=true only, those of 0.8.0 never"
                 )
             time.sleep(_POLL_S)
 

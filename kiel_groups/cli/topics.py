@@ -1,0 +1,220 @@
+"""``kiel-groups topics list|create|describe|grow|delete``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kiel_groups.cli.completing import complete_topics
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.statuses import DONE, EPILOG
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kiel_groups.config import HostPort
+    from kiel_groups.coordination.topics import TopicState
+    from kiel_groups.model import TopicPartition
+
+__all__ = ["topics"]
+
+_AT_LEAST_ONE = click.IntRange(min=1)
+_MOST_NUMBERS = 10
+
+
+@click.group(epilog=EPILOG)
+def topics() -> None:
+    """List, create, describe, grow and delete topics."""
+
+
+@topics.command("list", epilog=EPILOG)
+@zookeeper_option
+@json_option
+def list_topics(*, zookeeper: str, as_json: bool) -> int:
+    """List all topics, by name."""
+    from kiel_groups.cli.rendering import plain_table, show, show_json
+    from kiel_groups.coordination import admin
+
+    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        found = {topic: admin.partitions_of(client, topic) for topic in admin.topics(client)}
+    if as_json:
+        show_json(
+            [{"topic": topic, "partitions": len(p), "replication": _replication(p)} for topic, p in found.items()]
+        )
+    elif found:
+        table = plain_table("topic", "partitions", "replication", right=("partitions", "replication"))
+        for topic, partitions in found.items():
+            table.add_row(topic, f"{len(partitions):,}", str(_replication(partitions)))
+        show(table)
+    else:
+        show("there is no topic; 'kiel-groups topics create' makes one")
+    return DONE
+
+
+@topics.command(epilog=EPILOG)
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@zookeeper_option
+@click.option("--partitions", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="How many each.")
+@click.option(
+    "--replication", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="On how many brokers each is."
+)
+def create(*, names: tuple[str, ...], zookeeper: str, partitions: int, replication: int) -> int:
+    """Create topics, and wait until every partition has a leader."""
+    from kiel_groups.coordination import admin
+
+    for name in names:
+        admin.create_topic(zookeeper, name, partitions, replication)
+    return DONE
+
+
+@topics.command(epilog=EPILOG)
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@zookeeper_option
+@click.option("--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="How many there are to be in all.")
+def grow(*, name: str, zookeeper: str, partitions: int) -> int:
+    """Give a topic more partitions; keys may go to others from then on."""
+    from kiel_groups.coordination import admin
+
+    admin.grow_topic(zookeeper, name, partitions)
+    return DONE
+
+
+@topics.command(epilog=EPILOG)
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
+@zookeeper_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(*, names: tuple[str, ...], zookeeper: str, yes: bool) -> int:
+    """Delete topics with all of their records."""
+    from kiel_groups.coordination import admin
+
+    if not yes:
+        _confirm(names)
+    for name in names:
+        admin.delete_topic(zookeeper, name)
+    return DONE
+
+
+@topics.command(epilog=EPILOG)
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
+@zookeeper_option
+@json_option
+@click.pass_obj
+def describe(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, as_json: bool) -> int:
+    """Show leaders, replicas and those in sync (isr), and where logs start and end."""
+    from kiel_groups.cli.rendering import show, show_json
+    from kiel_groups.coordination import admin
+    from kiel_groups.coordination.topics import read_topics
+
+    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        states = read_topics(client, names)
+        brokers = admin.broker_addresses(client)
+    logs = _logs(lines, brokers, states)
+    if as_json:
+        show_json([_as_json(state, logs) for state in states])
+    else:
+        for state in states:
+            show(*_title(state), _table(state, logs))
+    return DONE
+
+
+def _confirm(names: Sequence[str]) -> None:
+    import sys
+
+    question = f"Delete {', '.join(names)} with all records?"
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody is there to be asked; give --yes.", click.get_current_context())
+    click.confirm(question, abort=True, err=True)
+
+
+class _Logs(NamedTuple):
+    """Where logs start and end, as far as brokers told."""
+
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+
+    def of(self, partition: TopicPartition) -> tuple[int | None, int | None]:
+        return self.starts.get(partition), self.ends.get(partition)
+
+
+def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState]) -> _Logs:
+    """Ask the leaders; a warning where they do not answer."""
+    import asyncio
+
+    from kiel_groups.clients.log_ends import find_log_ends
+    from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+
+    led = [each.topic_partition for state in states for each in state.partitions if each.leader is not None]
+
+    async def ask() -> _Logs:
+        starts, ends = await asyncio.gather(*(find_log_ends(brokers, led, at=at) for at in (EARLIEST, LATEST)))
+        if starts.problem or ends.problem:
+            lines.say("warning", f"where the logs start and end is not fully known: {starts.problem or ends.problem}")
+        return _Logs(starts.offsets, ends.offsets)
+
+    return asyncio.run(ask())
+
+
+def _replication(partitions: Mapping[int, Sequence[int]]) -> int:
+    return max((len(replicas) for replicas in partitions.values()), default=0)
+
+
+def _title(state: TopicState) -> Iterator[str]:
+    """What it is, and what is wrong with it, first."""
+    replication = max((len(each.replicas) for each in state.partitions), default=0)
+    config = "".join(f", {key}={value}" for key, value in sorted(state.config.items()))
+    yield f"{state.topic}: {len(state.partitions)} partitions, replication {replication}{config}"
+    if state.is_being_deleted:
+        yield "  it is being deleted"
+    if state.leaderless:
+        yield f"  without a leader: {_numbers(state.leaderless)}"
+    if state.under_replicated:
+        yield f"  with replicas behind: {_numbers(state.under_replicated)}"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _MOST_NUMBERS} more" if len(numbers) > _MOST_NUMBERS else ""
+    return ", ".join(map(str, numbers[:_MOST_NUMBERS])) + more
+
+
+def _table(state: TopicState, logs: _Logs) -> Table:
+    from kiel_groups.cli.rendering import plain_table
+
+    numbers = ("partition", "leader", "start", "end", "offsets")
+    table = plain_table("partition", "leader", "replicas", "isr", "start", "end", "offsets", right=numbers)
+    for each in state.partitions:
+        start, end = logs.of(each.topic_partition)
+        table.add_row(
+            str(each.topic_partition.partition),
+            "none" if each.leader is None else str(each.leader),
+            ",".join(map(str, each.replicas)),
+            ",".join(map(str, each.isr)),
+            "?" if start is None else str(start),
+            "?" if end is None else str(end),
+            "?" if start is None or end is None else f"{end - start:,}",
+        )
+    return table
+
+
+def _as_json(state: TopicState, logs: _Logs) -> dict[str, Any]:
+    partitions = []
+    for each in state.partitions:
+        start, end = logs.of(each.topic_partition)
+        partitions.append(
+            {
+                "partition": each.topic_partition.partition,
+                "leader": each.leader,
+                "replicas": each.replicas,
+                "isr": each.isr,
+                "start": start,
+                "end": end,
+            }
+        )
+    return {
+        "topic": state.topic,
+        "config": dict(state.config),
+        "being_deleted": state.is_being_deleted,
+        "partitions": partitions,
+    }

@@ -1,0 +1,137 @@
+"""``kiel-groups topics`` on real servers: what it makes, what it shows, and what it says of mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiel_groups.coordination import admin
+from kiel_groups.embedded import Cluster
+from tests.integration.commands import kiel_groups
+from tests.integration.members import produce, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+def topics(cluster: Cluster, *words: str) -> tuple[int, str, str]:
+    """Run ``kiel-groups topics`` on a cluster: status, output, errors."""
+    done = kiel_groups("topics", *words, f"--zookeeper={cluster.zk_hosts}")
+    return done.returncode, done.stdout, done.stderr
+
+
+def described(cluster: Cluster, topic: str) -> dict[str, Any]:
+    """What ``describe --json`` says of one topic."""
+    status, out, err = topics(cluster, "describe", topic, "--json")
+    assert (status, err) == (0, "")
+    (found,) = json.loads(out)
+    assert isinstance(found, dict)
+    return found
+
+
+async def test_a_topic_through_its_whole_life(release_cluster: Cluster, unique: Unique) -> None:
+    """Created, filled, grown, described and deleted, on every release; 0.8.0 cannot delete."""
+    topic = unique("topic")
+    assert topics(release_cluster, "create", topic, "--partitions=2") == (0, "", "")
+    await produce(release_cluster, topic, 10)
+    assert topics(release_cluster, "grow", topic, "--partitions=3") == (0, "", "")
+    found = described(release_cluster, topic)
+    partitions = found.pop("partitions")
+    assert found == {"topic": topic, "config": {}, "being_deleted": False}
+    assert [(each["partition"], each["leader"], each["replicas"], each["isr"]) for each in partitions] == [
+        (number, 0, [0], [0]) for number in range(3)
+    ]
+    assert [each["start"] for each in partitions] == [0, 0, 0]
+    assert sum(each["end"] for each in partitions) == 10
+    listed = json.loads(topics(release_cluster, "list", "--json")[1])
+    assert {"topic": topic, "partitions": 3, "replication": 1} in listed
+    if release_cluster.kafka[0].version != "0.8.0":
+        assert topics(release_cluster, "delete", topic, "--yes") == (0, "", "")
+        with zookeeper(release_cluster) as client:
+            assert topic not in admin.topics(client)
+
+
+async def test_tables_fit_the_terminal_and_say_what_is_wrong_first(cluster_39: Cluster, unique: Unique) -> None:
+    """A partition whose leader is gone is named above the table, and its offsets are unknown, not zero."""
+    topic = unique("t")[:40]
+    await cluster_39.create_topic(topic, 2)
+    await produce(cluster_39, topic, 5)
+    with zookeeper(cluster_39) as client:
+        state = f"/brokers/topics/{topic}/partitions/1/state"
+        leaderless = json.loads(client.get(state)[0]) | {"leader": -1, "isr": []}
+        client.set(state, json.dumps(leaderless).encode())
+        client.set(f"/config/topics/{topic}", b'{"version":1,"config":{"retention.ms":"3600000"}}')
+    status, out, err = topics(cluster_39, "describe", topic)
+    lines = out.splitlines()
+    assert (status, err) == (0, "")
+    assert lines[:3] == [
+        f"{topic}: 2 partitions, replication 1, retention.ms=3600000",
+        "  without a leader: 1",
+        "  with replicas behind: 1",
+    ]
+    assert lines[-1].split() == ["1", "none", "0", "?", "?", "?"]
+    assert max(map(len, lines[3:])) <= 80
+    listed = topics(cluster_39, "list")[1].splitlines()
+    assert [topic, "2", "1"] in [line.split() for line in listed]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["describe", "{topic}s"], 2, "topic '{topic}s' does not exist in ZooKeeper at {zookeeper} (did you mean"),
+        (["describe", "{topic}s"], 2, "'kiel-groups topics list' shows those that do exist, 'topics create' makes one"),
+        (["create", "{topic}"], 2, "topic '{topic}' exists already; delete it first, or choose another name"),
+        (["create", "a topic"], 2, "topic: 'a topic' is not a legal name; Kafka 0.8 allows letters, digits"),
+        (["create", "new", "--replication=3"], 2, "replication: 3 given; expected 1 to 1, the number of live brokers"),
+        (["create", "new", "--partitions=0"], 2, "'--partitions': 0 is not in the range x>=1."),
+        (["grow", "{topic}", "--partitions=1"], 2, "topic '{topic}' has 1 partitions; growing it takes more than 1"),
+        (["delete", "{topic}"], 2, "nobody is there to be asked; give --yes."),
+        (["remove", "{topic}"], 2, "No such command 'remove'."),
+        (["list", "{topic}"], 2, "Got unexpected extra argument ({topic})"),
+        (["describe"], 2, "Missing argument 'TOPIC...'."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+async def test_mistakes_are_one_line(
+    cluster_39: Cluster, unique: Unique, words: list[str], status: int, said: str
+) -> None:
+    """What is wrong, and what to do about it; nothing is changed."""
+    topic = unique("t")
+    await cluster_39.create_topic(topic, 1)
+    done, out, err = topics(cluster_39, *(word.format(topic=topic) for word in words))
+    assert (done, out, err.count("\n")) == (status, "", 1)
+    assert said.format(topic=topic, zookeeper=cluster_39.zk_hosts) in err
+
+
+def test_servers_that_are_not_there_are_one_line(cluster_39: Cluster) -> None:
+    """No ZooKeeper, a broker's port instead of ZooKeeper's, a chroot that is missing, no address at all."""
+    broker = cluster_39.brokers[0]
+    for given, said in (
+        (["--zookeeper=127.0.0.1:1"], "no ZooKeeper answered at 127.0.0.1:1 within 5 s; is it running, and the port"),
+        ([f"--zookeeper={broker}"], f"no ZooKeeper answered at {broker} within 5 s; is it running, and the port right"),
+        ([f"--zookeeper={cluster_39.zk_hosts}/not"], "the chroot /not does not exist in ZooKeeper"),
+        ([], "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER')."),
+    ):
+        done = kiel_groups("topics", "list", *given)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1 if given else 2, "", 1)
+        assert said in done.stderr
+
+
+def test_a_cluster_without_brokers_is_described_all_the_same(
+    start_zookeeper: Callable[..., Any], unique: Unique
+) -> None:
+    """What ZooKeeper knows is shown; what only brokers know is missing, and said to be."""
+    server = start_zookeeper()
+    with admin.zookeeper(server.hosts) as client:
+        client.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
+        client.create("/brokers/topics/t/partitions/0/state", b'{"leader":0,"isr":[0]}', makepath=True)
+    done = kiel_groups("topics", "describe", "t", f"--zookeeper={server.hosts}")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].split() == ["0", "0", "0", "0", "?", "?", "?"]
+    assert done.stderr == (
+        "warning: where the logs start and end is not fully known: no broker is registered in ZooKeeper\n"
+    )
