@@ -243,19 +243,25 @@ class ZooKeeperConfig:
     How to reach ZooKeeper.
 
     ``hosts`` is kazoo's connection string: ``host:port,host:port/chroot``. The server may grant another session
-    timeout than asked; everything that depends on it uses the granted one.
+    timeout than asked; everything that depends on it uses the granted one. ``heartbeat_interval_ms`` is how often a
+    member proves that its session lives; None: every sixth of the granted timeout, at most every third of it.
     """
 
     hosts: str
     session_timeout_ms: int = 10_000
     connect_timeout_ms: int = 15_000
+    heartbeat_interval_ms: int | None = None
 
     def __post_init__(self) -> None:
         _at_least(100, session_timeout_ms=self.session_timeout_ms)
         _at_least(1, connect_timeout_ms=self.connect_timeout_ms)
+        if self.heartbeat_interval_ms is not None:
+            _at_least(1, heartbeat_interval_ms=self.heartbeat_interval_ms)
 
     @classmethod
-    def parse(cls, zk_hosts: str | Iterable[str], **settings: int) -> ZooKeeperConfig:
+    def parse(
+        cls, zk_hosts: str | Iterable[str], *, heartbeat_interval_ms: int | None = None, **settings: int
+    ) -> ZooKeeperConfig:
         """Read a list or a string of hosts; a chroot may follow the last one, a port left out is 2181."""
         text = text_of(zk_hosts, "zk_hosts")
         addresses, slash, chroot = text.partition("/")
@@ -263,7 +269,8 @@ class ZooKeeperConfig:
         if slash and ("//" in slash + chroot or "," in chroot):
             raise ConfigError(f"zk_hosts: {text!r}: the chroot '/{chroot}' must be one path after the last host")
         path = chroot.rstrip("/")
-        return cls(hosts=",".join(map(str, hosts)) + (f"/{path}" if path else ""), **settings)
+        chrooted = ",".join(map(str, hosts)) + (f"/{path}" if path else "")
+        return cls(hosts=chrooted, heartbeat_interval_ms=heartbeat_interval_ms, **settings)
 
     @property
     def chroot(self) -> str:

@@ -55,7 +55,9 @@ class GroupCandidate:
         await self._lives.start()
 
     async def _begin(self) -> _Candidacy:
-        candidacy = _Candidacy(self._config, self._zookeeper, self._allocator, self._metrics)
+        candidacy = _Candidacy(
+            self._config, self._zookeeper, self._allocator, self._metrics, first=self._lives.current is None
+        )
         await candidacy.join()
         return candidacy
 

@@ -64,7 +64,13 @@ class GroupMember:
 
     async def _join(self) -> Membership:
         membership = Membership(
-            self._config, self._zookeeper, self._handler, self._subscription, self._allocator, self._metrics
+            self._config,
+            self._zookeeper,
+            self._handler,
+            self._subscription,
+            self._allocator,
+            self._metrics,
+            first=self._membership is None,
         )
         await membership.join()
         self.gate = membership.session.gate

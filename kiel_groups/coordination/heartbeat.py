@@ -27,24 +27,41 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Renews a gate's lease and says when it has run out; ``on_dead`` is called on this thread or on kazoo's."""
+    """
+    Renews a gate's lease and says when it has run out; ``on_dead`` is called on this thread or on kazoo's.
+
+    Args:
+        client: The session's client.
+        gate: The session's gate.
+        proof: The znode that every beat checks; the session's own where there is one.
+        metrics: Where to count.
+        on_dead: Hears why this session must not be used any more.
+        interval_ms: How often to beat; None: every sixth of the granted timeout.
+    """
 
     def __init__(
-        self, client: KazooClient, gate: Gate, member_path: str, metrics: Metrics, on_dead: Callable[[str], None]
+        self,
+        client: KazooClient,
+        gate: Gate,
+        proof: str,
+        metrics: Metrics,
+        on_dead: Callable[[str], None],
+        interval_ms: int | None = None,
     ) -> None:
         self._client = client
         self._gate = gate
-        self._member_path = member_path
+        self._proof = proof
         self._metrics = metrics
         self._on_dead = on_dead
+        self._asked_ms = interval_ms
         self._stopped = False
+        #: When the beat that is not answered yet was sent, and when the next one is due; seconds of boot time.
         self._sent_s: float | None = None
+        self._due_s = float("-inf")
         self._ticker = ticker(self._tick, "heartbeat")
 
-    def start(self, session_timeout_ms: int) -> None:
-        """Begin; ``session_timeout_ms`` is what the server granted."""
-        self._interval_s = heartbeat_interval_s(session_timeout_ms)
-        self._limit_s = answer_limit_s(session_timeout_ms)
+    def start(self) -> None:
+        """Begin, on a session that is open."""
         self._ticker.start()
 
     def stop(self) -> None:
@@ -53,8 +70,8 @@ class Heartbeat:
         self._ticker.wake()
 
     def beat_now(self) -> None:
-        """Do not wait for the interval: the connection is back, and the lease may be short."""
-        self._sent_s = None
+        """Do not wait for the interval: the connection is back, and the lease may be short. From any thread."""
+        self._sent_s, self._due_s = None, float("-inf")
         self._ticker.wake()
 
     def _tick(self) -> float | None:
@@ -71,32 +88,49 @@ class Heartbeat:
     def _look(self) -> float | None:
         if self._stopped:
             return None
-        if self._gate.expired:
-            self._gate.shut("lease over")
+        now_s = boot_time_s()
+        if self._gate.is_over(now_s):
             self._on_dead("the lease ran out: ZooKeeper confirmed nothing for half the session timeout")
             return None
-        if self._sent_s is None:
-            self._beat()
-        elif boot_time_s() - self._sent_s >= self._limit_s:
-            self._drop_connection()
-        return self._pause_s()
+        # Asked each time: another server may have granted another timeout.
+        interval_s = heartbeat_interval_s(self._gate.timeout_ms, self._asked_ms)
+        limit_s = answer_limit_s(self._gate.timeout_ms)
+        sent_s = self._sent_s
+        if sent_s is not None and now_s - sent_s >= limit_s:
+            self._drop_connection(limit_s)
+            self._due_s = now_s + interval_s
+        elif sent_s is None and now_s >= self._due_s and not self._gate.suspended:
+            self._due_s = now_s + interval_s
+            self._beat(now_s)
+        return self._pause_s(now_s, limit_s)
 
-    def _pause_s(self) -> float:
+    def _pause_s(self, now_s: float, limit_s: float) -> float:
         """Until the next thing to do: a beat, the limit of an unanswered one, or the end of the lease."""
-        return max(0.001, min(self._interval_s, self._gate.deadline_s - boot_time_s()))
+        sent_s, deadline_s = self._sent_s, self._gate.deadline_s
+        if sent_s is not None:
+            at_s = min(self._due_s, sent_s + limit_s) if self._due_s > now_s else sent_s + limit_s
+        elif self._gate.suspended:
+            # Nothing can be sent; whoever sees the connection come back wakes this thread.
+            at_s = now_s + limit_s
+        else:
+            at_s = self._due_s
+        # A lease that has just run out is looked at again at once; before the first one there is no end to wait for.
+        if deadline_s != float("-inf"):
+            at_s = min(at_s, deadline_s)
+        return max(0.001, at_s - now_s)
 
-    def _beat(self) -> None:
-        if self._gate.suspended:
-            return
-        sent_s = boot_time_s()
+    def _beat(self, sent_s: float) -> None:
         self._sent_s = sent_s
         transaction = self._client.transaction()
-        transaction.check(self._member_path, -1)
+        transaction.check(self._proof, -1)
         transaction.commit_async().rawlink(lambda answer: self._answered(sent_s, answer))
 
     def _answered(self, sent_s: float, answer: Any) -> None:
         """On kazoo's thread."""
-        self._sent_s = None
+        if self._sent_s == sent_s:
+            self._sent_s = None
+            if boot_time_s() >= self._due_s:
+                self._ticker.wake()
         if answer.exception is not None:
             return
         if any(isinstance(result, NoNodeError) for result in answer.value):
@@ -107,10 +141,10 @@ class Heartbeat:
             self._gate.renew(sent_s)
             self._metrics.observe("heartbeat", boot_time_s() - sent_s)
 
-    def _drop_connection(self) -> None:
+    def _drop_connection(self, limit_s: float) -> None:
         self._sent_s = None
         self._metrics.count("zookeeper_connections_dropped")
-        log.warning("ZooKeeper did not answer a heartbeat for %.1f s; trying another connection", self._limit_s)
+        log.warning("ZooKeeper did not answer a heartbeat for %.1f s; trying another connection", limit_s)
         connection: socket.socket | None = self._client._connection._socket
         if connection is not None:
             try:

@@ -20,9 +20,10 @@ from kiel_groups.coordination.leading import Leading
 from kiel_groups.coordination.machine import wall_ms
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group import election
 from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.lease import check_heartbeat_interval
 from kiel_groups.group.znodes import make_member_id
 from kiel_groups.metrics import Metrics
 
@@ -33,13 +34,17 @@ log = logging.getLogger(__name__)
 
 class Life:
     """
-    The life of one session in one group.
+    The life of one session in one group; ``first`` where none came before it.
 
     ``over`` is done when that life ends, with the error that ended it or None where only the session was lost.
     """
 
-    def __init__(self, config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator, metrics: Metrics) -> None:
+    def __init__(
+        self, config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator, metrics: Metrics, *, first: bool
+    ) -> None:
         self._config = config
+        self._heartbeat_interval_ms = zookeeper.heartbeat_interval_ms
+        self._first = first
         self._layout = GroupLayout(config.group)
         self._allocator = allocator
         self._metrics = metrics
@@ -56,21 +61,32 @@ class Life:
         Raises:
             NoZooKeeperError: No server answered in time.
             ChrootMissingError: The chroot does not exist.
+            ConfigError: ``heartbeat_interval_ms`` is too long for the timeout that the server granted to a first life.
             GroupConfigError: The group lives by other settings.
             ForeignMemberError: Members that are not ours are alive in the group.
         """
         try:
             await self.session.open()
+            self._check_heartbeat()
             await self.session.ensure(self._layout.parents)
             await self._enter()
             self._joined = True
-            self._heartbeat.start(self.session.timeout_ms)
+            self._heartbeat.start()
             self._election.feed(election.Run())
             self._tasks.start(self._look_regularly())
             await self._entered()
         except BaseException:
             await self.close()
             raise
+
+    def _check_heartbeat(self) -> None:
+        """A user at the keyboard corrects a setting; a member that is needed makes do with the nearest one."""
+        try:
+            check_heartbeat_interval(self.session.timeout_ms, self._heartbeat_interval_ms)
+        except ConfigError as error:
+            if self._first:
+                raise
+            log.warning("group %s: %s; a third is used until then", self._config.group, error)
 
     async def _enter(self) -> None:
         """Check what there is to check, name oneself, ``_stand``, and register."""
@@ -99,7 +115,10 @@ class Life:
             self._look_at_candidates,
         )
         self._election = Election(session, layout, self.member_id, proof, self._tasks, self._lead, self._resign)
-        self._heartbeat = Heartbeat(session.client, session.gate, proof, metrics, self._on_dead)
+        self._heartbeat = Heartbeat(
+            session.client, session.gate, proof, metrics, session.abandon, self._heartbeat_interval_ms
+        )
+        session.on_connected = self._heartbeat.beat_now
 
     def _lead(self, candidate: str) -> None:
         self._leading.lead(candidate)
@@ -122,7 +141,6 @@ class Life:
             self._metrics.count("zookeeper_suspensions")
         elif self._joined:
             log.info("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
-            self._heartbeat.beat_now()
             self._look_again()
 
     def _look_again(self) -> None:
@@ -138,13 +156,6 @@ class Life:
     def _look_at_candidates(self) -> None:
         """The election znode may have been deleted by hand, or a watch may be lost."""
         self._election.feed(election.Resumed())
-
-    def _on_dead(self, reason: str) -> None:
-        """On another thread: ZooKeeper does not confirm this session any more."""
-        try:
-            self._loop.call_soon_threadsafe(self.session.end, reason)
-        except RuntimeError:
-            log.debug("the event loop is closed already")
 
     def _failed(self, error: BaseException) -> None:
         # An error of ours says all there is to say; any other one is a bug, and its place matters.

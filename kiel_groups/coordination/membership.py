@@ -40,8 +40,10 @@ class Membership(Life):
         subscription: SubscriptionState,
         allocator: Allocator,
         metrics: Metrics,
+        *,
+        first: bool,
     ) -> None:
-        super().__init__(config, zookeeper, allocator, metrics)
+        super().__init__(config, zookeeper, allocator, metrics, first=first)
         self._handler = handler
         self._subscription = subscription
         self._registering = asyncio.Lock()

@@ -7,10 +7,13 @@ anything (pings and reads are answered by servers cut off from their quorum), an
 
 from __future__ import annotations
 
-__all__ = ["lease_deadline", "heartbeat_interval_s", "answer_limit_s"]
+from kiel_groups.errors import ConfigError
+
+__all__ = ["lease_deadline", "heartbeat_interval_s", "check_heartbeat_interval", "answer_limit_s"]
 
 #: Shares of the granted session timeout.
 HEARTBEAT_SHARE = 1 / 6
+LARGEST_HEARTBEAT_SHARE = 1 / 3
 LEASE_SHARE = 0.5
 
 
@@ -39,9 +42,38 @@ def lease_deadline(last_proof_s: float, session_timeout_ms: int, *, reserve: flo
     return last_proof_s + session_timeout_ms / 1000 * (1 - reserve)
 
 
-def heartbeat_interval_s(session_timeout_ms: int) -> float:
-    """Seconds between heartbeats: two may be lost before a lease of half the timeout ends."""
-    return session_timeout_ms / 1000 * HEARTBEAT_SHARE
+def heartbeat_interval_s(session_timeout_ms: int, asked_ms: int | None = None) -> float:
+    """
+    How often to beat.
+
+    Args:
+        session_timeout_ms: The timeout that the server granted, in milliseconds.
+        asked_ms: ``heartbeat_interval_ms``; None: a sixth of the timeout, so that two beats may be lost before a lease
+            of half the timeout ends.
+
+    Returns:
+        Seconds between heartbeats; a third of the timeout where more was asked for.
+    """
+    timeout_s = session_timeout_ms / 1000
+    if asked_ms is None:
+        return timeout_s * HEARTBEAT_SHARE
+    return min(asked_ms / 1000, timeout_s * LARGEST_HEARTBEAT_SHARE)
+
+
+def check_heartbeat_interval(session_timeout_ms: int, asked_ms: int | None) -> None:
+    """
+    Refuse heartbeats so seldom that a single slow one would cost the lease.
+
+    Raises:
+        ConfigError: Over a third of the timeout that the server granted.
+    """
+    most_ms = int(session_timeout_ms * LARGEST_HEARTBEAT_SHARE)
+    if asked_ms is not None and asked_ms > most_ms:
+        raise ConfigError(
+            f"heartbeat_interval_ms: {asked_ms} given; expected at most {most_ms}, a third of the session timeout that"
+            f" ZooKeeper granted ({session_timeout_ms} ms). Leave it out, or raise session_timeout_ms (and the server's"
+            " maxSessionTimeout where that is what lowers it)"
+        )
 
 
 def answer_limit_s(session_timeout_ms: int) -> float:
