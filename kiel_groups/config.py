@@ -308,9 +308,16 @@ class GroupConfig:
     ``store``, ``mode`` and ``auto_offset_reset`` must be the same for all its members; the first member writes them to
     the group's ``/config`` znode and every other is checked against it. ``reconcile_interval_ms`` is how often a member
     reads its own slice and claims although no watch fired, with jitter.
+
+    ``instance_id`` makes a static member: its place in the plan outlives its session for a while, and a restart moves
+    nothing. The watchdog ends the session of a member that is alive and does not get on: one that has had the same
+    record or values in hand, or the same hook of the listener under way, for ``max_poll_interval_ms``, or whose event
+    loop was blocked for ``loop_stall_ms``; 0 switches either off. The default, Kafka's five minutes, is generous: what
+    is taken from a member that is only slow is delivered again to one that may take as long.
     """
 
     group: str
+    instance_id: str | None = None
     store: str = "zookeeper"
     mode: str = "cooperative"
     auto_offset_reset: ResetPolicy = "earliest"
@@ -320,9 +327,13 @@ class GroupConfig:
     autocommit: bool = True
     drain_alarm_ms: int = 30_000
     allocator_timeout_ms: int = 30_000
+    max_poll_interval_ms: int = 300_000
+    loop_stall_ms: int = 300_000
 
     def __post_init__(self) -> None:
         check_name(self.group, "group")
+        if self.instance_id is not None:
+            check_name(self.instance_id, "instance_id")
         if self.store not in STORES:
             raise ConfigError(f"store: {self.store!r} given; expected {' or '.join(map(repr, STORES))}")
         if self.mode != "cooperative":
@@ -334,3 +345,4 @@ class GroupConfig:
             drain_alarm_ms=self.drain_alarm_ms,
             allocator_timeout_ms=self.allocator_timeout_ms,
         )
+        _at_least(0, max_poll_interval_ms=self.max_poll_interval_ms, loop_stall_ms=self.loop_stall_ms)

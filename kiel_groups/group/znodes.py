@@ -17,7 +17,7 @@ from six import ensure_binary, ensure_text
 
 from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.model import MemberId, Slot, TopicPartition
 
 __all__ = [
     "MemberInfo",
@@ -86,7 +86,11 @@ def _typed(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberInfo:
-    """A member as it registers itself; ``session_timeout_ms`` is what the server granted."""
+    """
+    A member as it registers itself; ``session_timeout_ms`` is what the server granted.
+
+    ``instance_id`` is the name by which a static member keeps its place in the plan, None for a dynamic one.
+    """
 
     member_id: MemberId
     session_timeout_ms: int
@@ -95,11 +99,18 @@ class MemberInfo:
     pid: int = 0
     client: str = "tornado"
     started_at_ms: int = 0
+    instance_id: str | None = None
+
+    @property
+    def slot(self) -> Slot:
+        """This member's place in the plan."""
+        return self.instance_id or self.member_id
 
     def encode(self) -> bytes:
         return _dump(
             {
                 "version": _VERSION,
+                "instance_id": self.instance_id,
                 "session_timeout_ms": self.session_timeout_ms,
                 "subscription": sorted(self.subscription),
                 "host": self.host,
@@ -113,9 +124,12 @@ class MemberInfo:
     def parse(cls, member_id: MemberId, data: bytes, path: str) -> MemberInfo:
         fields = _load(data, path)
         topics = _typed(fields, "subscription", list, path)
+        instance_id = fields.get("instance_id")
         try:
             for topic in topics:
                 check_name(topic, "subscription")
+            if instance_id is not None:
+                check_name(instance_id, "instance_id")
         except ConfigError as error:
             raise ProtocolError(f"{path}: {error}") from error
         return cls(
@@ -126,6 +140,7 @@ class MemberInfo:
             pid=fields["pid"] if isinstance(fields.get("pid"), int) else 0,
             client=str(fields.get("client", "")),
             started_at_ms=fields["started_at"] if isinstance(fields.get("started_at"), int) else 0,
+            instance_id=instance_id,
         )
 
 

@@ -56,6 +56,7 @@ member_infos = st.builds(
     member_id=st.just("m"),
     session_timeout_ms=numbers,
     subscription=st.sets(legal_names, max_size=5).map(lambda names: tuple(sorted(names))),
+    instance_id=st.none() | legal_names,
     host=texts,
     pid=numbers,
     client=texts,

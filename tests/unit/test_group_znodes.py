@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,7 @@ def test_a_member_tells_what_it_is() -> None:
     )
     assert json.loads(info.encode()) == {
         "version": 1,
+        "instance_id": None,
         "session_timeout_ms": 4_000,
         "subscription": ["t", "u"],
         "host": "h",
@@ -49,6 +51,21 @@ def test_a_member_tells_what_it_is() -> None:
         "client": "tornado",
         "started_at": 5,
     }
+
+
+def test_a_static_member_has_its_instances_place() -> None:
+    """A dynamic one has a place of its own, which nobody else ever has."""
+    settings: dict[str, Any] = {"member_id": "m", "session_timeout_ms": 4_000, "subscription": ()}
+    assert MemberInfo(**settings, instance_id="i").slot == "i"
+    assert MemberInfo(**settings).slot == "m"
+
+
+@pytest.mark.parametrize("instance_id", ["", "a/b", 7, "x" * 256])
+def test_an_instance_that_can_have_no_place_is_unreadable(instance_id: object) -> None:
+    """Its name is that of a znode."""
+    data = json.dumps({"subscription": [], "session_timeout_ms": 1, "instance_id": instance_id}).encode()
+    with pytest.raises(ProtocolError, match="instance_id"):
+        MemberInfo.parse("m", data, PATH)
 
 
 def test_a_consumer_id_is_what_kafka_writes() -> None:
