@@ -94,6 +94,12 @@ class GroupView:
         return sum(partition.lag or 0 for partition in self.partitions)
 
     @property
+    def known_lag(self) -> int | None:
+        """``lag``, or None where that of no partition is known."""
+        known = not self.partitions or any(partition.lag is not None for partition in self.partitions)
+        return self.lag if known else None
+
+    @property
     def owned(self) -> int:
         """How many partitions have a live owner or one whose session has not ended yet."""
         return sum(partition.owner is not None for partition in self.partitions)

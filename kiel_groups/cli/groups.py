@@ -1,0 +1,41 @@
+"""``kiel-groups groups``."""
+
+from __future__ import annotations
+
+import click
+
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.statuses import DONE, EPILOG
+
+__all__ = ["groups"]
+
+
+@click.command(epilog=EPILOG)
+@zookeeper_option
+@click.option("--lag", "with_lag", is_flag=True, help="Add up how far behind each group is; reads all offsets.")
+@json_option
+@click.pass_obj
+def groups(lines: Lines, *, zookeeper: str, with_lag: bool, as_json: bool) -> int:
+    """
+    List the groups of a cluster.
+
+    Ours and those of other consumers: 'foreign' counts live members that do not take part in our protocol, such as
+    Java's consumers, or kiel's. A group without members is 'empty'; its offsets stay.
+    """
+    from kiel_groups.cli.rendering import show, show_json
+    from kiel_groups.ops.documents import outline_document
+    from kiel_groups.ops.report import groups_table
+    from kiel_groups.service.looking import look_at_groups
+
+    look = look_at_groups(zookeeper, with_lag=with_lag, timeout_s=ZOOKEEPER_WAIT_S)
+    if with_lag and look.lag_problem:
+        lines.say("warning", f"the lag is not known to the full: {look.lag_problem}")
+    if as_json:
+        show_json([outline_document(view, with_lag=with_lag) for view in look.groups])
+    elif look.groups:
+        show(groups_table(look.groups, with_lag=with_lag))
+    else:
+        aside = "" if look.brokers else ", and no broker: is the chroot right?"
+        lines.say("info", f"there are no groups in ZooKeeper at {zookeeper}{aside}")
+    return DONE

@@ -1,0 +1,228 @@
+"""What is wrong with a group: rules over its view, each a finding that names what it is about and what to do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.ops.group_view import GroupView, PartitionView
+
+__all__ = ["SETTLING_MS", "Finding", "check_group", "some"]
+
+#: For so long after a plan, partitions without their owner are what a rebalance looks like.
+SETTLING_MS = 10_000
+_MOST_NAMES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """
+    Something wrong.
+
+    ``kind`` is one word for programs, ``text`` and ``remedy`` are sentences for people. ``passing`` means that it is
+    expected to pass by itself within seconds. ``partitions`` and ``members`` are all that it is about; the text names
+    some of them.
+    """
+
+    kind: str
+    text: str
+    remedy: str = ""
+    passing: bool = False
+    partitions: tuple[TopicPartition, ...] = ()
+    members: tuple[MemberId, ...] = ()
+
+
+def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
+    """
+    What is wrong with a group, the gravest first.
+
+    Args:
+        view: The group.
+        now_ms: Epoch milliseconds; only used to tell a rebalance from a partition that stays as it is.
+    """
+    findings = [finding for rule in _RULES for finding in rule(view, now_ms)]
+    return tuple(sorted(findings, key=lambda finding: finding.passing))
+
+
+def some(things: Iterable[object]) -> str:
+    """The first few of them, and how many more there are."""
+    listed = [str(thing) for thing in things]
+    more = f" and {len(listed) - _MOST_NAMES:,} more" if len(listed) > _MOST_NAMES else ""
+    return ", ".join(listed[:_MOST_NAMES]) + more
+
+
+def counted(things: Iterable[object], one: str, many: str) -> str:
+    """``1 partition is``, ``2 partitions are``."""
+    count = sum(1 for _ in things)
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    # By themselves they are a group like any other, just not one of ours.
+    if view.foreigners and (view.members or view.pointer is not None):
+        names = tuple(foreigner.name for foreigner in view.foreigners)
+        folders = " and ".join(sorted({foreigner.path.rpartition("/")[0] for foreigner in view.foreigners}))
+        what = counted(names, "live consumer does", "live consumers do")
+        yield Finding(
+            "foreign",
+            f"{what} not take part in the group's protocol: {some(names)} (under {folders})",
+            "they read the same partitions; stop them, or give them another group",
+            members=names,
+        )
+
+
+def _unreadable(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    for text in view.unreadable:
+        yield Finding("unreadable", text, "correct that znode; what stands in it is not known to the group either")
+
+
+def _leaderless(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    if view.members and not view.candidates:
+        yield Finding(
+            "leaderless",
+            "nobody stands for election: no plan is made",
+            "members stand again within a minute; look at their logs for refused writes",
+        )
+
+
+def _unplanned(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    if view.members and view.pointer is None:
+        yield Finding("unplanned", "no plan has been published yet", "the leader's log says why", passing=True)
+    elif view.pointer is not None and view.pointer.state == "publishing":
+        yield Finding(
+            "publishing",
+            f"generation {view.pointer.generation} is not published to its end",
+            "a living leader ends it; look at its log",
+            passing=_is_young(view, now_ms),
+        )
+
+
+def _fallback(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    if view.pointer is not None and view.pointer.fallback:
+        yield Finding("fallback", view.pointer.fallback, "correct the allocator of the leader, then restart that")
+
+
+def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    if not view.members or view.pointer is None:
+        return
+    subscribed = {topic for member in view.members for topic in member.info.subscription}
+    left = [each for each in view.partitions if each.target is None and each.topic_partition.topic in subscribed]
+    if left:
+        reasons = "; ".join(f"{count:,}: {reason}" for reason, count in view.pointer.unassigned.items())
+        what = counted(left, "partition is", "partitions are")
+        yield Finding(
+            "unassigned",
+            f"{what} given to nobody: {some(_names(left))}{f' ({reasons})' if reasons else ''}",
+            "" if reasons else "the leader plans anew when it sees them; its log says what keeps it",
+            passing=not reasons and _is_young(view, now_ms),
+            partitions=_names(left),
+        )
+
+
+def _unowned(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    left = [each for each in view.partitions if each.owner is None and each.target is not None]
+    if left:
+        what = counted(left, "partition is", "partitions are")
+        members = tuple(sorted({each.target for each in left if each.target is not None}))
+        yield Finding(
+            "unowned",
+            f"{what} owned by nobody: {some(_names(left))}, to be claimed by {some(map(short_name, members))}",
+            "look at the log of that member; a healthy one claims within a second",
+            _is_young(view, now_ms),
+            _names(left),
+            members,
+        )
+
+
+def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    held: dict[MemberId, list[PartitionView]] = defaultdict(list)
+    for each in view.partitions:
+        if each.owner in view.member_ids and each.target != each.owner and each.owner is not None:
+            held[each.owner].append(each)
+    for owner, partitions in sorted(held.items()):
+        what = counted(partitions, "partition is", "partitions are")
+        targets = sorted({short_name(each.target) for each in partitions if each.target is not None})
+        yield Finding(
+            "wrongly-owned",
+            f"{what} held by {short_name(owner)}, to be given to {some(targets) or 'nobody'}: "
+            f"{some(_names(partitions))}",
+            "it finishes the record in hand first; its log says how long it has been at it",
+            _is_young(view, now_ms),
+            _names(partitions),
+            (owner,),
+        )
+
+
+def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    foreign = {foreigner.name for foreigner in view.foreigners}
+    known = view.member_ids | foreign
+    held: dict[MemberId, list[PartitionView]] = defaultdict(list)
+    for each in view.partitions:
+        if each.owner is not None and each.owner not in known:
+            held[each.owner].append(each)
+    for owner, partitions in sorted(held.items()):
+        what = counted(partitions, "partition is", "partitions are")
+        yield Finding(
+            "orphans",
+            f"{what} held by {owner}, which is no member any more: {some(_names(partitions))}",
+            "its session is still open; end that process, or wait until the session times out",
+            partitions=_names(partitions),
+            members=(owner,),
+        )
+
+
+def _beyond(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    beyond = [
+        each
+        for each in view.partitions
+        if each.committed is not None and each.log_end is not None and each.committed > each.log_end
+    ]
+    if beyond:
+        what = counted(beyond, "offset lies", "offsets lie")
+        yield Finding(
+            "beyond-end",
+            f"{what} beyond the end of the log: {some(_names(beyond))}",
+            "the topic was created again, or a broker lost records; set the offset, or let the reset policy act",
+            partitions=_names(beyond),
+        )
+
+
+def _missing_topics(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    if view.missing_topics:
+        what = counted(view.missing_topics, "topic does", "topics do")
+        yield Finding(
+            "missing-topic",
+            f"{what} not exist, though subscribed to: {some(view.missing_topics)}",
+            "create it, or correct the name; it is consumed as soon as it exists",
+        )
+
+
+_RULES: tuple[Callable[[GroupView, int], Iterator[Finding]], ...] = (
+    _foreign,
+    _unreadable,
+    _leaderless,
+    _orphans,
+    _wrongly_owned,
+    _unowned,
+    _unassigned,
+    _unplanned,
+    _fallback,
+    _beyond,
+    _missing_topics,
+)
+
+
+def short_name(member_id: MemberId) -> str:
+    """The session at the end of a member's id: it tells members apart, and is what ZooKeeper knows them by."""
+    return member_id.rpartition("-")[2] or member_id
+
+
+def _is_young(view: GroupView, now_ms: int) -> bool:
+    """Whether the plan is so new that its members may still be at it."""
+    return view.pointer is None or now_ms - view.pointer.created_at_ms < SETTLING_MS
+
+
+def _names(partitions: Iterable[PartitionView]) -> tuple[TopicPartition, ...]:
+    return tuple(each.topic_partition for each in partitions)

@@ -1,0 +1,114 @@
+"""A group as JSON, for programs: names stay, and what is unknown is null."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kiel_groups.ops.checks import Finding
+from kiel_groups.ops.group_view import GroupView, MemberView, PartitionView
+
+__all__ = ["group_document", "outline_document"]
+
+
+def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
+    """One group of many; offsets are known only ``with_lag``."""
+    pointer = view.pointer
+    return {
+        "group": view.group,
+        "members": len(view.members),
+        "foreign_members": len(view.foreigners),
+        "leader": view.leader,
+        "generation": pointer.generation if pointer is not None else None,
+        "state": outline_state(view),
+        "lag": view.known_lag if with_lag else None,
+    }
+
+
+def outline_state(view: GroupView) -> str:
+    """As far as it can be told without owners: ``foreign``, ``empty``, ``unplanned``, ``publishing`` or ``done``."""
+    if not view.members:
+        return view.state
+    return "unplanned" if view.pointer is None else view.pointer.state
+
+
+def group_document(view: GroupView, findings: Iterable[Finding], *, lag_problem: str) -> dict[str, Any]:
+    """
+    All that is known about one group.
+
+    Args:
+        view: The group.
+        findings: What is wrong with it.
+        lag_problem: Why some ends of logs are unknown, "" where none is.
+    """
+    pointer, settings = view.pointer, view.settings
+    return {
+        "group": view.group,
+        "state": view.state,
+        "leader": view.leader,
+        "candidates": list(view.candidates),
+        "allocation": None
+        if pointer is None
+        else {
+            "generation": pointer.generation,
+            "state": pointer.state,
+            "leader": pointer.leader,
+            "allocator": pointer.allocator,
+            "cause": pointer.cause,
+            "fallback": pointer.fallback,
+            "unassigned": dict(pointer.unassigned),
+            "created_at": pointer.created_at_ms,
+        },
+        "settings": None
+        if settings is None
+        else {"store": settings.store, "mode": settings.mode, "auto_offset_reset": settings.auto_offset_reset},
+        "lag": view.known_lag,
+        "lag_problem": lag_problem or None,
+        "wrong": [_finding(finding) for finding in findings],
+        "members": [_member(member) for member in view.members],
+        "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreigners],
+        "partitions": [_partition(partition) for partition in view.partitions],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "text": finding.text,
+        "remedy": finding.remedy,
+        "passing": finding.passing,
+        "partitions": [str(partition) for partition in finding.partitions],
+        "members": list(finding.members),
+    }
+
+
+def _member(member: MemberView) -> dict[str, Any]:
+    info = member.info
+    return {
+        "id": info.member_id,
+        "leads": member.leads,
+        "host": info.host,
+        "pid": info.pid,
+        "client": info.client,
+        "started_at": info.started_at_ms,
+        "session_timeout_ms": info.session_timeout_ms,
+        "subscription": list(info.subscription),
+        "target": [str(partition) for partition in sorted(member.target)],
+        "owned": [str(partition.topic_partition) for partition in member.owned],
+        "lag": member.lag,
+    }
+
+
+def _partition(partition: PartitionView) -> dict[str, Any]:
+    topic, number = partition.topic_partition
+    return {
+        "topic": topic,
+        "partition": number,
+        "committed": partition.committed,
+        "committed_at": partition.committed_ms,
+        "log_end": partition.log_end,
+        "lag": partition.lag,
+        "owner": partition.owner,
+        "claimed_at": partition.claimed_ms,
+        "target": partition.target,
+    }

@@ -1,0 +1,180 @@
+"""A group as an operator reads it: what is wrong, who, where; 80 columns are enough unless names are long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kiel_groups.model import MemberId
+from kiel_groups.ops.checks import Finding, short_name, some
+from kiel_groups.ops.documents import outline_state
+from kiel_groups.ops.group_view import GroupView, MemberView, PartitionView
+
+__all__ = ["ago", "group_report", "groups_table"]
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
+    """The groups of a cluster, a line each; lag is known where offsets were read."""
+    table = _table()
+    table.add_column("group", overflow="fold")
+    for column in ("members", "foreign", "generation"):
+        table.add_column(column, justify="right")
+    table.add_column("state")
+    if with_lag:
+        table.add_column("lag", justify="right")
+    for view in views:
+        generation = "" if view.pointer is None else str(view.pointer.generation)
+        foreign = str(len(view.foreigners)) if view.foreigners else ""
+        row = [view.group, str(len(view.members)), foreign, generation, outline_state(view)]
+        table.add_row(*row, *([_lag(view)] if with_lag else []))
+    return table
+
+
+def group_report(
+    view: GroupView, findings: Sequence[Finding], *, place: str, lag_problem: str, now_ms: int
+) -> list[RenderableType]:
+    """
+    All there is to say about one group.
+
+    Args:
+        view: The group.
+        findings: What is wrong with it.
+        place: ZooKeeper's hosts, with the chroot.
+        lag_problem: Why some ends of logs are unknown, "" where none is.
+        now_ms: Epoch milliseconds, for ages.
+    """
+    parts: list[RenderableType] = [Text(f"group {view.group} in ZooKeeper at {place}", style="bold")]
+    if findings:
+        parts += ["", _findings(findings)]
+    parts += ["", _summary(view, lag_problem, now_ms)]
+    if view.members:
+        parts += ["", _members(view, now_ms)]
+    parts += _topics(view, now_ms)
+    return parts
+
+
+def ago(then_ms: int | None, now_ms: int) -> str:
+    """``14 s ago``; the clocks of two machines may differ, so nothing lies in the future."""
+    if not then_ms:
+        return ""
+    seconds = max(0, now_ms - then_ms) // 1000
+    for size, unit in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def _findings(findings: Sequence[Finding]) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for finding in findings:
+        word, style = ("settling", "yellow") if finding.passing else ("wrong", "bold red")
+        grid.add_row(Text(word, style=style), Text(finding.text, overflow="fold"))
+        if finding.remedy and not finding.passing:
+            grid.add_row("", Text(f"→ {finding.remedy}", overflow="fold"))
+    return grid
+
+
+def _summary(view: GroupView, lag_problem: str, now_ms: int) -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for name, text in _facts(view, lag_problem, now_ms):
+        grid.add_row(name, Text(text, overflow="fold"))
+    return grid
+
+
+def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
+    pointer, settings = view.pointer, view.settings
+    yield "state", f"{view.state}: {view.owned:,} of {len(view.partitions):,} partitions are owned"
+    yield "leader", _leader(view)
+    if pointer is not None:
+        yield "generation", f"{pointer.generation}, {pointer.state}, {ago(pointer.created_at_ms, now_ms)}"
+        yield "cause", pointer.cause
+        yield "allocator", pointer.allocator
+    if settings is not None:
+        yield "settings", f"store {settings.store}, mode {settings.mode}, offset reset {settings.auto_offset_reset}"
+    if view.foreigners:
+        yield "foreign", some(foreigner.name for foreigner in view.foreigners)
+    yield "lag", _lag(view) + (f" (not known of all: {lag_problem})" if lag_problem else "")
+
+
+def _lag(view: GroupView) -> str:
+    return _number(view.known_lag)
+
+
+def _leader(view: GroupView) -> str:
+    if view.leader is None:
+        return "none"
+    spare = sum(candidate not in view.member_ids for candidate in view.candidates[1:])
+    aside = "" if view.leader in view.member_ids else ", an allocator that is no member"
+    return view.leader + aside + (f"; {spare} more such stand by" if spare else "")
+
+
+def _members(view: GroupView, now_ms: int) -> Table:
+    table = _table("members, by the session that their ids end in")
+    table.add_column("member", no_wrap=True)
+    table.add_column("host", overflow="ellipsis", max_width=20)
+    table.add_column("pid", justify="right")
+    table.add_column("joined")
+    table.add_column("partitions", justify="right")
+    table.add_column("lag", justify="right")
+    for member in view.members:
+        info = member.info
+        leads = " leads" if member.leads else ""
+        table.add_row(
+            f"{short_name(info.member_id)}{leads}",
+            info.host,
+            str(info.pid),
+            ago(info.started_at_ms, now_ms),
+            _share(member),
+            f"{member.lag:,}",
+        )
+    return table
+
+
+def _share(member: MemberView) -> str:
+    owned = {partition.topic_partition for partition in member.owned}
+    return str(len(owned)) if owned == member.target else f"{len(owned)} → {len(member.target)}"
+
+
+def _topics(view: GroupView, now_ms: int) -> Iterator[Table]:
+    for topic, partitions in groupby(view.partitions, key=lambda each: each.topic_partition.topic):
+        table = _table(f"topic {topic}")
+        for column in ("partition", "committed", "log end", "lag"):
+            table.add_column(column, justify="right", no_wrap=True)
+        table.add_column("commit", no_wrap=True)
+        table.add_column("owner", overflow="fold")
+        for each in partitions:
+            table.add_row(
+                str(each.topic_partition.partition),
+                _number(each.committed),
+                _number(each.log_end),
+                _number(each.lag),
+                ago(each.committed_ms, now_ms),
+                _owner(each, view.member_ids),
+            )
+        yield table
+
+
+def _owner(partition: PartitionView, members: frozenset[MemberId]) -> str:
+    owner = "none" if partition.owner is None else partition.owner
+    if partition.owner in members:
+        owner = short_name(owner)
+    if partition.target in (None, partition.owner):
+        return owner
+    return f"{owner} → {short_name(partition.target)}"
+
+
+def _number(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def _table(title: str | None = None) -> Table:
+    return Table(title=title, box=box.SIMPLE, pad_edge=False, title_justify="left", title_style="bold")

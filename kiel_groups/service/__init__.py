@@ -1,0 +1,1 @@
+"""What operators look at and work with: groups of a cluster, put together from ZooKeeper and the brokers."""

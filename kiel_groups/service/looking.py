@@ -1,0 +1,106 @@
+"""One look at groups: their znodes and the ends of their logs, put together. Blocking; opens a session of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from kiel_groups.clients.log_ends import LogEnds, find_log_ends
+from kiel_groups.config import HostPort, check_name
+from kiel_groups.coordination import admin
+from kiel_groups.coordination.inspect import list_groups, read_brokers, read_group, read_outlines
+from kiel_groups.errors import ProtocolError, UnknownGroupError
+from kiel_groups.group.snapshot import Snapshot
+from kiel_groups.group.znodes import parse_broker
+from kiel_groups.ops.group_view import GroupView, view_group
+
+__all__ = ["Look", "look_at_group", "look_at_groups"]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """
+    What was seen.
+
+    ``brokers`` is how many are registered; ``lag_problem`` why some ends of logs are unknown, "" where none is.
+    """
+
+    groups: tuple[GroupView, ...]
+    brokers: int
+    lag_problem: str = ""
+
+
+def look_at_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Look:
+    """
+    One group, with its lag.
+
+    Args:
+        zookeeper: ``host:port,host:port/chroot``.
+        group: Its name.
+        timeout_s: How long to wait for ZooKeeper, and then for the brokers.
+
+    Raises:
+        UnknownGroupError: Nothing of it stands in ZooKeeper; names one that is called alike.
+        NoZooKeeperError: No server answered.
+        ChrootMissingError: The chroot does not exist.
+        CoordinationError: ZooKeeper failed while it was read.
+    """
+    check_name(group, "group")
+    with admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
+        groups, brokers = list_groups(client), read_brokers(client)
+        if group not in groups:
+            raise UnknownGroupError(_unknown(group, groups, zookeeper, len(brokers)))
+        znodes = read_group(client, group)
+        topics = admin.topics(client)
+    return _with_lag((view_group(group, znodes),), brokers, topics, timeout_s)
+
+
+def look_at_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> Look:
+    """
+    All groups in outline: who is in them and what is published; ``with_lag`` their offsets and their lag, too.
+
+    Errors as of ``look_at_group``.
+    """
+    with admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
+        groups, brokers = list_groups(client), read_brokers(client)
+        znodes = read_outlines(client, groups, offsets=with_lag)
+        topics = admin.topics(client) if with_lag else []
+    views = tuple(view_group(group, znodes) for group in groups)
+    if not with_lag:
+        return Look(views, _count(brokers))
+    return _with_lag(views, brokers, topics, timeout_s)
+
+
+def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float) -> Look:
+    """Ask the brokers about partitions of topics that exist: they may be set to create others on the question."""
+    existing = frozenset(topics)
+    partitions = {
+        each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in existing
+    }
+    ends: LogEnds = asyncio.run(find_log_ends(_addresses(brokers), partitions, timeout_s=timeout_s))
+    return Look(tuple(view.with_log_ends(ends.offsets) for view in views), _count(brokers), ends.problem)
+
+
+def _addresses(brokers: Snapshot) -> list[HostPort]:
+    found = []
+    for path, znode in sorted(brokers.items()):
+        try:
+            found.append(HostPort(*parse_broker(znode.data, path)))
+        except ProtocolError:
+            continue  # The folder itself, or a broker that nobody can reach by what stands there.
+    return found
+
+
+def _count(brokers: Snapshot) -> int:
+    return len(_addresses(brokers))
+
+
+def _unknown(group: str, groups: list[str], zookeeper: str, brokers: int) -> str:
+    text = f"group {group!r} does not exist in ZooKeeper at {zookeeper}"
+    if near := get_close_matches(group, groups, 1):
+        return f"{text}; did you mean {near[0]!r}?"
+    if groups:
+        return f"{text}; 'kiel-groups groups' lists the {len(groups)} that do"
+    return f"{text}, nor does any other" + ("" if brokers else ", and no broker: is the chroot right?")
