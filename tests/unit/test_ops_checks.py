@@ -1,0 +1,232 @@
+"""What is wrong with a group is found, named, and told from what a rebalance looks like."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from kiel_groups.group.snapshot import Snapshot, Znode
+from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer, Slice
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.checks import SETTLING_MS, Finding, check_group
+from kiel_groups.ops.documents import group_document, outline_document
+from kiel_groups.ops.group_view import GroupView, view_group
+from kiel_groups.ops.report import ago, group_report, groups_table
+
+pytestmark = pytest.mark.unit
+
+PLANNED_MS = 1_700_000_000_000
+LATER_MS = PLANNED_MS + SETTLING_MS + 1
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+A, B = "g_host-1-aaaa", "g_host-2-bbbb"
+
+
+def member(name: str, started_at_ms: int, *topics: str) -> Znode:
+    info = MemberInfo(
+        member_id=name, session_timeout_ms=6_000, subscription=topics, host="host", pid=17, started_at_ms=started_at_ms
+    )
+    return Znode(info.encode(), int(name.rpartition("-")[2], 16))
+
+
+def plan(**differing: object) -> Znode:
+    fields = {"generation": 4, "state": "done", "leader": A, "allocator": "round_robin", "created_at_ms": PLANNED_MS}
+    return Znode(Pointer(**(fields | differing)).encode())  # type: ignore[arg-type]
+
+
+#: A group of two, in which all is well.
+WELL: Snapshot = {
+    f"/kiel-groups/g/members/{A}": member(A, PLANNED_MS, "t"),
+    f"/kiel-groups/g/members/{B}": member(B, PLANNED_MS + 1, "t"),
+    "/kiel-groups/g/election/ffff-n_0000000001": Znode(A.encode()),
+    "/kiel-groups/g/election/aaaa-n_0000000002": Znode(B.encode()),
+    "/kiel-groups/g/allocation": plan(),
+    f"/kiel-groups/g/allocation/{A}": Znode(Slice(4, A, frozenset(PARTITIONS[:2])).encode()),
+    f"/kiel-groups/g/allocation/{B}": Znode(Slice(4, B, frozenset(PARTITIONS[2:])).encode()),
+    "/kiel-groups/g/config": Znode(
+        GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="earliest").encode()
+    ),
+    f"/consumers/g/ids/{A}": Znode(b"{}", 0xAAAA),
+    f"/consumers/g/ids/{B}": Znode(b"{}", 0xBBBB),
+    "/consumers/g/owners/t": Znode(),
+    "/consumers/g/owners/t/0": Znode(f"{A}-0".encode()),
+    "/consumers/g/owners/t/1": Znode(f"{A}-0".encode()),
+    "/consumers/g/owners/t/2": Znode(f"{B}-0".encode()),
+    "/consumers/g/offsets/t": Znode(),
+    **{f"/consumers/g/offsets/t/{number}": Znode(b"10", modified_ms=PLANNED_MS) for number in range(3)},
+    "/brokers/topics/t": Znode(b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}'),
+}
+LOG_ENDS = dict.fromkeys(PARTITIONS, 12)
+
+
+def without(*paths: str) -> Snapshot:
+    return {path: znode for path, znode in WELL.items() if path not in paths}
+
+
+#: Kind → what makes it, and what the finding says.
+WRONG: dict[str, tuple[Snapshot, str]] = {
+    "foreign": (
+        {**WELL, "/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7), "/kiel/groups/g/members/w:1": Znode(b"", 8)},
+        "g_java-1-abcdef01, w:1 (under /consumers/g/ids and /kiel/groups/g/members)",
+    ),
+    "unreadable": ({**WELL, "/kiel-groups/g/config": Znode(b"{")}, "/kiel-groups/g/config: not JSON"),
+    "leaderless": (
+        without("/kiel-groups/g/election/ffff-n_0000000001", "/kiel-groups/g/election/aaaa-n_0000000002"),
+        "nobody stands for election",
+    ),
+    "orphans": (
+        {**WELL, "/consumers/g/owners/t/1": Znode(b"g_host-9-dead-0")},
+        "1 partition is held by g_host-9-dead, which is no member any more: t:1",
+    ),
+    "wrongly-owned": (
+        {**WELL, "/consumers/g/owners/t/1": Znode(f"{B}-0".encode())},
+        "1 partition is held by bbbb, to be given to aaaa: t:1",
+    ),
+    "unowned": (
+        without("/consumers/g/owners/t/0", "/consumers/g/owners/t/1"),
+        "2 partitions are owned by nobody: t:0, t:1, to be claimed by aaaa",
+    ),
+    "unassigned": (
+        {**WELL, "/brokers/topics/t": Znode(b'{"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}')},
+        "1 partition is given to nobody: t:3",
+    ),
+    "unplanned": (without("/kiel-groups/g/allocation"), "no plan has been published yet"),
+    "publishing": (
+        {**WELL, "/kiel-groups/g/allocation": plan(state="publishing")},
+        "generation 4 is not published to its end",
+    ),
+    "fallback": (
+        {**WELL, "/kiel-groups/g/allocation": plan(fallback="the allocator raised; round robin instead")},
+        "the allocator raised; round robin instead",
+    ),
+    "beyond-end": (
+        {**WELL, "/consumers/g/offsets/t/1": Znode(b"13")},
+        "1 offset lies beyond the end of the log: t:1",
+    ),
+    "missing-topic": (without("/brokers/topics/t"), "1 topic does not exist, though subscribed to: t"),
+}
+
+
+def findings(znodes: Snapshot, now_ms: int = LATER_MS) -> tuple[Finding, ...]:
+    return check_group(view_group("g", znodes, LOG_ENDS), now_ms)
+
+
+def drawn(view: GroupView, found: tuple[Finding, ...] = (), width: int = 80, lag_problem: str = "") -> str:
+    console = Console(file=io.StringIO(), width=width)
+    for part in group_report(view, found, place="z:2181/x", lag_problem=lag_problem, now_ms=LATER_MS):
+        console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_nothing_is_wrong_with_a_healthy_group() -> None:
+    """No rule fires without a reason."""
+    assert findings(WELL) == ()
+    assert view_group("g", WELL, LOG_ENDS).state == "settled"
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_each_wrong_is_found_and_named(kind: str) -> None:
+    """One finding of its kind, which says whom and what it is about; a person reads it before anything else."""
+    znodes, said = WRONG[kind]
+    found = [finding for finding in findings(znodes) if finding.kind == kind]
+    assert len(found) == 1
+    assert said in found[0].text
+    lines = drawn(view_group("g", znodes, LOG_ENDS), tuple(found)).splitlines()
+    assert lines[0] == "group g in ZooKeeper at z:2181/x"
+    assert lines[2].startswith(("wrong", "settling"))
+
+
+@pytest.mark.parametrize("kind", ["wrongly-owned", "unowned", "unassigned", "publishing"])
+def test_a_young_plan_is_given_time(kind: str) -> None:
+    """What a rebalance looks like passes by itself, until it has lasted too long."""
+    znodes, _ = WRONG[kind]
+    young = [finding.passing for finding in findings(znodes, PLANNED_MS + 500) if finding.kind == kind]
+    old = [finding.passing for finding in findings(znodes, LATER_MS) if finding.kind == kind]
+    assert (young, old) == ([True], [False])
+
+
+def test_what_will_not_pass_is_said_first() -> None:
+    """Among several findings, those that need somebody stand on top."""
+    znodes = {**WRONG["unowned"][0], **{path: WRONG["foreign"][0][path] for path in ("/kiel/groups/g/members/w:1",)}}
+    assert [finding.passing for finding in findings(znodes, PLANNED_MS)] == [False, True]
+
+
+def test_a_group_of_others_is_not_wrong() -> None:
+    """Java consumers by themselves are a group like any other."""
+    znodes = {"/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7)}
+    view = view_group("g", znodes)
+    assert (view.state, findings(znodes)) == ("foreign", ())
+    assert "g_java-1-abcdef01" in drawn(view)
+
+
+@pytest.mark.parametrize(
+    ("state", "znodes"),
+    [
+        ("empty", {}),
+        ("moving", WRONG["unowned"][0]),
+        ("moving", WRONG["unplanned"][0]),
+        ("publishing", WRONG["publishing"][0]),
+    ],
+)
+def test_states(state: str, znodes: Snapshot) -> None:
+    """One word for the whole group."""
+    assert view_group("g", znodes).state == state
+
+
+def test_a_report_shows_members_owners_and_lag_within_80_columns() -> None:
+    """Sessions stand for members; what moves shows both ends; a number that is not known is a question mark."""
+    znodes = {**WRONG["wrongly-owned"][0], "/consumers/g/ids/stranger": Znode(b"", 3)}
+    view = view_group("g", znodes, LOG_ENDS)
+    text = drawn(view, check_group(view, LATER_MS))
+    for said in ("aaaa leads", "1 → 2", "2 → 1", "bbbb → aaaa", "topic t", "10 s ago", "stranger", "round_robin"):
+        assert said in text
+    assert max(map(len, text.splitlines())) <= 80
+    blind = drawn(view_group("g", WELL), lag_problem="no broker answered")
+    assert "lag         ? (not known of all: no broker answered)" in blind
+
+
+def test_a_dedicated_allocator_is_told_from_members() -> None:
+    """The leader that is no member is shown as what it is, and spare ones are counted."""
+    znodes = {
+        **WELL,
+        "/kiel-groups/g/election/0000-n_0000000000": Znode(b"g_host-0-cccc"),
+        "/kiel-groups/g/election/0001-n_0000000003": Znode(b"g_host-0-dddd"),
+    }
+    assert "g_host-0-cccc, an allocator that is no member; 1 more such stand by" in drawn(view_group("g", znodes))
+
+
+def test_documents_hold_what_programs_ask_for() -> None:
+    """JSON with full ids, null for what is unknown, and every finding with its kind."""
+    view = view_group("g", WRONG["orphans"][0], {})
+    document = json.loads(json.dumps(group_document(view, check_group(view, LATER_MS), lag_problem="no broker")))
+    assert (document["lag"], document["lag_problem"]) == (None, "no broker")
+    assert [finding["kind"] for finding in document["wrong"]] == ["orphans"]
+    assert document["wrong"][0]["partitions"] == ["t:1"]
+    assert [each["id"] for each in document["members"]] == [A, B]
+    assert [each["owner"] for each in document["partitions"]] == [A, "g_host-9-dead", B]
+    assert [each["target"] for each in document["partitions"]] == [A, A, B]
+    assert document["allocation"]["generation"] == 4
+    assert outline_document(view, with_lag=True)["lag"] is None
+
+
+def test_an_outline_says_what_can_be_told_without_owners() -> None:
+    """A line a group: how many members, of which kind, and what is published."""
+    console = Console(file=io.StringIO(), width=80)
+    java = {"/consumers/j/ids/j_java-1-abcdef01": Znode(b"{}", 7)}
+    console.print(groups_table([view_group("g", WELL, LOG_ENDS), view_group("j", java)], with_lag=True))
+    assert isinstance(console.file, io.StringIO)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["g", "2", "4", "done", "6"] in rows
+    assert ["j", "0", "1", "foreign", "0"] in rows
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"), [(None, ""), (0, "0 s ago"), (119_000, "119 s ago"), (120_000, "2 min ago"), (7_200_000, "2 h ago")]
+)
+def test_ages(ms: int | None, said: str) -> None:
+    """Seconds until they are two of the next unit; never in the future."""
+    assert ago(None if ms is None else LATER_MS - ms, LATER_MS) == said
+    assert ago(LATER_MS + 5_000, LATER_MS) == "0 s ago"
