@@ -1,0 +1,35 @@
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Properties;
+
+import kafka.consumer.Consumer;
+import kafka.consumer.ConsumerConfig;
+import kafka.javaapi.consumer.ConsumerConnector;
+
+/**
+ * Members by Kafka 0.8's own high-level consumer, with its defaults, until standard input ends; then they leave.
+ *
+ * Arguments: ZooKeeper, group, topic, how many members, session timeout in ms.
+ */
+public class HighLevelConsumer {
+    public static void main(String[] given) throws Exception {
+        List<ConsumerConnector> connectors = new ArrayList<>();
+        for (int number = 0; number < Integer.parseInt(given[3]); number++) {
+            Properties properties = new Properties();
+            properties.put("zookeeper.connect", given[0]);
+            properties.put("group.id", given[1]);
+            properties.put("zookeeper.session.timeout.ms", given[4]);
+            properties.put("auto.offset.reset", "smallest");
+            ConsumerConnector connector = Consumer.createJavaConsumerConnector(new ConsumerConfig(properties));
+            connector.createMessageStreams(Collections.singletonMap(given[2], 1));
+            connectors.add(connector);
+        }
+        while (System.in.read() >= 0) {
+        }
+        for (ConsumerConnector connector : connectors) {
+            connector.shutdown();
+        }
+        System.exit(0);
+    }
+}
