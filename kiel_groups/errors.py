@@ -22,6 +22,7 @@ __all__ = [
     "ChrootMissingError",
     "SessionLostError",
     "ForeignMemberError",
+    "DuplicateInstanceError",
     "BrokerError",
     "RetriableBrokerError",
     "NoBrokersError",
@@ -96,6 +97,10 @@ class SessionLostError(CoordinationError):
 
 class ForeignMemberError(CoordinationError):
     """Members that are not ours (Java consumers, pykafka, kiel) are alive in the group."""
+
+
+class DuplicateInstanceError(CoordinationError):
+    """Another member of the same ``instance_id`` joined later and has its place; this one stopped."""
 
 
 class BrokerError(KielGroupsError):

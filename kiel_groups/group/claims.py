@@ -12,6 +12,8 @@ Rules
   6. A claim that is no longer wanted when its position has been read goes straight to its release: nothing of it was
      handed out. If it is wanted again after that, it starts anew, at the claim.
   7. A drain that began runs to its end, whatever the slice says meanwhile.
+  8. A slice of this member's slot that is for another member: who has nothing takes it for unknown (a returning
+     instance is about to get its slice); who has something was replaced, gives everything back and claims no more.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ __all__ = [
     "Event",
     "Effect",
     "Wanted",
+    "Replaced",
     "OwnerGone",
     "Claimed",
     "Contended",
@@ -85,13 +88,15 @@ class Claims:
     """
     Where every partition of this member stands.
 
-    ``want`` is its slice, None while that is unknown. ``ended`` is final: the session is over.
+    ``want`` is its slice, None while that is unknown. ``ended`` is final: the session is over. ``replaced``: it leaves,
+    because another member has its slot.
     """
 
     want: Partitions | None = None
     phases: Mapping[TopicPartition, Phase] = field(default_factory=dict)
     leaving: bool = False
     ended: bool = False
+    replaced: bool = False
 
     def in_phase(self, *phases: Phase) -> Partitions:
         """The partitions that stand in one of these phases."""
@@ -117,6 +122,11 @@ class Wanted:
     """The slice was read; None: it is absent or unreadable."""
 
     partitions: Partitions | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The slice was read, and it is for another member of this slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +187,7 @@ class SessionEnded:
 
 
 Event: TypeAlias = (
-    Wanted | OwnerGone | Claimed | Contended | Opened | Drained | Released | ClaimGone | Leave | SessionEnded
+    Wanted | Replaced | OwnerGone | Claimed | Contended | Opened | Drained | Released | ClaimGone | Leave | SessionEnded
 )
 
 
@@ -262,6 +272,10 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
             return _claim_gone(claims, partitions)
         case Wanted(want):
             return _reconcile(replace(claims, want=want), {})
+        case Replaced():
+            if claims.leaving or not claims.phases.keys() - claims.in_phase(Phase.WAITING):
+                return _reconcile(replace(claims, want=None), {})
+            return _reconcile(replace(claims, leaving=True, replaced=True), {})
         case Leave():
             return _reconcile(replace(claims, leaving=True), {})
         case OwnerGone(partitions):

@@ -54,7 +54,7 @@ def test_no_partition_concerns_another(state: c.Claims, event: c.Event) -> None:
         assert [type(effect) for effect in effects if partition in effect.partitions] == [type(e) for e in told]
 
 
-@given(states, st.lists(events, max_size=30))
+@given(states, st.lists(events | st.just(c.Replaced()), max_size=30))
 def test_any_sequence_of_events_is_taken(state: c.Claims, happened: list[c.Event]) -> None:
     """No sequence, however absurd, meets an assertion."""
     for event in happened:
@@ -215,15 +215,19 @@ choices = st.lists(st.integers(0, 999), max_size=120)
 shares = st.lists(st.integers(0, MEMBERS), min_size=len(ALL), max_size=len(ALL)).map(
     lambda dealt: [frozenset(p for p, to in zip(ALL, dealt, strict=True) if to == index) for index in range(MEMBERS)]
 )
-orders = st.lists(st.tuples(st.integers(0, MEMBERS - 1), slices | st.sampled_from(["leave", "expire"])), max_size=14)
+orders = st.lists(
+    st.tuples(st.integers(0, MEMBERS - 1), slices | st.sampled_from(["leave", "expire", "replaced"])), max_size=14
+)
 
 
 def disturb(world: World, index: int, order: object) -> None:
-    """A new slice, a leave, or the end of a session."""
+    """A new slice, one for another instance, a leave, or the end of a session."""
     if order == "expire":
         world.expire(index)
     elif order == "leave":
         world.members[index].feed(c.Leave())
+    elif order == "replaced":
+        world.members[index].feed(c.Replaced())
     else:
         world.members[index].feed(c.Wanted(order))  # type: ignore[arg-type]
 

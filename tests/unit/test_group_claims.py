@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from itertools import product
 
@@ -26,6 +27,7 @@ from kiel_groups.group.claims import (
     Phase,
     Release,
     Released,
+    Replaced,
     SessionEnded,
     Start,
     Wanted,
@@ -60,6 +62,11 @@ def claims(want: frozenset[TopicPartition] | None, *, leaving: bool = False, **p
     return Claims(want=want, phases=standing, leaving=leaving)
 
 
+def replaced(**phases: Phase) -> Claims:
+    """A state whose slot is another member's now."""
+    return dataclasses.replace(claims(some(1, 2), leaving=True, **phases), replaced=True)
+
+
 CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
     "what is wanted and free is claimed": (
         claims(None),
@@ -72,6 +79,48 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         Claimed(some(1)),
         claims(some(1), p1=OPENING),
         (Open(some(1)),),
+    ),
+    "a slot of another one is nothing to who holds nothing": (
+        claims(some(1), p1=WAITING),
+        Replaced(),
+        claims(None, p1=WAITING),
+        (),
+    ),
+    "who waited for the slot of another one claims nothing": (
+        claims(None, p1=WAITING),
+        OwnerGone(some(1)),
+        claims(None),
+        (),
+    ),
+    "who holds something and is replaced gives it back": (
+        claims(some(1, 2), p1=HELD, p2=WAITING),
+        Replaced(),
+        replaced(p1=DRAINING),
+        (Drain(some(1)),),
+    ),
+    "who is about to hold something and is replaced keeps it from nobody": (
+        claims(some(1, 2), p1=CLAIMING, p2=OPENING),
+        Replaced(),
+        replaced(p1=CLAIMING, p2=OPENING),
+        (),
+    ),
+    "a claim of a member that was replaced goes straight to its release": (
+        replaced(p1=OPENING),
+        Opened(some(1)),
+        replaced(p1=RELEASING),
+        (Release(some(1)),),
+    ),
+    "who was replaced claims nothing more, whatever its slice says then": (
+        replaced(),
+        Wanted(some(1, 2)),
+        replaced(),
+        (),
+    ),
+    "who leaves by itself was not replaced": (
+        claims(some(1), leaving=True, p1=DRAINING),
+        Replaced(),
+        claims(None, leaving=True, p1=DRAINING),
+        (),
     ),
     "what another one owns is awaited": (
         claims(some(1, 2), p1=CLAIMING, p2=CLAIMING),
