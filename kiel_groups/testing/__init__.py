@@ -1,0 +1,8 @@
+"""Testing without servers: simulated time, and a fake ZooKeeper behind kazoo's own client."""
+
+from kiel_groups.testing.client import Host, fake_client
+from kiel_groups.testing.ensemble import FakeEnsemble
+from kiel_groups.testing.server import FakeServer
+from kiel_groups.testing.timeline import Stuck, Timeline
+
+__all__ = ["FakeEnsemble", "FakeServer", "Host", "Stuck", "Timeline", "fake_client"]

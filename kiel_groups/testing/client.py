@@ -1,0 +1,413 @@
+"""
+kazoo's client, with a fake ensemble behind it.
+
+The client itself is kazoo's own: its queue, its states, its watchers, its transactions. Only its connection, which in
+kazoo is a thread with a socket, and its handler, which is threads with queues, are replaced by what stands here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Close, Connect, GetChildren, GetChildren2, Ping, Transaction
+from kazoo.protocol.states import EVENT_TYPE_MAP, Callback, KeeperState, WatchedEvent
+
+from kiel_groups.testing.ensemble import FakeEnsemble
+from kiel_groups.testing.network import Event, Granted, Link, Reply
+from kiel_groups.testing.server import DELETED, PING_XID, FakeServer
+from kiel_groups.testing.timeline import Stuck, Timeline
+
+__all__ = ["Host", "fake_client"]
+
+log = logging.getLogger(__name__)
+
+#: kazoo's pauses between two rounds through all servers, in seconds, and their jitter.
+FIRST_PAUSE_S, LONGEST_PAUSE_S, JITTER = 0.05, 1.0, 0.4
+
+
+class Host:
+    """The machine that a client runs on: whether it runs, and whom it reaches."""
+
+    def __init__(self, ensemble: FakeEnsemble) -> None:
+        self.ensemble = ensemble
+        self.timeline = ensemble.timeline
+        #: Those that clients on this machine know of.
+        self.servers = list(ensemble.servers)
+        self.links: list[Link] = []
+        #: New connections, and all that is sent on old ones, are held up.
+        self.stalled = False
+        self.connections: list[FakeConnection] = []
+
+    def run(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Do something on this machine, as soon as it runs."""
+        function(*arguments)
+
+    def reaches(self, server: FakeServer) -> bool:
+        return not self.stalled
+
+    def connect(self, server: FakeServer, end: FakeConnection) -> Link:
+        link = Link(self.timeline, end, server, self.ensemble.delay_s)
+        self.links = [link, *(old for old in self.links if old.is_open)]
+        server.accept(link)
+        return link
+
+    def stall(self) -> None:
+        """From now on nothing gets through, in either direction, and nobody is told."""
+        self.stalled = True
+        for link in self.links:
+            link.stalled = True
+
+    def resume(self) -> None:
+        """What was held up gets through, late."""
+        self.stalled = False
+        for link in self.links:
+            link.resume()
+
+    def reset(self) -> None:
+        """Break all connections; what is under way is lost."""
+        for link in self.links:
+            link.reset()
+
+
+def fake_client(host: Host, session_timeout_ms: int = 10_000, chroot: str = "", logger: Any = None) -> KazooClient:
+    """
+    A client of kazoo's whose servers are the host's ensemble; to be started, used and stopped like any.
+
+    Its blocking calls let simulated time pass; so they cannot be used from within a step of it.
+    """
+    hosts = ",".join(f"fake{server.number}:2181" for server in host.servers)
+    client = KazooClient(hosts + chroot, session_timeout_ms / 1000, handler=FakeHandler(host), logger=logger)
+    client._connection = FakeConnection(client, host)
+    return client
+
+
+class _Answer:
+    """As kazoo's AsyncResult."""
+
+    __slots__ = ("_callbacks", "_timeline", "exception", "is_set", "value")
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._callbacks: list[Callable[[_Answer], object]] = []
+        self.value: Any = None
+        self.exception: Exception | None = None
+        self.is_set = False
+
+    def ready(self) -> bool:
+        return self.is_set
+
+    def successful(self) -> bool:
+        return self.is_set and self.exception is None
+
+    def set(self, value: Any = None) -> None:
+        self.value = value
+        self._done()
+
+    def set_exception(self, exception: Exception) -> None:
+        self.exception = exception
+        self._done()
+
+    def _done(self) -> None:
+        self.is_set = True
+        for callback in self._callbacks:
+            callback(self)
+
+    def rawlink(self, callback: Callable[[_Answer], object]) -> None:
+        self._callbacks.append(callback)
+        if self.is_set:
+            callback(self)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.wait(timeout if block else 0.0)
+        if not self.is_set:
+            raise KazooTimeoutError
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return _pump(self._timeline, lambda: self.is_set, timeout)
+
+
+class _Flag:
+    """As threading.Event."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return _pump(self._timeline, self.is_set, timeout)
+
+
+def _pump(timeline: Timeline, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+    if timeline.stepping:
+        return condition()  # Nobody can wait in the middle of a step.
+    try:
+        timeline.run_until(condition, 3600.0 if timeout_s is None else timeout_s)
+    except Stuck:
+        return False
+    return True
+
+
+class FakeHandler:
+    """As kazoo's SequentialThreadingHandler, without threads."""
+
+    name = "fake_handler"
+    timeout_exception = KazooTimeoutError
+    sleep_func = staticmethod(time.sleep)
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.running = False
+
+    def start(self) -> None:
+        self.running = True
+
+    def stop(self) -> None:
+        self.running = False
+
+    def event_object(self) -> _Flag:
+        return _Flag(self._host.timeline)
+
+    def async_result(self) -> _Answer:
+        return _Answer(self._host.timeline)
+
+    def dispatch_callback(self, callback: Callback) -> None:
+        # On a thread of its own in kazoo: not in the middle of anything.
+        self._host.timeline.after(0.0, self._host.run, callback.func, *callback.args)
+
+
+class _Later(Exception):  # noqa: N818 -- not an error
+    """The answer to Connect is not there yet."""
+
+
+class FakeConnection:
+    """As kazoo's ConnectionHandler; its private names are those that KazooClient uses."""
+
+    def __init__(self, client: KazooClient, host: Host) -> None:
+        self._client = client
+        self._host = host
+        self._timeline = host.timeline
+        self._link: Link | None = None
+        self._connected = False
+        self._granted: Granted | None = None
+        self._round: Iterator[FakeServer] = iter(())
+        self._pause_s = FIRST_PAUSE_S
+        self._xid = 0
+        self._read_timeout_s = 0.0
+        self._last_sent_s = 0.0
+        self._ping_outstanding = False
+        self.stopped = True
+        #: How many sessions it has had; kazoo goes on with a new one after an expiry.
+        self.sessions = 0
+        self._write_sock = self._socket = self
+        host.connections.append(self)
+
+    # What KazooClient and our own session call
+
+    def start(self) -> None:
+        self.stopped = False
+        self._timeline.after(0.0, self._host.run, self._next_round)
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Wait for the end; within a step of the timeline nobody can, and it comes later."""
+        if not self.stopped and self._link is None:
+            self._end()
+        return _pump(self._timeline, lambda: self.stopped, timeout) or self._timeline.stepping
+
+    def close(self) -> None:
+        """Nothing to be freed."""
+
+    def send(self, _wake: bytes) -> None:
+        """There is something in the client's queue."""
+        if self._connected:
+            self._flush()
+
+    def shutdown(self, _how: int) -> None:
+        """Somebody has lost patience with this connection."""
+        if self._link is not None:
+            self._link.close_by_client()
+            self._timeline.after(0.0, self._host.run, self._dropped, self._link)
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        """Called when Connect is sent, for its time limit, and once more when its answer is there."""
+        if self._granted is None:
+            self._timeline.after(timeout, self._host.run, self._unanswered, self._link)
+            raise _Later
+        return self._granted, None
+
+    # Connecting
+
+    def _next_round(self) -> None:
+        servers = list(self._host.servers)
+        self._timeline.random.shuffle(servers)
+        self._round = iter(servers)
+        self._next()
+
+    def _next(self) -> None:
+        """Try the next server."""
+        if self.stopped:
+            return
+        if self._client._stopped.is_set():
+            self._end()
+            return
+        server = next(self._round, None)
+        if server is None:
+            pause_s = self._pause_s * self._timeline.random.uniform(1 - JITTER, 1 + JITTER)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            self._timeline.after(pause_s, self._host.run, self._next_round)
+            return
+        if self._client._state != KeeperState.CONNECTING:
+            self._client._session_callback(KeeperState.CONNECTING)
+        if not self._host.reaches(server):
+            self._timeline.after(self._client._session_timeout / 1000, self._host.run, self._next)
+        elif not server.serving:
+            self._timeline.after(self._host.ensemble.delay_s(), self._host.run, self._next)
+        else:
+            self._connect(server)
+
+    def _connect(self, server: FakeServer) -> None:
+        client = self._client
+        self._link, self._granted, self._xid = self._host.connect(server, self), None, 0
+        request = Connect(
+            0, client.last_zxid, client._session_timeout, client._session_id or 0, client._session_passwd, False
+        )
+        try:
+            self._invoke(client._session_timeout / 1000 / len(client.hosts), request)
+        except _Later:
+            self._link.to_server((0, request))
+
+    def _unanswered(self, link: Link) -> None:
+        if link is self._link and not self._connected:
+            link.close_by_client()
+            self._dropped(link)
+
+    def _welcomed(self, granted: Granted) -> None:
+        client = self._client
+        self._granted = granted
+        self._invoke(0.0, Connect(0, 0, 0, 0, b"", False))
+        if granted.time_out <= 0:
+            self._lose_link()
+            client._session_callback(KeeperState.EXPIRED_SESSION)
+            self._next()
+            return
+        self.sessions += client._session_id is None
+        client._session_id, client._session_passwd = granted.session_id, granted.passwd
+        self._read_timeout_s = granted.time_out / 1000 * 2 / 3
+        self._connected, self._ping_outstanding, self._pause_s = True, False, FIRST_PAUSE_S
+        self._last_sent_s = self._timeline.now_s
+        client._session_callback(KeeperState.CONNECTED)
+        self._watch_silence(self._link)
+        self._flush()
+
+    # Being connected
+
+    def _flush(self) -> None:
+        client, link = self._client, self._link
+        while client._queue and link is not None:
+            request, answer = client._queue.popleft()
+            self._xid += 1
+            client._pending.append((request, answer, self._xid))
+            link.to_server((self._xid, request))
+            self._last_sent_s = self._timeline.now_s
+
+    def _watch_silence(self, link: Link | None) -> None:
+        """As kazoo does: after a third of the timeout in which nothing was sent, a ping; after another one, the end."""
+        if link is not self._link or link is None:
+            return
+        due_s = self._last_sent_s + self._read_timeout_s / 2 - self._timeline.random.uniform(0.01, 0.4)
+        if self._timeline.now_s >= due_s:
+            if self._ping_outstanding:
+                link.close_by_client()
+                self._dropped(link)
+                return
+            self._ping_outstanding = True
+            self._last_sent_s = self._timeline.now_s
+            link.to_server((PING_XID, Ping()))
+            due_s = self._timeline.now_s + self._read_timeout_s / 2
+        self._timeline.at(due_s, self._host.run, self._watch_silence, link)
+
+    def receive(self, link: Link, message: Any) -> None:
+        """A server sends something."""
+        self._host.run(self._received, link, message)
+
+    def _received(self, link: Link, message: Any) -> None:
+        if link is not self._link:
+            return
+        if isinstance(message, Reply):
+            if message.xid == PING_XID:
+                self._ping_outstanding = False
+            else:
+                self._answered(message)
+        elif isinstance(message, Event):
+            self._fired(message)
+        else:
+            self._welcomed(message)
+
+    def _answered(self, reply: Reply) -> None:
+        client = self._client
+        request, answer, _ = client._pending.popleft()
+        client.last_zxid = reply.zxid or client.last_zxid
+        if reply.error is not None:
+            if answer is not None:
+                answer.set_exception(reply.error)
+        elif answer is not None:
+            value = Transaction.unchroot(client, reply.value) if isinstance(request, Transaction) else reply.value
+            watcher = getattr(request, "watcher", None)
+            if watcher and not client._stopped.is_set():
+                children = isinstance(request, (GetChildren, GetChildren2))
+                (client._child_watchers if children else client._data_watchers)[request.path].add(watcher)
+            answer.set(value)
+        if isinstance(request, Close):
+            self._lose_link()
+            self._end()
+
+    def _fired(self, event: Event) -> None:
+        client = self._client
+        watchers = list(client._data_watchers.pop(event.path, ())) if event.kind != 4 else []
+        if event.kind in (DELETED, 4):
+            watchers += client._child_watchers.pop(event.path, ())
+        if not client._stopped.is_set():
+            told = WatchedEvent(EVENT_TYPE_MAP[event.kind], client._state, client.unchroot(event.path))
+            for watcher in watchers:
+                client.handler.dispatch_callback(Callback("watch", watcher, (told,)))
+
+    # The end
+
+    def closed(self, link: Link) -> None:
+        """The server closed the connection, or it broke."""
+        self._host.run(self._dropped, link)
+
+    def _dropped(self, link: Link) -> None:
+        if link is self._link:
+            self._lose_link()
+            if self._client._state != KeeperState.CONNECTING:
+                self._client._session_callback(KeeperState.CONNECTING)
+            self._next()
+
+    def _lose_link(self) -> None:
+        if self._link is not None:
+            self._link.close_by_client()
+        self._link, self._connected = None, False
+
+    def _end(self) -> None:
+        self.stopped = True
+        self._client._session_callback(KeeperState.CLOSED)

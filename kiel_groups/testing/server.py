@@ -1,0 +1,233 @@
+"""One server of a fake ensemble: its copy of the znodes, its clients, their watches, and what it can still do alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.protocol.serialization import Connect, Exists, GetChildren, GetChildren2, GetData, Ping, Sync
+
+from kiel_groups.testing.network import Event, Granted, Link, Reply
+from kiel_groups.testing.tree import Change, Kind, Tree, parent_of
+
+if TYPE_CHECKING:
+    from kiel_groups.testing.ensemble import Entry, FakeEnsemble
+
+__all__ = ["FakeServer", "Question"]
+
+CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
+PING_XID = -2
+
+#: What a server takes in one request (jute.maxbuffer); a longer one makes it close the connection.
+MOST_BYTES = 0xFFFFF
+
+
+class Question:
+    """A request of one client on its way through a server; answered in the order in which they came."""
+
+    __slots__ = ("link", "reply", "request", "xid")
+
+    def __init__(self, link: Link, xid: int, request: Any) -> None:
+        self.link = link
+        self.xid = xid
+        self.request = request
+        self.reply: Reply | None = None
+
+
+class FakeServer:
+    """
+    A server.
+
+    ``contact``: it follows, or is, a leader that has a quorum. Without contact it answers pings and reads from what it
+    knows, holds writes, and after its patience gives up: closes its clients' connections and takes none (``serving``).
+    """
+
+    def __init__(self, ensemble: FakeEnsemble, number: int) -> None:
+        self.number = number
+        self.tree = Tree()
+        #: How many entries of the log it has applied, and the zxid of the last.
+        self.applied = 0
+        self.zxid = 0
+        self.up = True
+        self.frozen = False
+        self.cut = False
+        self.contact = True
+        self.serving = True
+        #: How much later than others it applies what the leader commits, in seconds.
+        self.lag_s = 0.0
+        self.links: dict[Link, deque[Question]] = {}
+        #: Writes and connects that wait for a leader.
+        self.held: list[Callable[[], None]] = []
+        self._ensemble = ensemble
+        self._sessions: set[int] = set()
+        self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._data_watches: dict[str, dict[Link, None]] = {}
+        self._child_watches: dict[str, dict[Link, None]] = {}
+
+    def __repr__(self) -> str:
+        return f"server {self.number}"
+
+    # Clients
+
+    def accept(self, link: Link) -> None:
+        """A client has connected."""
+        self.links[link] = deque()
+
+    def receive(self, link: Link, message: Any) -> None:
+        """A client sends ``(xid, request)``."""
+        if self.frozen:
+            self._inbox.append((self.receive, (link, message)))
+        elif link in self.links:
+            self._take(link, *message)
+
+    def closed(self, link: Link) -> None:
+        """A client has closed its connection, or lost it."""
+        if self.frozen:
+            self._inbox.append((self.closed, (link,)))
+        else:
+            self.links.pop(link, None)
+
+    def thaw(self) -> None:
+        """Go on where it was stopped: with what arrived meanwhile."""
+        self.frozen = False
+        inbox, self._inbox = self._inbox, []
+        for function, arguments in inbox:
+            function(*arguments)
+
+    def close_clients(self) -> None:
+        """Close all connections, and forget what hangs on them."""
+        for link in list(self.links):
+            link.close_by_server()
+        self.links.clear()
+        self.held.clear()
+        self._data_watches.clear()
+        self._child_watches.clear()
+
+    def _take(self, link: Link, xid: int, request: Any) -> None:
+        if self.contact:
+            self._ensemble.touch(link.session_id)
+        if isinstance(request, Connect):
+            self._connect(link, request)
+        elif isinstance(request, Ping):
+            link.to_client(Reply(PING_XID, self.zxid, None, None))
+        elif not link.session_id or _too_large(request):
+            self._drop(link)
+        else:
+            question = Question(link, xid, request)
+            self.links[link].append(question)
+            if isinstance(request, Sync) and not self.contact and self._ensemble.believes_to_lead(self):
+                # Seen on 3.4.6: a leader cut off from its quorum answers these.
+                question.reply = Reply(xid, self.zxid, None, request.path)
+            elif not isinstance(request, _READS):
+                self._ensemble.submit(self, question)
+            self._answer(link)
+
+    def _drop(self, link: Link) -> None:
+        self.links.pop(link, None)
+        link.close_by_server()
+
+    def _connect(self, link: Link, request: Any) -> None:
+        if request.last_zxid_seen > self.zxid:
+            self._drop(link)  # The client has seen a later state than this server has.
+        elif not request.session_id:
+            self._ensemble.open_session(self, link, request.time_out)
+        elif self.contact:
+            self._ensemble.reopen_session(self, link, request)
+        elif self._ensemble.believes_to_lead(self):
+            granted_ms = self._ensemble.granted_ms(request.session_id) if request.session_id in self._sessions else 0
+            self.welcome(link, request.session_id, granted_ms)
+        else:
+            self.held.append(lambda: self._connect(link, request))
+
+    def welcome(self, link: Link, session_id: int, granted_ms: int) -> None:
+        """Answer Connect; 0 ms: the session is over."""
+        if link in self.links:
+            link.session_id = session_id if granted_ms else 0
+            link.to_client(Granted(0, granted_ms, session_id, self._ensemble.password(session_id)))
+
+    def _answer(self, link: Link) -> None:
+        """Answer what can be: in order, and so no read before the writes that were sent before it."""
+        questions = self.links.get(link)
+        while questions:
+            question = questions[0]
+            if question.reply is None:
+                if not isinstance(question.request, _READS):
+                    return
+                question.reply = self._read(link, question)
+            questions.popleft()
+            link.to_client(question.reply)
+
+    # Reads
+
+    def _read(self, link: Link, question: Question) -> Reply:
+        request = question.request
+        try:
+            value = self._look(link, request)
+        except KazooException as error:
+            return Reply(question.xid, self.zxid, error, None)
+        return Reply(question.xid, self.zxid, None, value)
+
+    def _look(self, link: Link, request: Any) -> Any:
+        path = request.path
+        if isinstance(request, Exists):
+            if request.watcher:
+                self._data_watches.setdefault(path, {})[link] = None
+            return self.tree.stat(path) if path in self.tree.znodes else None
+        if path not in self.tree.znodes:
+            raise NoNodeError()
+        if isinstance(request, GetData):
+            if request.watcher:
+                self._data_watches.setdefault(path, {})[link] = None
+            return self.tree.znodes[path].data, self.tree.stat(path)
+        if request.watcher:
+            self._child_watches.setdefault(path, {})[link] = None
+        children = self.tree.children(path)
+        return (children, self.tree.stat(path)) if isinstance(request, GetChildren2) else children
+
+    # The log
+
+    def apply(self, entry: Entry) -> None:
+        """Take over what the leader committed, tell who watches, then answer who asked."""
+        self.applied += 1
+        self.zxid = entry.zxid
+        for change in entry.changes:
+            self.tree.apply(change)
+            self._fire(change)
+        if entry.opens:
+            self._sessions.add(entry.session_id)
+        question = entry.question
+        if question is not None and entry.server is self:
+            question.reply = Reply(question.xid, entry.zxid, entry.error, entry.value)
+            self._answer(question.link)
+        if entry.closes:
+            self._sessions.discard(entry.session_id)
+            for link in [link for link in self.links if link.session_id == entry.session_id]:
+                self._drop(link)
+
+    def _fire(self, change: Change) -> None:
+        kind, path, _ = change
+        told = self._data_watches.pop(path, {})
+        if kind is Kind.DELETED:
+            told |= self._child_watches.pop(path, {})
+        self._tell(told, Event(_EVENTS[kind], path))
+        if kind is not Kind.CHANGED:
+            parent = parent_of(path)
+            self._tell(self._child_watches.pop(parent, {}), Event(CHILDREN, parent))
+
+    def _tell(self, links: dict[Link, None], event: Event) -> None:
+        for link in links:
+            if link in self.links:
+                link.to_client(event)
+
+
+_READS = (Exists, GetData, GetChildren, GetChildren2)
+_EVENTS = {Kind.CREATED: CREATED, Kind.CHANGED: CHANGED, Kind.DELETED: DELETED}
+
+
+def _too_large(request: Any) -> bool:
+    """Whether a request exceeds jute.maxbuffer; few come near it, so that most need no exact measure."""
+    operations = getattr(request, "operations", (request,))
+    rough = sum(len(getattr(o, "path", "")) + len(getattr(o, "data", b"") or b"") + 100 for o in operations)
+    return rough > MOST_BYTES // 4 and len(request.serialize()) + 8 > MOST_BYTES

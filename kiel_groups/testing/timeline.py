@@ -1,0 +1,79 @@
+"""Simulated time: what happens next, in one order, from one seed."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+__all__ = ["Timeline", "Stuck"]
+
+
+class Stuck(AssertionError):  # noqa: N818 -- said of a run, not of a call
+    """What was waited for did not come about within its time."""
+
+
+class Timeline:
+    """
+    A clock that jumps from one appointment to the next.
+
+    Appointments of one moment are kept in the order in which they were made. All chance in a run comes from ``random``,
+    so that a seed tells the whole story.
+
+    Args:
+        seed: What chance starts from.
+        now_s: What the clock shows at first, in seconds.
+    """
+
+    def __init__(self, seed: int = 0, now_s: float = 1_000.0) -> None:
+        self.now_s = now_s
+        self.random = Random(seed)
+        #: Appointments kept so far.
+        self.steps = 0
+        #: Whether one is being kept at this moment.
+        self.stepping = False
+        self._appointments: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._made = itertools.count()
+
+    def at(self, when_s: float, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function at a moment; one that has passed means now."""
+        heapq.heappush(self._appointments, (max(when_s, self.now_s), next(self._made), function, arguments))
+
+    def after(self, delay_s: float, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function when so many seconds have passed."""
+        heapq.heappush(self._appointments, (self.now_s + delay_s, next(self._made), function, arguments))
+
+    def step(self) -> bool:
+        """Keep the next appointment; False where there is none."""
+        if not self._appointments:
+            return False
+        self.now_s, _, function, arguments = heapq.heappop(self._appointments)
+        self.steps += 1
+        self.stepping = True
+        try:
+            function(*arguments)
+        finally:
+            self.stepping = False
+        return True
+
+    def run_for(self, duration_s: float) -> None:
+        """Let so many seconds pass."""
+        until_s = self.now_s + duration_s
+        while self._appointments and self._appointments[0][0] <= until_s:
+            self.step()
+        self.now_s = until_s
+
+    def run_until(self, condition: Callable[[], object], limit_s: float = 60.0) -> None:
+        """
+        Let time pass until a condition holds.
+
+        Raises:
+            Stuck: It does not within ``limit_s`` seconds, or nothing is left that could happen.
+        """
+        deadline_s = self.now_s + limit_s
+        while not condition():
+            if not self._appointments or self._appointments[0][0] > deadline_s:
+                raise Stuck(f"not within {limit_s:g} simulated seconds")
+            self.step()

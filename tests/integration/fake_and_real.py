@@ -1,0 +1,184 @@
+"""One way to use the fake ZooKeeper and real ones, so that the same cases can run on all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from kazoo.client import KazooClient
+
+from kiel_groups.embedded import ZooKeeperEnsemble, ZooKeeperServer
+from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+
+__all__ = ["Place", "FakePlace", "RealPlace", "FakeServers", "RealServers", "Servers"]
+
+TICK_MS = 500
+
+
+class Place(Protocol):
+    """Where clients connect to."""
+
+    def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
+        """A started client; ``session``: it goes on with that one."""
+
+    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
+        """Let time pass until a condition holds."""
+
+    def close(self) -> None:
+        """Stop all clients."""
+
+
+class _Clients:
+    def __init__(self) -> None:
+        self.started: list[KazooClient] = []
+
+    def close(self) -> None:
+        for client in self.started:
+            client.stop()
+            client.close()
+
+
+class FakePlace(_Clients):
+    """On simulated time."""
+
+    def __init__(self, ensemble: FakeEnsemble | None = None) -> None:
+        super().__init__()
+        self.ensemble = ensemble or FakeEnsemble(Timeline(), tick_ms=TICK_MS)
+
+    def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
+        client = fake_client(Host(self.ensemble), int(timeout_s * 1000))
+        return self._start(client, session)
+
+    def _start(self, client: KazooClient, session: tuple[int, bytes] | None) -> KazooClient:
+        if session is not None:
+            client._session_id, client._session_passwd = session
+        client.start()
+        self.started.append(client)
+        return client
+
+    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
+        self.ensemble.timeline.run_until(condition, timeout_s)
+
+
+class RealPlace(_Clients):
+    """On a real server, under a chroot of its own."""
+
+    def __init__(self, hosts: str, chroot: str = "") -> None:
+        super().__init__()
+        self._hosts = hosts + chroot
+        if chroot:
+            maker = KazooClient(hosts)
+            maker.start()
+            maker.ensure_path(chroot)
+            maker.stop()
+            maker.close()
+
+    def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
+        client = KazooClient(self._hosts, timeout_s, client_id=session)
+        client.start()
+        self.started.append(client)
+        return client
+
+    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"not within {timeout_s:g} s: {what}")
+            time.sleep(0.005)
+
+
+class Servers(Protocol):
+    """Three servers, to be maltreated."""
+
+    def place(self, server: int | None = None) -> Place:
+        """Clients of all servers, or of one of them: 0 is the leader, 1 and 2 follow it."""
+
+    def freeze(self, server: int) -> None: ...
+    def crash(self, server: int) -> None: ...
+    def heal(self) -> None:
+        """End all faults, and wait until three servers serve again; who leads may be another one then."""
+
+
+class FakeServers:
+    """Of the fake."""
+
+    def __init__(self) -> None:
+        self._ensemble = FakeEnsemble(Timeline(), 3, tick_ms=TICK_MS)
+        self._ordered = list(self._ensemble.servers)
+
+    def place(self, server: int | None = None) -> Place:
+        if server is None:
+            return FakePlace(self._ensemble)
+        return _OneFake(self._ensemble, server, self._ordered)
+
+    def freeze(self, server: int) -> None:
+        self._ensemble.freeze(self._ordered[server])
+
+    def crash(self, server: int) -> None:
+        self._ensemble.crash(self._ordered[server])
+
+    def heal(self) -> None:
+        for server in self._ensemble.servers:
+            self._ensemble.heal(server)
+        self._ensemble.timeline.run_until(lambda: all(server.contact for server in self._ensemble.servers))
+        assert self._ensemble.leader is not None
+        self._ordered = sorted(self._ensemble.servers, key=lambda server: server is not self._ensemble.leader)
+
+
+class _OneHost(Host):
+    """A machine that reaches one server only."""
+
+    def __init__(self, ensemble: FakeEnsemble, only: Any) -> None:
+        super().__init__(ensemble)
+        self.servers = [only]
+
+
+class _OneFake(FakePlace):
+    def __init__(self, ensemble: FakeEnsemble, server: int, ordered: list[Any]) -> None:
+        super().__init__(ensemble)
+        self._only = ordered[server]
+
+    def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
+        return self._start(fake_client(_OneHost(self.ensemble, self._only), int(timeout_s * 1000)), session)
+
+
+class RealServers:
+    """Of one version."""
+
+    def __init__(self, ensemble: ZooKeeperEnsemble) -> None:
+        self._ensemble = ensemble
+        self._ordered: list[ZooKeeperServer] = []
+        self._order()
+
+    def _order(self) -> None:
+        leader = asyncio.run(self._ensemble.leader())
+        self._ordered = sorted(self._ensemble.servers, key=lambda server: server is not leader)
+
+    def place(self, server: int | None = None) -> Place:
+        return RealPlace(self._ensemble.hosts if server is None else self._ordered[server].hosts)
+
+    def freeze(self, server: int) -> None:
+        self._ordered[server].pause()
+
+    def crash(self, server: int) -> None:
+        asyncio.run(self._ordered[server].kill())
+
+    def heal(self) -> None:
+        for server in self._ordered:
+            if not server.is_running:
+                asyncio.run(server.start())
+            else:
+                server.resume()
+        self._order()
+
+
+@contextmanager
+def closing(place: Place) -> Iterator[Place]:
+    """Stop its clients at the end."""
+    try:
+        yield place
+    finally:
+        place.close()

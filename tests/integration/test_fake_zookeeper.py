@@ -1,0 +1,347 @@
+"""The fake ZooKeeper does what real ones do: every case runs on it, on 3.9.5 and on 3.4.6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+
+from kiel_groups.embedded import Cluster
+from tests.integration.fake_and_real import FakePlace, Place, RealPlace
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(params=["fake", "3.9.5", "3.4.6"])
+def place(
+    request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]
+) -> Iterator[Place]:
+    """A ZooKeeper to which nobody else connects."""
+    if request.param == "fake":
+        made: Place = FakePlace()
+    else:
+        made = RealPlace(shared_clusters(request.param).zk_hosts, f"/{unique('chroot')}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(place: Place) -> KazooClient:
+    return place.client()
+
+
+def failure(request: Callable[..., Any], *arguments: Any, **options: Any) -> type[BaseException]:
+    """What a request raises."""
+    with pytest.raises(Exception) as caught:
+        request(*arguments, **options)
+    return caught.type
+
+
+def kinds(results: list[Any]) -> list[type]:
+    return [type(result) for result in results]
+
+
+class Seen:
+    """A watcher that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str | None]] = []
+
+    def __call__(self, event: WatchedEvent) -> None:
+        self.events.append((event.type, event.path))
+
+
+def test_a_znode_counts_its_changes(client: KazooClient) -> None:
+    """Version, zxids, owner and lengths of a stat are those of the protocol."""
+    client.create("/a", b"one")
+    data, created = client.get("/a")
+    assert (data, created.version, created.ephemeralOwner, created.dataLength) == (b"one", 0, 0, 3)
+    assert created.czxid == created.mzxid == created.pzxid
+    changed = client.set("/a", b"two!")
+    assert (changed.version, changed.dataLength, changed.czxid) == (1, 4, created.czxid)
+    assert changed.mzxid > created.mzxid
+    assert client.set("/a", b"", version=1).version == 2
+    assert client.exists("/a").version == 2
+
+
+def test_requests_are_refused_for_the_reasons_that_the_protocol_names(client: KazooClient) -> None:
+    """Each refusal has its own error, and changes nothing."""
+    client.create("/a", b"")
+    client.create("/a/b", b"")
+    client.create("/e", b"", ephemeral=True)
+    assert failure(client.create, "/a") is NodeExistsError
+    assert failure(client.create, "/no/b") is NoNodeError
+    assert failure(client.create, "/e/below") is NoChildrenForEphemeralsError
+    assert failure(client.set, "/a", b"x", version=7) is BadVersionError
+    assert failure(client.set, "/no", b"x") is NoNodeError
+    assert failure(client.delete, "/a") is NotEmptyError
+    assert failure(client.delete, "/a/b", version=3) is BadVersionError
+    assert failure(client.delete, "/no") is NoNodeError
+    assert failure(client.get, "/no") is NoNodeError
+    assert failure(client.get_children, "/no") is NoNodeError
+    assert client.exists("/no") is None
+    assert client.get("/a")[1].version == 0
+
+
+def test_sequences_count_all_children_ever_created(client: KazooClient) -> None:
+    """The number is the parent's: whatever the prefix, whatever was deleted since, refused ones not counted."""
+    client.create("/s")
+    assert client.create("/s/a-", sequence=True) == "/s/a-0000000000"
+    client.create("/s/plain")
+    assert client.create("/s/b-", sequence=True) == "/s/b-0000000002"
+    client.delete("/s/b-0000000002")
+    client.delete("/s/plain")
+    assert failure(client.create, "/s/a-0000000000") is NodeExistsError
+    assert client.create("/s/", sequence=True, ephemeral=True) == "/s/0000000003"
+    assert client.exists("/s").cversion == 6
+    assert client.exists("/s").numChildren == 2
+
+
+def test_a_transaction_is_whole(client: KazooClient) -> None:
+    """Its parts see each other, share one zxid, and answer in order."""
+    client.create("/t", b"")
+    transaction = client.transaction()
+    transaction.check("/t", 0)
+    transaction.create("/t/s-", b"x", ephemeral=True, sequence=True)
+    transaction.set_data("/t", b"new", 0)
+    transaction.check("/t", 1)
+    transaction.create("/t/d")
+    transaction.delete("/t/d")
+    results = transaction.commit()
+    assert results[0] is True
+    assert results[1] == "/t/s-0000000000"
+    assert results[2].version == 1
+    assert results[3:] == [True, "/t/d", True]
+    made, parent = client.exists("/t/s-0000000000"), client.exists("/t")
+    assert made.czxid == parent.mzxid == parent.pzxid
+    assert made.ephemeralOwner == client.client_id[0]
+
+
+def test_a_refused_transaction_changes_nothing(client: KazooClient) -> None:
+    """The operation in the way is named; what stands before it was rolled back, what follows was not looked at."""
+    client.create("/t", b"old")
+    transaction = client.transaction()
+    transaction.set_data("/t", b"new")
+    transaction.create("/t/a-", sequence=True)
+    transaction.delete("/t", version=9)
+    transaction.check("/nothing", -1)
+    assert kinds(transaction.commit()) == [RolledBackError, RolledBackError, BadVersionError, RuntimeInconsistency]
+    data, stat = client.get("/t")
+    assert (data, stat.version, stat.cversion, client.get_children("/t")) == (b"old", 0, 0, [])
+    assert client.create("/t/a-", sequence=True) == "/t/a-0000000000"
+
+
+def test_a_check_asks_for_existence_and_version(client: KazooClient) -> None:
+    """−1 is any version; a znode that is gone is told from one of another version."""
+    client.create("/c", b"")
+    client.set("/c", b"")
+    for version, expected in ((-1, True), (1, True), (0, BadVersionError)):
+        transaction = client.transaction()
+        transaction.check("/c", version)
+        (result,) = transaction.commit()
+        assert result is True if expected is True else isinstance(result, expected)
+    transaction = client.transaction()
+    transaction.check("/gone", -1)
+    assert kinds(transaction.commit()) == [NoNodeError]
+
+
+def test_a_failed_delete_in_a_transaction_puts_everything_back(client: KazooClient) -> None:
+    """Deleted and created again within a transaction that is refused: the old znode stands, with its old stat."""
+    client.create("/d", b"old", ephemeral=True)
+    before = client.exists("/d")
+    transaction = client.transaction()
+    transaction.delete("/d")
+    transaction.create("/d", b"new", ephemeral=True)
+    transaction.check("/nothing", -1)
+    assert kinds(transaction.commit())[2] is NoNodeError
+    assert client.get("/d") == (b"old", before)
+
+
+def test_a_watch_fires_once(place: Place, client: KazooClient) -> None:
+    """A watch on data tells of one change, or of the end, and then no more."""
+    other, seen = place.client(), Seen()
+    client.create("/w", b"")
+    client.get("/w", watch=seen)
+    other.set("/w", b"1")
+    other.set("/w", b"2")
+    place.wait(lambda: seen.events, "the watch fires")
+    client.get("/w")
+    assert seen.events == [(EventType.CHANGED, "/w")]
+    client.get("/w", watch=seen)
+    other.delete("/w")
+    place.wait(lambda: len(seen.events) == 2, "the watch fires again")
+    assert seen.events[1] == (EventType.DELETED, "/w")
+
+
+def test_a_watch_on_what_is_not_there(place: Place, client: KazooClient) -> None:
+    """``exists`` watches for the creation; a ``get`` that finds nothing leaves no watch."""
+    exists, get = Seen(), Seen()
+    assert client.exists("/x", watch=exists) is None
+    assert failure(client.get, "/x", watch=get) is NoNodeError
+    client.create("/x", b"")
+    place.wait(lambda: exists.events, "the creation is told")
+    client.delete("/x")
+    client.sync("/")
+    assert (exists.events, get.events) == ([(EventType.CREATED, "/x")], [])
+
+
+def test_a_watch_on_children(place: Place, client: KazooClient) -> None:
+    """It tells of a child that comes or goes, and of the end of the parent; not of data."""
+    client.create("/p", b"")
+    for change, event in (
+        (lambda: client.create("/p/c"), EventType.CHILD),
+        (lambda: client.delete("/p/c"), EventType.CHILD),
+        (lambda: client.delete("/p"), EventType.DELETED),
+    ):
+        seen = Seen()
+        client.get_children("/p", watch=seen)
+        if event is EventType.CHILD:
+            client.set("/p", b"data")
+            assert seen.events == []
+        change()
+        place.wait(lambda seen=seen: seen.events, "the children changed")
+        assert seen.events == [(event, "/p")]
+
+
+def test_a_transaction_fires_every_watch_it_touches(place: Place, client: KazooClient) -> None:
+    """Deleted and created again in one transaction: both are told to who watched data, in order; once each watch."""
+    data, children = Seen(), Seen()
+    client.create("/p")
+    client.create("/p/m", b"", ephemeral=True)
+    client.get("/p/m", watch=data)
+    client.get_children("/p", watch=children)
+    transaction = client.transaction()
+    transaction.delete("/p/m")
+    transaction.create("/p/m", b"", ephemeral=True)
+    transaction.commit()
+    place.wait(lambda: data.events and children.events, "both watches fire")
+    client.exists("/p")
+    assert data.events == [(EventType.DELETED, "/p/m")]
+    assert children.events == [(EventType.CHILD, "/p")]
+
+
+def test_an_event_comes_before_the_answer_that_shows_the_change(place: Place, client: KazooClient) -> None:
+    """Who reads the new value has been told before that the old one changed."""
+    order: list[str] = []
+    other = place.client()
+    client.create("/o", b"old")
+    client.get("/o", watch=lambda _: order.append("event"))
+    other.set("/o", b"new")
+
+    def read() -> bool:
+        value = client.get("/o")[0]
+        if value == b"new" and "value" not in order:
+            place.wait(lambda: "event" in order, "the event was sent before")
+            order.append("value")
+        return value == b"new"
+
+    place.wait(read, "the change is seen")
+    assert order == ["event", "value"]
+
+
+def test_one_watcher_is_told_once_of_one_change(place: Place, client: KazooClient) -> None:
+    """The same function, set twice on one znode, is called once."""
+    seen = Seen()
+    client.create("/w", b"")
+    client.get("/w", watch=seen)
+    client.exists("/w", watch=seen)
+    client.set("/w", b"1")
+    place.wait(lambda: seen.events, "the watch fires")
+    client.sync("/w")
+    assert len(seen.events) == 1
+
+
+def test_the_server_grants_what_it_will(place: Place) -> None:
+    """A session lasts between 2 and 20 ticks, whatever was asked for."""
+    granted = {}
+    for asked_s in (0.1, 5.0, 60.0):
+        client = place.client(asked_s)
+        granted[asked_s] = _granted_ms(client)
+    assert granted == {0.1: 1000, 5.0: 5000, 60.0: 10_000}
+
+
+def _granted_ms(client: KazooClient) -> int:
+    """The negotiated timeout, by reconnecting and reading the answer to Connect."""
+    connection = client._connection
+    invoke, found = connection._invoke, []
+
+    def reading(timeout: float, request: Any, xid: int | None = None) -> Any:
+        answer = invoke(timeout, request, xid)
+        found.append(answer[0].time_out)
+        return answer
+
+    connection._invoke = reading
+    session = client.client_id
+    client.stop()
+    client._session_id, client._session_passwd = None, b"\0" * 16
+    client.start()
+    assert client.client_id != session
+    return int(found[-1])
+
+
+def test_closing_a_session_deletes_its_ephemerals_at_once(place: Place, client: KazooClient) -> None:
+    """Watchers are told, persistent znodes stay."""
+    other, seen = place.client(), Seen()
+    other.create("/e", b"", ephemeral=True)
+    other.create("/stays", b"")
+    client.exists("/e", watch=seen)
+    other.stop()
+    place.wait(lambda: seen.events, "the ephemeral znode goes", 2)
+    assert seen.events == [(EventType.DELETED, "/e")]
+    assert client.exists("/stays") is not None
+
+
+def test_a_client_learns_of_its_expiry_and_goes_on_with_another_session(place: Place, client: KazooClient) -> None:
+    """The session was ended elsewhere: LOST, what it held is gone, and kazoo opens the next one by itself."""
+    states: list[str] = []
+    doomed = place.client()
+    doomed.create("/e", b"", ephemeral=True)
+    before = doomed.client_id
+    doomed.add_listener(states.append)
+    place.client(session=before).stop()
+    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "kazoo goes on")
+    assert states == [KazooState.SUSPENDED, KazooState.LOST, KazooState.CONNECTED]
+    assert doomed.client_id[0] != before[0]
+    assert client.exists("/e") is None
+
+
+def test_a_request_over_a_mebibyte_breaks_the_connection(place: Place, client: KazooClient) -> None:
+    """The server reads its length and hangs up; the session lives on."""
+    session = client.client_id[0]
+    client.create("/large", b"")
+    client.set("/large", b"x" * 1_000_000)
+    assert failure(client.set, "/large", b"x" * 1_100_000) is ConnectionLoss
+    place.wait(lambda: client.connected, "it is back")
+    assert client.get("/large")[1].version == 1
+    assert client.client_id[0] == session
+
+
+def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, client: KazooClient) -> None:
+    """A broken connection: watchers hear of it, ephemerals stay, the session is the same."""
+    seen, states = Seen(), []
+    client.create("/e", b"", ephemeral=True)
+    session = client.client_id[0]
+    client.get("/e", watch=seen)
+    client.add_listener(states.append)
+    client._connection._socket.shutdown(2)
+    place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "it is back")
+    assert states == [KazooState.SUSPENDED, KazooState.CONNECTED]
+    assert seen.events == [(EventType.NONE, None)]
+    assert client.client_id[0] == session
+    assert client.exists("/e").ephemeralOwner == session
+    client.set("/e", b"new")
+    client.sync("/e")
+    assert len(seen.events) == 1

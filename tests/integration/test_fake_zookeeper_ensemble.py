@@ -1,0 +1,126 @@
+"""The fake's faults are those of real ensembles: every case runs on it, on three servers of 3.9.5 and of 3.4.6."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+
+from kiel_groups.embedded import ZooKeeperEnsemble
+from tests.integration.fake_and_real import FakeServers, Place, RealServers, Servers, closing
+
+pytestmark = pytest.mark.integration
+
+#: Long enough for an answer, much shorter than the servers' patience with each other (2 s).
+SOON_S = 0.5
+
+
+@pytest.fixture(params=["fake", "3.9.5", "3.4.6"], scope="module")
+def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    if request.param == "fake":
+        yield FakeServers()
+        return
+    with ZooKeeperEnsemble(3, request.param) as ensemble:
+        yield RealServers(ensemble)
+
+
+@pytest.fixture
+def healed(servers: Servers) -> Iterator[Servers]:
+    """All servers serve, before and after."""
+    try:
+        yield servers
+    finally:
+        servers.heal()
+
+
+def commit(client: KazooClient, path: str, timeout_s: float = 10.0) -> object:
+    """A transaction that only checks a znode; it goes through the quorum."""
+    transaction = client.transaction()
+    transaction.check(path, -1)
+    return transaction.commit_async().get(timeout=timeout_s)
+
+
+def test_a_leader_without_its_quorum_answers_reads_and_no_writes(healed: Servers) -> None:
+    """Its followers are frozen: a read and even a sync are answered, a transaction is not, until they are back."""
+    with closing(healed.place(0)) as place:
+        client = place.client()
+        client.create("/quorum", b"", ephemeral=True)
+        session = client.client_id[0]
+        for follower in (1, 2):
+            healed.freeze(follower)
+        assert client.get_async("/quorum").get(timeout=SOON_S)[0] == b""
+        assert client.sync_async("/quorum").get(timeout=SOON_S) == "/quorum"
+        with pytest.raises((KazooTimeoutError, ConnectionLoss)):
+            commit(client, "/quorum", SOON_S)
+        healed.heal()
+        place.wait(lambda: _commits(client, "/quorum"), "transactions are answered again")
+        assert client.client_id[0] == session
+
+
+def test_a_follower_without_its_leader_answers_reads_and_no_writes(healed: Servers) -> None:
+    """The leader is frozen: a read is answered, a transaction is not; later another server leads, the session lives."""
+    with closing(healed.place()) as everywhere, closing(healed.place(1)) as place:
+        client = place.client()
+        client.create("/follower", b"", ephemeral=True)
+        session = client.client_id
+        healed.freeze(0)
+        assert client.get_async("/follower").get(timeout=SOON_S)[0] == b""
+        with pytest.raises((KazooTimeoutError, ConnectionLoss)):
+            commit(client, "/follower", SOON_S)
+        place.wait(lambda: _commits(client, "/follower"), "another server leads")
+        assert client.client_id == session
+        assert everywhere.client().exists("/follower").ephemeralOwner == session[0]
+
+
+def test_a_session_outlives_its_server(healed: Servers) -> None:
+    """The server is killed: SUSPENDED, CONNECTED, the same session on another server, its ephemerals untouched."""
+    with closing(healed.place()) as place:
+        client = place.client()
+        states: list[str] = []
+        client.create("/outlived", b"", ephemeral=True)
+        before = client.client_id, client.exists("/outlived")
+        client.add_listener(states.append)
+        for server in _killed_one_by_one(healed, place, states):
+            assert states[:1] == [KazooState.SUSPENDED], server
+        place.wait(lambda: _commits(client, "/outlived"), "writes are answered")
+        assert (client.client_id, client.exists("/outlived")) == before
+        assert KazooState.LOST not in states
+
+
+def _killed_one_by_one(servers: Servers, place: Place, states: list[str]) -> Iterator[int]:
+    """Kill servers, bringing them back in between, until it was the one that the client is connected to."""
+    for server in (2, 1, 0):
+        servers.crash(server)
+        try:
+            place.wait(lambda: states, "the connection breaks", 1.5)
+        except AssertionError:
+            servers.heal()
+            continue
+        yield server
+        return
+
+
+def test_a_session_ends_by_the_leader_s_clock(healed: Servers) -> None:
+    """The only server that the client reaches is frozen: its session ends after the timeout, not before half of it."""
+    with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
+        watcher = place.client()
+        client = elsewhere.client(2.0)
+        client.create("/mortal", b"", ephemeral=True)
+        healed.freeze(1)
+        gone: list[object] = []
+        watcher.exists("/mortal", watch=gone.append)
+        with pytest.raises(AssertionError):
+            place.wait(lambda: gone, "it lives on", 1.0)
+        place.wait(lambda: gone, "the session ends", 4.0)
+        healed.heal()
+
+
+def _commits(client: KazooClient, path: str) -> bool:
+    try:
+        return commit(client, path, 2.0) == [True]
+    except (KazooTimeoutError, ConnectionLoss):
+        return False
