@@ -102,6 +102,8 @@ class Cluster:
         self._once_known: set[str] = set()
         #: Where to ask, best first: who failed last stands last.
         self._addresses: list[HostPort] = list(dict.fromkeys(config.hosts))
+        #: Who answered last.
+        self._source: HostPort | None = None
         self._running: _Refresh | None = None
         self._failures = 0
         self._not_before_s = 0.0
@@ -293,6 +295,7 @@ class Cluster:
 
     def _apply(self, asked: frozenset[str], source: HostPort, answer: MetadataResponse) -> None:
         now_s = time.monotonic()
+        self._source = source
         for topic in answer.topics:
             leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
             if leaders or topic.error.number == LEADER_NOT_AVAILABLE.number:
@@ -328,6 +331,24 @@ class Cluster:
             known = sorted(self._brokers)
             raise BrokerConnectionError(f"broker {node_id} is not among the live brokers {known}", broker_id=node_id)
         return self._pool.get(address, purpose)
+
+    def some_connection(self, attempt: int) -> Connection:
+        """
+        A connection to any broker, another one at each attempt.
+
+        Brokers of 0.8 do not tell of themselves before there is a topic: until then it is the one that said so.
+
+        Raises:
+            BrokerConnectionError: No broker was heard of yet.
+            ClosedError: The client was closed.
+        """
+        nodes = sorted(self._brokers)
+        if nodes:
+            return self.connection(nodes[attempt % len(nodes)])
+        self._check_open()
+        if self._source is None:
+            raise BrokerConnectionError("no broker is known")
+        return self._pool.get(self._source, CONTROL)
 
     async def send(
         self,

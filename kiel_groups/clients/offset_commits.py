@@ -56,7 +56,7 @@ async def check_offset_api(cluster: Cluster, group: str) -> None:
         ConfigError: They do not.
         NoBrokersError: None of them answers anything.
     """
-    closed = False
+    silence: KielGroupsError | None = None
     for attempt in range(_TRIES):
         await asyncio.sleep(cluster.delay_s(attempt))
         try:
@@ -64,13 +64,14 @@ async def check_offset_api(cluster: Cluster, group: str) -> None:
             return
         except BrokerConnectionError:
             # Closed, or down: one that is alive answers for its metadata.
-            closed = bool(cluster.brokers)
+            silence = None
             await cluster.refresh((), "offset API")
         except RequestTimeoutError as error:
             # Frozen, or busy: that says nothing of what it knows; another one may answer.
             log.info("group %s: %s", group, error)
-    if not closed:
-        raise NoBrokersError("no broker is registered in the cluster; is it still starting?")
+            silence = error
+    if silence is not None:
+        raise NoBrokersError(f"no broker answers for offsets: {silence}")
     raise ConfigError(
         "store: 'broker-v0' needs brokers that store offsets, and these close the connection on being asked, as those"
         " of Kafka 0.8.0 do; use store='zookeeper' (the offsets stand in the same place)"
@@ -171,15 +172,9 @@ def _may_pass(error: ErrorCode) -> bool:
 async def _ask(cluster: Cluster, attempt: int, request: Request[T]) -> T:
     """Ask a broker, another one at each attempt, and none for so long that a lease ends over it."""
     timeout_ms = min(ANSWER_MS, cluster.config.request_timeout_ms)
-    return await cluster.send(_some_broker(cluster, attempt), request, timeout_ms=timeout_ms)
-
-
-def _some_broker(cluster: Cluster, attempt: int) -> int:
-    """Another broker at each attempt, so that one which is down or has just started is not asked twice in a row."""
-    nodes = sorted(cluster.brokers)
-    if not nodes:
-        raise BrokerConnectionError("no broker is known")
-    return nodes[attempt % len(nodes)]
+    answer = await cluster.some_connection(attempt).request(request, timeout_ms)
+    assert answer is not None, "offset requests have answers"
+    return answer
 
 
 def _report(group: str, answers: Mapping[TopicPartition, ErrorCode], metrics: Metrics) -> None:

@@ -87,7 +87,8 @@ class Member:
         #: How long each record takes, in seconds: awaited, or blocking the event loop.
         self.pace_s = 0.0
         self.block_s = 0.0
-        self.consumer = GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, listener=self, **settings)
+        place = {"brokers": cluster.brokers, "zk_hosts": cluster.zk_hosts, **settings}
+        self.consumer = GroupedConsumer(group=group, listener=self, **place)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> Member:

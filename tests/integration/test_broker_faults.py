@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.clients import Producer
-from kiel_groups.embedded import Cluster, KafkaProxy
+from kiel_groups.embedded import Cluster, Direction, KafkaProxy
 from kiel_groups.embedded.kafka_proxy import Answer, Exchange, Partial, Reply, failing
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.layout import GroupLayout
-from tests.integration.members import eventually, produce, stored_offsets, zookeeper
+from tests.integration.members import eventually, group_of, produce, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 
@@ -108,6 +109,38 @@ async def test_a_group_goes_on(cluster_39: Cluster, unique: Unique, fault: str) 
                 )
             await consumer.close()
             await task
+
+
+async def test_a_slow_broker(cluster_39: Cluster, unique: Unique) -> None:
+    """Answers that take their time cost only that; those that come too late cost no record and no commit."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    with KafkaProxy(cluster_39.brokers[0]) as proxy:
+        proxy.delay(0.1)
+        values = await produced_through(proxy, topic)
+        slow = {"request_timeout_ms": 500, "connect_timeout_ms": 1_000, "max_wait_time": 100}
+        async with group_of(
+            cluster_39, name, [topic], brokers=[proxy.address], store="broker-v0", auto_commit_interval_ms=100, **slow
+        ) as group:
+            member = await group.join()
+            assert await group.delivered(values) == Counter(values)
+            with zookeeper(cluster_39) as client:
+                await eventually(lambda: stored_offsets(client, name, topic) == {0: 20}, "slowly, it is committed")
+                proxy.delay(2.0, Direction.RESPONSES)
+                timeouts = member.consumer.metrics.total("request_timeouts")
+                values += await produce(cluster_39, topic, 20, first=20)
+                await eventually(lambda: member.consumer.metrics.total("request_timeouts") > timeouts, "it is too slow")
+                proxy.heal()
+                assert await group.delivered(values) == Counter(values)
+                await eventually(lambda: stored_offsets(client, name, topic) == {0: 40}, "the rest is committed")
+
+
+async def produced_through(proxy: KafkaProxy, topic: str) -> list[bytes]:
+    """Store numbered values; each is awaited by its producer."""
+    values = [b"%d" % number for number in range(20)]
+    async with Producer([proxy.address]) as producer:
+        await asyncio.gather(*(producer.produce(topic, value) for value in values))
+    return values
 
 
 async def test_error_3_alone_resets_nothing(cluster_39: Cluster, unique: Unique) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups import TopicPartition
+from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.clients.cluster import Cluster as ClusterView
 from kiel_groups.clients.offset_commits import commit_offsets
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import GroupConfigError
+from kiel_groups.errors import ConfigError, GroupConfigError
+from kiel_groups.group.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import NO_ERROR
 from tests.integration.members import Member, eventually, group_of, produce, stored_offsets, zookeeper
@@ -65,6 +66,23 @@ async def test_a_member_with_the_other_store_is_refused(cluster_39: Cluster, uni
         other = Member(cluster_39, name, [topic])
         with pytest.raises(GroupConfigError, match="store is 'broker-v0' there and 'zookeeper' here"):
             await other.start()
+
+
+async def test_brokers_that_store_no_offsets_are_refused(
+    shared_clusters: Callable[..., Cluster], unique: Unique
+) -> None:
+    """On 0.8.0 the error names setting, release and remedy; nobody has joined, and the remedy works."""
+    cluster, name = shared_clusters("3.9.5", "0.8.0"), unique("group")
+    with pytest.raises(ConfigError) as caught:
+        await GroupedConsumer(cluster.brokers, name, cluster.zk_hosts, store="broker-v0").connect()
+    assert str(caught.value) == (
+        "store: 'broker-v0' needs brokers that store offsets, and these close the connection on being asked, as those"
+        " of Kafka 0.8.0 do; use store='zookeeper' (the offsets stand in the same place)"
+    )
+    with zookeeper(cluster) as client:
+        assert client.exists(GroupLayout(name).root) is None
+    async with GroupedConsumer(cluster.brokers, name, cluster.zk_hosts, store="zookeeper") as consumer:
+        assert consumer.allocation == {}
 
 
 async def test_metadata_that_is_too_long_is_left_out(

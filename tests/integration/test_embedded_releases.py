@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
+from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.coordination import admin
 from kiel_groups.embedded import Cluster, KafkaBroker
 from kiel_groups.embedded.kafka import stop_brokers
@@ -60,10 +60,15 @@ async def kill_brokers(brokers: list[KafkaBroker]) -> None:
 async def test_a_release_serves_through_its_whole_life(
     start_cluster: Callable[..., Cluster], kafka_version: str
 ) -> None:
-    """Two brokers under a chroot: a client before the first topic, records on both, a stop, a kill −9, all is back."""
+    """Two brokers under a chroot: clients before the first topic, records on both, a stop, a kill −9, all is back."""
     cluster = start_cluster(brokers=2, kafka=kafka_version, chroot="/a/chroot")
     sent = [b"%d" % number for number in range(500)]
-    async with Producer(cluster.brokers) as early:  # 0.8.1.1 knows of no broker until there is a topic.
+    store = "zookeeper" if kafka_version == "0.8.0" else "broker-v0"
+    # Brokers of 0.8 do not tell of themselves until there is a topic.
+    async with (
+        GroupedConsumer(cluster.brokers, "g", cluster.zk_hosts, store=store),
+        Producer(cluster.brokers) as early,
+    ):
         # Not replicated: 0.8 loses records of a topic whose replicas all die at once.
         await cluster.create_topic("t", 4)
         assert (await early.produce("t", sent[0], partition=3)).offset == 0

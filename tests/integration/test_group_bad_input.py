@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,7 @@ from kiel_groups.errors import (
     NoZooKeeperError,
 )
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Pointer
+from kiel_groups.group.znodes import GroupSettings, Pointer
 from tests.integration.members import eventually, group_of, produce, zookeeper
 
 pytestmark = pytest.mark.integration
@@ -129,6 +130,41 @@ async def test_a_member_that_disagrees_with_its_group(cluster: Cluster, unique: 
         await group.join()
         other = GroupedConsumer(cluster.brokers, name, cluster.zk_hosts, auto_offset_reset="latest")
         await refused(other, GroupConfigError, "'earliest' there", "'latest' here", GroupLayout(name).config)
+
+
+OURS = GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="earliest")
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ({"store": "broker-v0"}, "store is 'broker-v0' there and 'zookeeper' here."),
+        ({"mode": "eager"}, "mode is 'eager' there and 'cooperative' here."),
+        ({"auto_offset_reset": "latest"}, "auto_offset_reset is 'latest' there and 'earliest' here."),
+        (
+            {"store": "broker-v0", "auto_offset_reset": "none"},
+            "store is 'broker-v0' there and 'zookeeper' here; auto_offset_reset is 'none' there and 'earliest' here.",
+        ),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else "",
+)
+async def test_every_disagreement_is_told(
+    cluster_39: Cluster, unique: Unique, there: dict[str, str], told: str
+) -> None:
+    """Each setting with both values, and how to change either; who does as told may join."""
+    name = unique("group")
+    path = GroupLayout(name).config
+    with zookeeper(cluster_39) as client:
+        client.create(path, replace(OURS, **there).encode(), makepath=True)
+        consumer = GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts)
+        remedy = f"Give this member the group's setting, or stop all members and change the znode {path}"
+        with pytest.raises(GroupConfigError) as caught:
+            await consumer.connect()
+        assert str(caught.value) == f"this member disagrees with its group {name}: {told} {remedy}"
+        assert client.get_children(GroupLayout(name).members) == []
+        client.set(path, OURS.encode())
+        await consumer.connect()
+        await consumer.close()
 
 
 async def test_settings_that_cannot_be_read(cluster_39: Cluster, unique: Unique) -> None:
