@@ -55,7 +55,7 @@ def group_report(
         parts += ["", _findings(findings)]
     parts += ["", _summary(view, lag_problem, now_ms)]
     if view.members:
-        parts += ["", _members(view, now_ms)]
+        parts += [Text("\nmembers, by the session that their ids end in", style="bold"), _members(view, now_ms)]
     parts += _topics(view, now_ms)
     return parts
 
@@ -118,7 +118,7 @@ def _leader(view: GroupView) -> str:
 
 
 def _members(view: GroupView, now_ms: int) -> Table:
-    table = _table("members, by the session that their ids end in")
+    table = _table()
     table.add_column("member", no_wrap=True)
     table.add_column("host", overflow="ellipsis", max_width=20)
     table.add_column("pid", justify="right")
@@ -144,9 +144,9 @@ def _share(member: MemberView) -> str:
     return str(len(owned)) if owned == member.target else f"{len(owned)} → {len(member.target)}"
 
 
-def _topics(view: GroupView, now_ms: int) -> Iterator[Table]:
+def _topics(view: GroupView, now_ms: int) -> Iterator[RenderableType]:
     for topic, partitions in groupby(view.partitions, key=lambda each: each.topic_partition.topic):
-        table = _table(f"topic {topic}")
+        table = _table()
         for column in ("partition", "committed", "log end", "lag"):
             table.add_column(column, justify="right", no_wrap=True)
         table.add_column("commit", no_wrap=True)
@@ -160,6 +160,7 @@ def _topics(view: GroupView, now_ms: int) -> Iterator[Table]:
                 ago(each.committed_ms, now_ms),
                 _owner(each, view.member_ids),
             )
+        yield Text(f"topic {topic}", style="bold")
         yield table
 
 
@@ -176,5 +177,6 @@ def _number(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
 
 
-def _table(title: str | None = None) -> Table:
-    return Table(title=title, box=box.SIMPLE, pad_edge=False, title_justify="left", title_style="bold")
+def _table() -> Table:
+    # A title would be wrapped to the table's width; headings stand above.
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False)

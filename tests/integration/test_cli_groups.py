@@ -1,0 +1,193 @@
+"""``kiel-groups groups`` and ``describe``: what an operator sees, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from tests.integration.commands import Running, kiel_groups
+from tests.integration.members import Group, eventually, group_of, produce, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+PARTITIONS = 6
+
+
+async def looked(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command beside members that live in this process."""
+    return await asyncio.to_thread(kiel_groups, *arguments, "--zookeeper", cluster.zk_hosts)
+
+
+async def settled(group: Group, topic: str) -> None:
+    await group.balanced(topic, PARTITIONS)
+    layout = GroupLayout(group.name)
+    with zookeeper(group.cluster) as client:
+        folder = layout.topic_offsets(topic)
+        await eventually(lambda: len(client.get_children(folder)) == PARTITIONS, "offsets are there")
+
+
+async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Cluster, unique: Unique) -> None:
+    """Of a healthy group: nothing wrong, the leader, each partition's offset, end, lag and owner; as JSON, too."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, PARTITIONS)
+    await produce(cluster, topic, 60)
+    async with group_of(cluster, name, [topic], autocommit=False) as group:
+        first, second = await group.join(), await group.join()
+        await settled(group, topic)
+        outcome = await looked(cluster, "describe", name, "--json", "--check")
+        assert (outcome.returncode, outcome.stderr) == (0, "")
+        document = json.loads(outcome.stdout)
+        assert document["wrong"] == []
+        assert document["state"] == "settled"
+        assert document["leader"] == first.consumer.member_id
+        assert [each["id"] for each in document["members"]] == [first.consumer.member_id, second.consumer.member_id]
+        assert sum(each["lag"] for each in document["partitions"]) == document["lag"] == 60
+        assert {each["owner"] for each in document["partitions"]} == {
+            first.consumer.member_id,
+            second.consumer.member_id,
+        }
+        table = await looked(cluster, "describe", name)
+        assert (table.returncode, table.stderr) == (0, "")
+        assert f"topic {topic}" in table.stdout
+        assert "state       settled: 6 of 6 partitions are owned" in table.stdout
+        assert "lag         60" in table.stdout
+        listed = await looked(cluster, "groups", "--lag", "--json")
+        assert {
+            "group": name,
+            "members": 2,
+            "foreign_members": 0,
+            "leader": first.consumer.member_id,
+            "generation": document["allocation"]["generation"],
+            "state": "done",
+            "lag": 60,
+        } in json.loads(listed.stdout)
+
+
+async def test_describe_says_what_is_wrong_first(cluster_39: Cluster, unique: Unique) -> None:
+    """A foreign consumer, an orphan and garbage: three lines on top with their remedies, and 1 where it is checked."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    layout = GroupLayout(name)
+    async with group_of(cluster_39, name, [topic]) as group:
+        await group.join()
+        await settled(group, topic)
+        with zookeeper(cluster_39) as client:
+            client.create(f"{layout.ids}/{name}_java-1-abcdef01", b"{}", ephemeral=True)
+            client.delete(f"{layout.topic_owners(topic)}/3")
+            client.create(f"{layout.topic_owners(topic)}/3", f"{name}_gone-1-99-0".encode(), ephemeral=True)
+            client.set(f"{layout.topic_offsets(topic)}/4", b"many")
+            outcome = await looked(cluster_39, "describe", name, "--check")
+            assert (outcome.returncode, outcome.stderr) == (1, "")
+            wrong = outcome.stdout.split("\n\n")[1]
+            assert f"{name}_java-1-abcdef01 (under {layout.ids})" in wrong
+            assert f"held by {name}_gone-1-99, which is no member any more: {topic}:3" in wrong
+            assert f"{layout.topic_offsets(topic)}/4: a decimal offset was expected, found 'many'" in wrong
+            assert wrong.count("→") == 3
+            listed = await looked(cluster_39, "groups")
+            assert [line.split()[1:3] for line in listed.stdout.splitlines() if line.split()[:1] == [name]] == [
+                ["1", "1"]
+            ]
+
+
+async def test_a_group_of_java_consumers_is_listed_and_described(cluster_39: Cluster, unique: Unique) -> None:
+    """Groups that have never seen a member of ours are shown with what is known of them."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    with zookeeper(cluster_39) as client:
+        client.create(f"/consumers/{name}/ids/{name}_java-1-abcdef01", b"{}", ephemeral=True, makepath=True)
+        client.create(f"/consumers/{name}/offsets/{topic}/0", b"0", makepath=True)
+        document = json.loads((await looked(cluster_39, "describe", name, "--json", "--check")).stdout)
+        assert (document["state"], document["wrong"], document["lag"]) == ("foreign", [], 0)
+        assert [each["name"] for each in document["foreign_members"]] == [f"{name}_java-1-abcdef01"]
+
+
+async def test_watch_looks_again_until_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
+    """One JSON document a line; a member that joins is seen; Ctrl-C ends it with 130 and without a word."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    async with group_of(cluster_39, name, [topic]) as group:
+        await group.join()
+        command = ["-m", "kiel_groups", "describe", name, "--zookeeper", cluster_39.zk_hosts]
+        with Running([*command, "--json", "--watch", "0.1"]) as process:
+            await asyncio.to_thread(process.wait_for_lines, 1)
+            await group.join()
+            await eventually(lambda: len(json.loads(process.lines[-1])["members"]) == 2, "the second member is seen")
+            assert await asyncio.to_thread(process.end, signal.SIGINT) == 130
+            assert process.errors == []
+
+
+async def test_without_brokers_the_lag_is_unknown_and_said_so(start_cluster: Callable[..., Cluster]) -> None:
+    """Offsets and owners are shown all the same; a dead broker and none at all are told apart."""
+    cluster = start_cluster()
+    await cluster.create_topic("t", PARTITIONS)
+    async with group_of(cluster, "g", ["t"]) as group:
+        await group.join()
+        await settled(group, "t")
+        await cluster.kafka[0].kill()
+        outcome = await looked(cluster, "describe", "g")
+        assert outcome.returncode == 0
+        assert "lag         ? (not known of all: no broker answered:" in outcome.stdout
+        assert "6 of 6 partitions are owned" in outcome.stdout
+        with zookeeper(cluster) as client:
+            await eventually(lambda: client.get_children("/brokers/ids") == [], "the broker's session is over")
+        outcome = await looked(cluster, "groups", "--lag")
+        assert "warning: the lag is not known to the full: no broker is registered in ZooKeeper" in outcome.stderr
+        assert [line.split()[-1] for line in outcome.stdout.splitlines() if line.split()[:1] == ["g"]] == ["?"]
+
+
+@contextmanager
+def chroot(cluster: Cluster, path: str) -> Iterator[str]:
+    """An empty folder, as a chroot that exists but is the wrong one."""
+    with zookeeper(cluster) as client:
+        client.ensure_path(path)
+        yield f"{cluster.zk_hosts}{path}"
+        client.delete(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["describe", "--zookeeper", "{hosts}"], 2, "Missing argument 'GROUP'."),
+        (["describe", "g"], 2, "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER')."),
+        (["describe", "no-such-group", "--zookeeper", "{hosts}"], 2, "group 'no-such-group' does not exist"),
+        (["describe", "page views", "--zookeeper", "{hosts}"], 2, "group: 'page views' is not a legal name"),
+        (["describe", "g", "--zookeeper", "127.0.0.1:1"], 1, "is it running, and the port right?"),
+        (["describe", "g", "--zookeeper", "{hosts}/nowhere"], 1, "the chroot /nowhere does not exist"),
+        (["describe", "g", "--zookeeper", "{empty}"], 2, "nor does any other, and no broker: is the chroot right?"),
+        (["describe", "--watch", "g", "--zookeeper", "{hosts}"], 2, "the group stands before it"),
+        (["describe", "g", "--watch", "--check", "--zookeeper", "{hosts}"], 2, "it does not go with --watch"),
+        (["groups"], 2, "Missing option '--zookeeper'"),
+        (["groups", "g", "--zookeeper", "{hosts}"], 2, "unexpected extra argument (g)"),
+        (["groups", "--zookeeper", "127.0.0.1:1"], 1, "is it running, and the port right?"),
+        (["groups", "--zookeeper", "{hosts}/nowhere"], 1, "the chroot /nowhere does not exist"),
+        (["groups", "--zookeeper", "{empty}"], 0, "there are no groups"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_likely_mistakes(cluster_39: Cluster, unique: Unique, arguments: list[str], status: int, said: str) -> None:
+    """One line that says what is wrong, and what to do."""
+    with chroot(cluster_39, f"/{unique('chroot')}") as empty:
+        outcome = kiel_groups(*(argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments))
+    assert (outcome.returncode, outcome.stdout) == (status, "")
+    assert said in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+async def test_a_name_that_is_nearly_right_is_corrected(cluster_39: Cluster, unique: Unique) -> None:
+    """The error names the group that was meant."""
+    name = unique("group")
+    with zookeeper(cluster_39) as client:
+        client.create(f"/consumers/{name}/offsets", makepath=True)
+    outcome = await looked(cluster_39, "describe", name[:-1])
+    assert outcome.returncode == 2
+    assert f"did you mean {name!r}?" in outcome.stderr
