@@ -9,7 +9,7 @@ from typing import IO
 
 from kiel_groups.coordination import admin
 from kiel_groups.embedded.ensemble import ZooKeeperEnsemble
-from kiel_groups.embedded.kafka import KafkaBroker
+from kiel_groups.embedded.kafka import KafkaBroker, stop_brokers
 from kiel_groups.embedded.kept_data import claim_data
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.server import Server, Startable, in_thread
@@ -105,6 +105,10 @@ class Cluster(Startable):
             raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
         await in_thread(admin.delete_topic, self.zk_hosts, topic)
 
+    async def stop_brokers(self) -> None:
+        """Stop every broker in order, the controller last, so that no broker becomes one while it stops."""
+        await in_thread(stop_brokers, self.kafka)
+
     def _start(self) -> None:
         if self._data is not None:
             self._data_lock = claim_data(self._data, self._kind())
@@ -138,11 +142,12 @@ class Cluster(Startable):
         }
 
     def _close(self) -> None:
-        for server in self.kafka:
-            if self._data is None:
-                # What it would put in order, with a ZooKeeper that may be gone, is thrown away anyway.
-                server._kill()
-            server._close()
+        if self._data is not None:
+            stop_brokers(self.kafka)
+        for broker in self.kafka:
+            # Where nothing is kept, what it would put in order, with a ZooKeeper that may be gone, is thrown away.
+            broker._kill()
+            broker._close()
         self.ensemble._close()
         if self._data_lock is not None:
             self._data_lock.close()

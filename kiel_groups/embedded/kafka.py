@@ -11,38 +11,40 @@ from contextlib import contextmanager
 from kiel_groups.coordination import admin
 from kiel_groups.embedded.java import java_command
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
-from kiel_groups.embedded.server import Server, in_thread
-from kiel_groups.errors import ServerError
+from kiel_groups.embedded.server import Server
+from kiel_groups.errors import CoordinationError, ServerError
 
 __all__ = ["KafkaBroker", "stop_brokers"]
 
 _MAIN = "kafka.Kafka"
 _STARTED = re.compile(rb"\[Kafka Server \d+\], [Ss]tarted")
 _OLD_SESSION_LIMIT_S = 20.0
+_CONTROLLER_LIMIT_S = 5.0
 _POLL_S = 0.02
 
 
-async def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
+def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
     """
-    Stop all brokers of one cluster in order: the controller last, so that no broker becomes one while it stops.
+    Stop the brokers of one cluster in order, the controller last, so that none becomes one while it stops; blocking.
 
-    One of 0.8.1.1 that does waits for ever, as its new thread for deletions waits for the lock that its end holds; it
-    would be killed after 15 s. Later releases let go of it.
+    A broker of 0.8.1.1 that does waits for ever: its new thread for deletions waits for the lock that its end holds.
+    It would be killed after 15 s. Later releases let go of the lock.
     """
-    await in_thread(_stop_brokers, brokers)
-
-
-def _stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
-    if not brokers:
-        return
-    with admin.zookeeper(brokers[0].zk_connect) as client:
-        last = admin.controller_id(client)
-    with ThreadPoolExecutor(max_workers=len(brokers)) as pool:
+    last = _controller_id(brokers[0].zk_connect) if len(brokers) > 1 else None
+    with ThreadPoolExecutor(max_workers=max(1, len(brokers))) as pool:
         for together in (
             [broker for broker in brokers if broker.broker_id != last],
             [broker for broker in brokers if broker.broker_id == last],
         ):
             list(pool.map(KafkaBroker._stop, together))
+
+
+def _controller_id(zk_connect: str) -> int | None:
+    try:
+        with admin.zookeeper(zk_connect, timeout_s=_CONTROLLER_LIMIT_S) as client:
+            return admin.controller_id(client)
+    except CoordinationError:
+        return None  # ZooKeeper has gone, so nobody becomes controller any more.
 
 
 class KafkaBroker(Server):

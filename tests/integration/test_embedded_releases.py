@@ -6,13 +6,13 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.coordination import admin
 from kiel_groups.embedded import Cluster, KafkaBroker
-from kiel_groups.embedded.kafka import stop_brokers
 from kiel_groups.embedded.ports import accepts
 from kiel_groups.embedded.releases import kafka_release
 from kiel_groups.errors import ConfigError, UnknownTopicError
@@ -53,8 +53,8 @@ def stopped_in_order(broker: KafkaBroker) -> bool:
     return "shut down completed" in broker.log.read_text(encoding="utf-8").lower()
 
 
-async def kill_brokers(brokers: list[KafkaBroker]) -> None:
-    await asyncio.gather(*map(KafkaBroker.kill, brokers))
+async def kill_brokers(cluster: Cluster) -> None:
+    await asyncio.gather(*map(KafkaBroker.kill, cluster.kafka))
 
 
 async def test_a_release_serves_through_its_whole_life(
@@ -73,8 +73,8 @@ async def test_a_release_serves_through_its_whole_life(
         await cluster.create_topic("t", 4)
         assert (await early.produce("t", sent[0], partition=3)).offset == 0
     await produce(cluster, "t", sent[1:])
-    for end in (stop_brokers, kill_brokers):
-        await end(cluster.kafka)
+    for end in (cluster.stop_brokers, partial(kill_brokers, cluster)):
+        await end()
         assert not any(accepts(broker.port) for broker in cluster.kafka)
         await asyncio.gather(*map(KafkaBroker.start, cluster.kafka))
     await brokers_know(cluster, "t")
@@ -89,7 +89,7 @@ async def test_replicas_that_stop_together_stop_in_order(
     Neither waits for the other for so long that it has to be killed.
 
     0.8.0 and 0.8.1.1 did: a replica's last fetch was answered by nobody and was waited for, for 30 s. Nothing is
-    deleted here, as 0.8.1.1 may wait for itself otherwise: see ``stop_brokers``.
+    deleted here, as 0.8.1.1 may wait for itself otherwise: see ``Cluster.stop_brokers``.
     """
     cluster = start_cluster(brokers=2, kafka=kafka_version, broker_overrides={"delete.topic.enable": "false"})
     await cluster.create_topic("t", 4, replication=2)
