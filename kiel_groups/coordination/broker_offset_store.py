@@ -3,7 +3,8 @@ The ``broker-v0`` offset store: the same znodes, written by the brokers on reque
 
 As kiel had it. The member itself still writes where the group and its claims start. A broker checks nothing: a commit
 that is late may step back, which repeats records and loses none. So it is never waited for beyond the lease, and what
-stands there is read afterwards.
+stands there is read before and afterwards. Where somebody else wrote since, that is followed; what they write between
+that look and the broker's own write is lost, for which only the ``zookeeper`` store has a cure.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
 
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
@@ -35,6 +37,11 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
     send_commit: SendCommit
     fetch_offsets: FetchOffsets
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        #: What brokers were last asked to store: one that is late still writes it, and that is no word of others.
+        self._sent: dict[TopicPartition, int] = {}
+
     async def start(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StartPosition]:
         """
         Where claims start: at what the offset znodes say, once brokers have shown that they serve this group's offsets.
@@ -53,23 +60,39 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         self, offsets: Mapping[TopicPartition, tuple[int, int]], metadata: str = ""
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
         """
-        Have next offsets stored, then read what stands there.
+        Have next offsets stored, but where somebody else wrote; then read what stands there.
 
         Returns:
-            What stands there now, whoever wrote it; nothing counts as somebody else's, for the broker asks nobody.
+            What stands there now, whoever wrote it last; and what somebody else wrote before, which is now the truth.
 
         Raises:
             SessionLostError: The session is over.
         """
         if not offsets:
             return {}, {}
+        foreign = await self.changed({partition: version for partition, (_, version) in offsets.items()})
+        wanted = {partition: offset for partition, (offset, _) in offsets.items() if partition not in foreign}
+        if wanted:
+            await self._send(wanted, metadata)
+        return await self.read(sorted(wanted)), foreign
+
+    async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        await self._session.trusted()
         remaining_s = self._session.gate.deadline_s - boot_time_s()
-        wanted = {partition: offset for partition, (offset, _) in offsets.items()}
+        self._sent |= offsets
         try:
-            await asyncio.wait_for(self.send_commit(wanted, metadata), max(0.0, remaining_s))
+            await asyncio.wait_for(self.send_commit(offsets, metadata), max(0.0, remaining_s))
         except TimeoutError:
             self._metrics.count("commits_timed_out")
             log.warning("group %s: brokers did not store offsets within the lease", self._layout.group)
         # The broker wrote on a session of its own: after an answered quorum write of ours, ours sees it.
         await self._writer.prove()
-        return await self.read(sorted(offsets)), {}
+
+    async def changed(self, versions: Mapping[TopicPartition, int]) -> dict[TopicPartition, StoredOffset]:
+        """As the ``zookeeper`` store says it; but for a commit of our own that a broker made after its time."""
+        await self._writer.prove()
+        found = await super().changed(versions)
+        foreign = {tp: stored for tp, stored in found.items() if stored.offset != self._sent.get(tp)}
+        for partition in foreign:
+            self._sent.pop(partition, None)
+        return foreign

@@ -16,6 +16,7 @@ from kiel_groups.coordination.session import Session
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.transactions import (
     MOST_OPERATIONS,
+    Answer,
     Check,
     Done,
     Failure,
@@ -56,7 +57,11 @@ class Outcome(Generic[Key]):
 
 
 class FencedWriter:
-    """Writes of one member on its own session."""
+    """
+    Writes of one member on its own session.
+
+    Before each transaction the gate is asked; while the connection is broken that means to wait.
+    """
 
     def __init__(self, session: Session, member_path: str) -> None:
         self._session = session
@@ -72,11 +77,16 @@ class FencedWriter:
             SessionLostError: The session is over, or the member znode is gone.
         """
         while True:
-            answer = await self._session.transact([self._proof])
+            answer = await self._transact(())
             if isinstance(answer, Done):
                 return
             if isinstance(answer, Refused):
                 self._member_gone()
+
+    async def _transact(self, operations: Iterable[Operation]) -> Answer:
+        """The one place where a member writes what only an owner may write: not without the lease, nor its znode."""
+        await self._session.trusted()
+        return await self._session.transact([self._proof, *operations])
 
     def _member_gone(self) -> None:
         self._session.end("the member znode is gone")
@@ -102,7 +112,7 @@ class FencedWriter:
         pending = dict(items)
         while pending:
             batch = _first_batch(pending, most)
-            answer = await self._session.transact([self._proof, *(op for key in batch for op in pending[key])])
+            answer = await self._transact(op for key in batch for op in pending[key])
             if isinstance(answer, Unknown):
                 await self.prove()
                 outcome.unknown.update(batch)

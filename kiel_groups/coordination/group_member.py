@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.gate import Gate
-from kiel_groups.coordination.holding import PartitionHandler
+from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.lives import Lives
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.coordination.membership import Membership

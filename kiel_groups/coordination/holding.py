@@ -9,16 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import NoReturn
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.claiming import Claimant
+from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets import Offsets
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.topic_watch import TopicWatch
-from kiel_groups.errors import CoordinationError, KielGroupsError, NoOffsetsError, ProtocolError
+from kiel_groups.errors import (
+    CoordinationError,
+    DuplicateInstanceError,
+    KielGroupsError,
+    NoOffsetsError,
+    ProtocolError,
+)
 from kiel_groups.group import claims
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.subscription import StartPosition, SubscriptionState
@@ -43,38 +51,6 @@ def jittered_s(interval_ms: int) -> float:
     return interval_ms / 1000 * random.uniform(1 - JITTER, 1 + JITTER)
 
 
-class PartitionHandler(Protocol):
-    """What a member needs of the consumer around it; everything is called on the event loop."""
-
-    async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
-        """Ask the brokers for the first ("earliest") or next ("latest") offsets of partitions of one topic."""
-
-    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """
-        Hand them out from now on; their positions stand in the subscription state.
-
-        What undoes an earlier ``stop`` of them happens at the call, before any later one; the rest may wait.
-        """
-
-    def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Fetch and hand out no more of them; returns those of which the application still processes something."""
-
-    def drained(self, partitions: Collection[TopicPartition]) -> Awaitable[None]:
-        """Ends when the application has finished what it has of them, and its listener was told."""
-
-    def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Somebody else may own them already: drop everything of them at once."""
-
-    async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
-        """Ask the brokers for committed offsets; only with the store that has them written by brokers."""
-
-    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
-        """Ask the brokers to store next offsets; only with the store that does so."""
-
-    def moved(self, partition: TopicPartition, offset: int) -> None:
-        """Somebody else wrote the committed offset: hand out from there on."""
-
-
 class Holding:
     """The slice, the claims and the offsets of one member."""
 
@@ -93,7 +69,7 @@ class Holding:
     ) -> None:
         self._session = session
         self._member_id = member_id
-        self._slice_path = layout.slice(member_id)
+        self._slice_path = layout.slice(config.instance_id or member_id)
         self._config = config
         self._claimant = claimant
         self._store = store
@@ -104,10 +80,9 @@ class Holding:
         self._claims = claims.Claims()
         self._look = asyncio.Event()
         self._empty = asyncio.Event()
-        # A commit and a release of one partition would refuse each other: both expect the version they have seen.
-        self._writing = asyncio.Lock()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
-        self._topics = TopicWatch(session, tasks, lambda topic: tasks.start(self._start_over(topic)))
+        self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
+        self._topics = TopicWatch(session, tasks, lambda topic: tasks.start(self._offsets.start_over(topic)))
 
     @property
     def settled(self) -> bool:
@@ -128,6 +103,9 @@ class Holding:
     async def hand_back(self) -> None:
         """Drain and release everything, and claim nothing more; ends when nothing is held."""
         self._feed(claims.Leave())
+        await self._all_released()
+
+    async def _all_released(self) -> None:
         while self._claims.phases:
             self._empty.clear()
             await self._empty.wait()
@@ -136,42 +114,71 @@ class Holding:
         """The session is over: everything held is lost."""
         self._feed(claims.SessionEnded())
 
+    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
+        """Store the next offset of every partition held of which something new is finished; see ``Offsets``."""
+        return await self._offsets.commit(metadata)
+
     # The slice
 
     async def _follow_slice(self) -> None:
         """Read one's slice and compare, whenever there is a hint and from time to time without one."""
         while True:
             self._look.clear()
-            self._feed(claims.Wanted(await self._read_slice()))
+            self._feed(await self._read_slice())
+            if self._claims.replaced:
+                await self._stop_replaced()
             try:
                 await asyncio.wait_for(self._look.wait(), jittered_s(self._config.reconcile_interval_ms))
             except TimeoutError:
                 await self._audit()
 
-    async def _read_slice(self) -> frozenset[TopicPartition] | None:
+    async def _read_slice(self) -> claims.Wanted | claims.Replaced:
         node = await self._session.get(self._slice_path, self._look.set)
         if node is None and await self._session.exists(self._slice_path, self._look.set) is not None:
             node = await self._session.get(self._slice_path, self._look.set)
         if node is None:
-            return None
+            return claims.Wanted(None)
         try:
             found = Slice.parse(node.data, self._slice_path)
         except ProtocolError as error:
             log.error("group %s: %s; what is held stays", self._config.group, error)
             self._metrics.count("znodes_unreadable")
-            return None
-        return found.partitions if found.member_id == self._member_id else None
+            return claims.Wanted(None)
+        if found.member_id == self._member_id:
+            return claims.Wanted(found.partitions)
+        # A slot of a member's own is nobody else's, whatever somebody may have written there.
+        return claims.Replaced() if self._config.instance_id else claims.Wanted(None)
+
+    async def _stop_replaced(self) -> NoReturn:
+        """Give everything back, then end this member: two of one instance would replace each other for ever."""
+        self._metrics.count("members_replaced")
+        log.error(
+            "group %s: a later member of instance %s has taken the place of %s, which gives back what it holds",
+            self._config.group,
+            self._config.instance_id,
+            self._member_id,
+        )
+        await self._all_released()
+        raise DuplicateInstanceError(
+            f"group {self._config.group}: another member of instance {self._config.instance_id!r} is alive and has its"
+            f" place ({self._slice_path}); this one, {self._member_id}, has stopped. Give every process an instance_id"
+            " of its own"
+        )
 
     async def _audit(self) -> None:
-        """Without any hint: are the claims still ours, have the awaited ones become free?"""
-        gone = await self._claimant.verify(self._claims.in_phase(claims.Phase.HELD))
-        gone &= self._claims.in_phase(claims.Phase.HELD)
+        """Without any hint: are the claims still ours, have offsets been reset, have awaited ones become free?"""
+        gone = await self._claimant.verify(self._held())
+        gone &= self._held()
         if gone:
             log.error("group %s: %d claims were deleted by somebody else", self._config.group, len(gone))
             self._feed(claims.ClaimGone(gone))
+        await self._offsets.follow_resets()
         self.look_again()
 
     # Claims
+
+    def _held(self) -> frozenset[TopicPartition]:
+        return self._claims.in_phase(claims.Phase.HELD)
 
     def _feed(self, event: claims.Event) -> None:
         self._claims, effects = claims.step(self._claims, event)
@@ -232,7 +239,7 @@ class Holding:
             for topic in topics:
                 if self._topics.creations([topic])[topic] != before[topic]:
                     # Created again while positions were read: they may be those of the old log.
-                    self._tasks.start(self._start_over(topic))
+                    self._tasks.start(self._offsets.start_over(topic))
             waiting -= starts.keys()
             if waiting:
                 gone = await self._claimant.verify(waiting)
@@ -295,9 +302,9 @@ class Holding:
         self._feed(claims.Drained(partitions))
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
-        async with self._writing:
+        async with self._offsets.writing:
             if self._config.autocommit and not self._store.commits_with_release:
-                await self._store_finished(partitions, "")
+                await self._offsets.store_finished(partitions)
             done = await self._claimant.release(partitions)
             self._subscription.unassign(partitions)
         self._feed(claims.ClaimGone(done.gone))
@@ -307,85 +314,6 @@ class Holding:
         self._metrics.count("partitions_lost", len(partitions))
         self._subscription.unassign(partitions)
         self._handler.lost(partitions)
-
-    # Offsets
-
-    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
-        """
-        Store the next offset of every partition held of which something new is finished.
-
-        Where somebody else wrote the offset meanwhile, theirs is the truth: it is adopted, and handed out from.
-
-        Args:
-            metadata: A text for stores that have room for one.
-
-        Returns:
-            The partitions whose offsets were stored.
-
-        Raises:
-            SessionLostError: The session is over; what was not stored will be delivered again.
-        """
-        async with self._writing:
-            return await self._store_finished(self._subscription.assigned_partitions(), metadata)
-
-    async def _store_finished(self, partitions: Collection[TopicPartition], metadata: str) -> frozenset[TopicPartition]:
-        """
-        Store what is finished of these; the lock is held.
-
-        Offsets and the versions they replace are read at one moment, under the lock: between two commits an operator's
-        offset may have been adopted, and an offset from before must not be written over it.
-        """
-        finished = self._subscription.all_consumed_offsets()
-        wanted = {
-            partition: (finished[partition], state.version)
-            for partition in partitions
-            if partition in finished and (state := self._subscription.state(partition)) is not None
-        }
-        found, foreign = await self._store.commit(wanted, metadata)
-        for partition, standing in found.items():
-            if standing.offset is not None:
-                self._subscription.mark_committed(partition, standing.offset, standing.version)
-        for partition, standing in foreign.items():
-            self._adopt(partition, standing.offset, standing.version)
-        stored = frozenset(
-            partition for partition, standing in found.items() if standing.offset == wanted[partition][0]
-        )
-        self._metrics.count("offsets_committed", len(stored))
-        return stored
-
-    async def _start_over(self, topic: str) -> None:
-        """A topic was deleted and created again: what is held of it starts at the beginning of the new log."""
-        while held := [p for p in self._claims.in_phase(claims.Phase.HELD) if p.topic == topic]:
-            try:
-                async with self._writing:
-                    standing = await self._store.reset_recreated(topic, sorted(held))
-                    for partition, found in standing.items():
-                        self._adopt(partition, found.offset, found.version)
-                return
-            except CoordinationError:
-                raise
-            except KielGroupsError as error:
-                log.warning("group %s: %s starts over as soon as brokers know it: %s", self._config.group, topic, error)
-                await asyncio.sleep(REOPEN_S)
-
-    def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> None:
-        state = self._subscription.state(partition)
-        if state is None:
-            return
-        self._metrics.count("commits_superseded")
-        if offset is None:
-            # Garbage: what we know is better; the next commit overwrites it.
-            self._subscription.mark_committed(partition, state.committed, version)
-            return
-        log.warning(
-            "group %s: the offset of %s was changed to %d by somebody else; it is followed",
-            self._config.group,
-            partition,
-            offset,
-        )
-        self._subscription.seek(partition, offset)
-        self._subscription.mark_committed(partition, offset, version)
-        self._handler.moved(partition, offset)
 
 
 class _OwnerWatch:

@@ -14,7 +14,8 @@ from kiel_groups.coordination.admission import check_admission
 from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.fenced import FencedWriter
-from kiel_groups.coordination.holding import Holding, PartitionHandler
+from kiel_groups.coordination.handler import PartitionHandler
+from kiel_groups.coordination.holding import Holding
 from kiel_groups.coordination.life import Life
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
@@ -109,6 +110,7 @@ class Membership(Life):
             member_id=self.member_id,
             session_timeout_ms=self.session.timeout_ms,
             subscription=tuple(sorted(topics)),
+            instance_id=self._config.instance_id,
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at_ms=self._started_ms,

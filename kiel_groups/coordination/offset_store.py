@@ -79,6 +79,11 @@ class ZooKeeperOffsetStore:
             if node is not None
         }
 
+    async def changed(self, versions: Mapping[TopicPartition, int]) -> dict[TopicPartition, StoredOffset]:
+        """What stands where the version is another than this; one that was deleted comes again with the next commit."""
+        found = await self.read(list(versions))
+        return {partition: stored for partition, stored in found.items() if stored.version != versions[partition]}
+
     def _parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
         try:
             return StoredOffset(parse_offset(node.data, self._layout.offset(partition)), node.version)

@@ -27,15 +27,14 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     SessionExpiredError,
 )
-from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination import machine
 from kiel_groups.coordination.answers import answer_of
+from kiel_groups.coordination.connecting import overhear_connect
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError, SessionLostError
-from kiel_groups.group.lease import answer_limit_s
 from kiel_groups.group.transactions import (
     Answer,
     Check,
@@ -56,8 +55,8 @@ log = logging.getLogger(__name__)
 
 _LOST = (ConnectionLoss, OperationTimeoutError)
 _OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
-#: The least time that a server has for answering Connect, in seconds: a busy one must not be taken for a dead one.
-LEAST_CONNECT_S = 0.5
+#: How often a gate that is not open is looked at, in seconds. It opens from another thread, and seldom.
+GATE_PAUSE_S = 0.02
 
 #: Reads that are under way at once; more only fill kazoo's queue.
 MOST_READS = 500
@@ -130,6 +129,18 @@ class Session:
     def connected(self) -> bool:
         return self._connected.is_set() and self.ended is None
 
+    async def trusted(self) -> None:
+        """
+        Wait until the gate is open; to be asked before every write that only an owner may make.
+
+        Raises:
+            SessionLostError: It is shut for good.
+        """
+        while not self.gate.is_open(machine.boot_time_s()):
+            if self.gate.shut_reason is not None:
+                raise SessionLostError(f"the ZooKeeper session is not trusted any more: {self.gate.shut_reason}")
+            await asyncio.sleep(GATE_PAUSE_S)
+
     async def open(self) -> None:
         """
         Connect and wait for the session.
@@ -138,7 +149,7 @@ class Session:
             NoZooKeeperError: No server answered within ``connect_timeout_ms``.
             ChrootMissingError: The chroot does not exist.
         """
-        self._read_granted_timeout()
+        overhear_connect(self.client, self._config.session_timeout_ms, self._granted)
         self.client.add_listener(self._state_changed)
         await machine.in_thread(self.client.start_async, "connect")
         try:
@@ -157,33 +168,14 @@ class Session:
                 " create it first, or leave it out of zk_hosts"
             )
 
-    def _read_granted_timeout(self) -> None:
-        """
-        Learn what the server grants before anybody is told of the connection, and do not wait long for it.
-
-        kazoo keeps the timeout that was asked for; the granted one stands only in the answer to its Connect request.
-        """
-        connection = self.client._connection
-        invoke = connection._invoke
-
-        # kazoo waits a whole session timeout for the answer to Connect, on a server that took the connection and went
-        # silent (a frozen one, or 3.9.5 in the first moments of its start): longer than a lease. When a dead connection
-        # is noticed a third of the timeout has gone; the lease leaves a sixth, for a silent server and the next one.
-        limit_s = max(LEAST_CONNECT_S, answer_limit_s(self._config.session_timeout_ms) / 2)
-
-        def reading(timeout: float, request: Any, xid: int | None = None) -> Any:
-            if not isinstance(request, Connect):
-                return invoke(timeout, request, xid)
-            answer = invoke(min(timeout, limit_s), request, xid)
-            if self._id not in (0, answer[0].session_id):
-                # kazoo's next session, after an expiry or a refusal: none of ours.
-                self.gate.shut("session over")
-            elif answer[0].time_out > 0:
-                self._id = answer[0].session_id
-                self.gate.grant(answer[0].time_out)
-            return answer
-
-        connection._invoke = reading
+    def _granted(self, session_id: int, timeout_ms: int) -> None:
+        """On kazoo's thread, before anybody is told of the connection."""
+        if self._id not in (0, session_id):
+            # kazoo's next session, after an expiry or a refusal: none of ours.
+            self.gate.shut("session over")
+        elif timeout_ms > 0:
+            self._id = session_id
+            self.gate.grant(timeout_ms)
 
     def _state_changed(self, state: str) -> None:
         """On kazoo's thread: the gate follows at once, the loop is told."""

@@ -1,0 +1,42 @@
+"""What a member needs of the consumer around it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from kiel_groups.model import TopicPartition
+
+__all__ = ["PartitionHandler"]
+
+
+class PartitionHandler(Protocol):
+    """What a member needs of the consumer around it; everything is called on the event loop."""
+
+    async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
+        """Ask the brokers for the first ("earliest") or next ("latest") offsets of partitions of one topic."""
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        """
+        Hand them out from now on; their positions stand in the subscription state.
+
+        What undoes an earlier ``stop`` of them happens at the call, before any later one; the rest may wait.
+        """
+
+    def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        """Fetch and hand out no more of them; returns those of which the application still processes something."""
+
+    def drained(self, partitions: Collection[TopicPartition]) -> Awaitable[None]:
+        """Ends when the application has finished what it has of them, and its listener was told."""
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        """Somebody else may own them already: drop everything of them at once."""
+
+    async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
+        """Ask the brokers for committed offsets; only with the store that has them written by brokers."""
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
+        """Ask the brokers to store next offsets; only with the store that does so."""
+
+    def moved(self, partition: TopicPartition, offset: int) -> None:
+        """Somebody else wrote the committed offset: hand out from there on."""

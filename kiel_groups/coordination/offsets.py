@@ -1,0 +1,146 @@
+"""
+The offsets of what one member holds: stored, and followed where somebody else writes them.
+
+An offset that another one wrote is an operator's word, or that of the partition's next owner: it is never written over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.handler import PartitionHandler
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.errors import CoordinationError, KielGroupsError
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+__all__ = ["Offsets"]
+
+log = logging.getLogger(__name__)
+
+#: How long to wait before a topic that brokers do not know yet is asked for again, in seconds.
+RETRY_S = 0.5
+
+
+class Offsets:
+    """
+    Between the subscription state and the offset store; one for each session.
+
+    ``held`` tells which partitions are held at the moment, without those that are being handed over.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        store: ZooKeeperOffsetStore,
+        handler: PartitionHandler,
+        subscription: SubscriptionState,
+        metrics: Metrics,
+        held: Callable[[], frozenset[TopicPartition]],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._handler = handler
+        self._subscription = subscription
+        self._metrics = metrics
+        self._held = held
+        #: A commit and a release of one partition would refuse each other: both expect the version they have seen.
+        self.writing = asyncio.Lock()
+
+    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
+        """
+        Store the next offset of every partition held of which something new is finished.
+
+        Where somebody else wrote the offset meanwhile, theirs is the truth: it is adopted, and handed out from.
+
+        Args:
+            metadata: A text for stores that have room for one.
+
+        Returns:
+            The partitions whose offsets were stored.
+
+        Raises:
+            SessionLostError: The session is over; what was not stored will be delivered again.
+        """
+        async with self.writing:
+            return await self.store_finished(self._subscription.assigned_partitions(), metadata)
+
+    async def store_finished(
+        self, partitions: Collection[TopicPartition], metadata: str = ""
+    ) -> frozenset[TopicPartition]:
+        """
+        Store what is finished of these; for who has the lock ``writing``.
+
+        Offsets and the versions they replace are read at one moment, under the lock: between two commits an operator's
+        offset may have been adopted, and an offset from before must not be written over it.
+        """
+        finished = self._subscription.all_consumed_offsets()
+        wanted = {
+            partition: (finished[partition], state.version)
+            for partition in partitions
+            if partition in finished and (state := self._subscription.state(partition)) is not None
+        }
+        found, foreign = await self._store.commit(wanted, metadata)
+        for partition, standing in found.items():
+            if standing.offset is not None:
+                self._subscription.mark_committed(partition, standing.offset, standing.version)
+        for partition, standing in foreign.items():
+            self._adopt(partition, standing.offset, standing.version)
+        stored = frozenset(
+            partition for partition, standing in found.items() if standing.offset == wanted[partition][0]
+        )
+        self._metrics.count("offsets_committed", len(stored))
+        return stored
+
+    async def follow_resets(self) -> None:
+        """
+        Adopt what somebody else wrote although nothing is being committed; versions tell, not values.
+
+        An offset that is reset to where it stands is a reset all the same: what was handed out since is to come again.
+        """
+        async with self.writing:
+            versions = {
+                partition: state.version
+                for partition in sorted(self._held())
+                if (state := self._subscription.state(partition)) is not None
+            }
+            for partition, standing in (await self._store.changed(versions)).items():
+                self._adopt(partition, standing.offset, standing.version)
+
+    async def start_over(self, topic: str) -> None:
+        """A topic was deleted and created again: what is held of it starts at the beginning of the new log."""
+        while held := [partition for partition in self._held() if partition.topic == topic]:
+            try:
+                async with self.writing:
+                    standing = await self._store.reset_recreated(topic, sorted(held))
+                    for partition, found in standing.items():
+                        self._adopt(partition, found.offset, found.version)
+                return
+            except CoordinationError:
+                raise
+            except KielGroupsError as error:
+                log.warning("group %s: %s starts over as soon as brokers know it: %s", self._config.group, topic, error)
+                await asyncio.sleep(RETRY_S)
+
+    def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> None:
+        state = self._subscription.state(partition)
+        if state is None:
+            return
+        self._metrics.count("commits_superseded")
+        if offset is None:
+            # Garbage: what we know is better; the next commit overwrites it.
+            self._subscription.mark_committed(partition, state.committed, version)
+            return
+        log.warning(
+            "group %s: the offset of %s was changed to %d by somebody else; it is followed",
+            self._config.group,
+            partition,
+            offset,
+        )
+        self._subscription.seek(partition, offset)
+        self._subscription.mark_committed(partition, offset, version)
+        self._handler.moved(partition, offset)
