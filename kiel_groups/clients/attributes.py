@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kiel_groups.config import FetchConfig, ProducerConfig
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.model import TopicPartition
 
-__all__ = ["ConsumerAttributes", "ProducerAttributes"]
+if TYPE_CHECKING:
+    from kiel_groups.clients.consuming import ConsumerSettings, Consuming
+
+__all__ = ["ConsumerAttributes", "MemberAttributes", "ProducerAttributes"]
 
 
 class ConsumerAttributes:
@@ -42,6 +47,67 @@ class ConsumerAttributes:
     def max_bytes(self) -> int:
         """How many bytes one answer may hold."""
         return self._fetching.max_bytes
+
+
+class MemberAttributes(ConsumerAttributes):
+    """Of the grouped consumer: also how it stands in its group at this moment."""
+
+    _settings: ConsumerSettings
+    _subscription: SubscriptionState
+    _consuming: Consuming | None
+    _shut: bool
+
+    @property
+    def subscription(self) -> frozenset[str]:
+        """The topics asked for."""
+        return self._subscription.subscription
+
+    @property
+    def allocation(self) -> dict[str, list[int]]:
+        """The partitions that this member holds at this moment, ascending, per topic."""
+        return self._subscription.allocation()
+
+    @property
+    def member_id(self) -> str | None:
+        """This member's id in the group; another one after a lost session, None before the first."""
+        return self._consuming.member.member_id if self._consuming else None
+
+    @property
+    def name(self) -> str:
+        """``member_id`` once there is one: as allocator functions see this member, and as commits are signed."""
+        return self.member_id or super().name
+
+    @property
+    def group_name(self) -> str:
+        """The group's name."""
+        return self._settings.group.group
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether finished records are committed without being told."""
+        return self._settings.group.autocommit
+
+    @property
+    def closing(self) -> bool:
+        """Whether it was closed."""
+        return self._shut
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads the group."""
+        return self._consuming is not None and self._consuming.member.leads
+
+    @property
+    def settled(self) -> bool:
+        """Whether this member holds just what the group's leader wants it to hold."""
+        return self._consuming is not None and self._consuming.member.settled
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many messages of each held partition are not handed out, as brokers last said; unknown ones left out."""
+        if self._consuming is None:
+            return {}
+        lags = {tp: self._consuming.fetcher.lag(tp) for tp in self._subscription.assigned_partitions()}
+        return {partition: lag for partition, lag in lags.items() if lag is not None}
 
 
 class ProducerAttributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,14 +15,15 @@ from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.hands import Taker
+from kiel_groups.clients.hands import UNCLAIMED_S, Taker
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
+from kiel_groups.coordination.handler import Work
 from kiel_groups.errors import KielGroupsError, OffsetOutOfRangeError, SessionLostError
 from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.listeners import RebalanceListener
+from kiel_groups.listeners import RebalanceListener, Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
@@ -63,6 +65,8 @@ class Consuming:
         self._subscription = subscription
         self._over: asyncio.Future[KielGroupsError | None] = asyncio.get_running_loop().create_future()
         self._committing: asyncio.Task[None] | None = None
+        #: Calls for values under way, by topic, the newest one last.
+        self._callers: defaultdict[str, list[Taker]] = defaultdict(list)
         self._commit_now = asyncio.Event()
         self._cluster = Cluster(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
         self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
@@ -75,10 +79,11 @@ class Consuming:
             settings.metrics,
             self._failed,
         )
+        self._calls = ListenerCalls(settings.listener, settings.metrics)
         self.handing_out = HandingOut(
             self.fetcher,
             subscription,
-            ListenerCalls(settings.listener, settings.metrics),
+            self._calls,
             self.member,
             settings.deserializer,
             settings.metrics,
@@ -140,23 +145,36 @@ class Consuming:
 
     async def next_values(self, topic: str, taker: Taker) -> list[Any] | None:
         """
-        Values of one topic, [] where none came within ``max_wait_ms``; None at the end.
+        Values of one topic, [] where none came within ``max_wait_ms`` or nobody waits for them; None at the end.
 
         Raises:
             KielGroupsError: What stopped the member for good, or what its fetcher cannot get past.
         """
+        callers = self._callers[topic]
+        callers.append(taker)
+        try:
+            values = await self._take_values(topic, taker, callers)
+        finally:
+            callers.remove(taker)
+        if values is None:
+            self._raise_failure()
+        return values
+
+    async def _take_values(self, topic: str, taker: Taker, callers: Sequence[Taker]) -> list[Any] | None:
         loop = asyncio.get_running_loop()
         fetching = self._settings.fetching
         give_up_s = loop.time() + fetching.max_wait_ms / 1000
         # An error that stands first is raised without waiting; whoever loops over it must not starve the event loop.
         await asyncio.sleep(0)
         while not self._over.done():
-            values = self.handing_out.take_topic(topic, fetching.max_bytes, taker)
+            # The newest call takes first: nobody may be waiting for an older one any more.
+            newest = callers[-1] is taker and not taker.passed
+            values = self.handing_out.take_topic(topic, fetching.max_bytes, taker) if newest else []
             remaining_s = give_up_s - loop.time()
-            if values or remaining_s <= 0:
+            if values or taker.passed or remaining_s <= 0:
                 return values
-            await self._wait(topic, remaining_s)
-        self._raise_failure()
+            unclaimed = self.handing_out.give_up_unclaimed(topic)
+            await self._wait(topic, min(remaining_s, UNCLAIMED_S) if unclaimed else remaining_s)
         return None
 
     async def _wait(self, topic: str | None, timeout_s: float | None = None) -> None:
@@ -262,3 +280,11 @@ class Consuming:
     def moved(self, partition: TopicPartition, offset: int) -> None:
         """Hand out from another offset."""
         self.handing_out.moved(partition, offset)
+
+    def in_progress(self) -> list[Work]:
+        """What the application is busy with; for any thread."""
+        return self.handing_out.in_progress()
+
+    def stalled(self, stall: Stall) -> None:
+        """Tell the listener that something does not get on; for any thread."""
+        self._calls.stalled(stall)

@@ -11,25 +11,27 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from kiel_groups.allocators import Allocator, allocator_of
+from kiel_groups.clients.asking import Values, asking
+from kiel_groups.clients.attributes import MemberAttributes
 from kiel_groups.clients.closing import LeftLoop, running_loop
 from kiel_groups.clients.consuming import ConsumerSettings, Consuming
-from kiel_groups.clients.futures import spawn, started
+from kiel_groups.clients.futures import failed, spawn, started
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.hands import Taker, taker_of, takers_here
 from kiel_groups.clients.listening import check_listener
-from kiel_groups.clients.loop_exit import dropped_by_loop_exit
+from kiel_groups.clients.record_loop import RecordLoop
 from kiel_groups.clients.settings import BrokerSettings, broker_config
-from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig
-from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError
+from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig, check_name
+from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import TopicPartition
 
 __all__ = ["GroupedConsumer"]
 
 
-class GroupedConsumer:
+class GroupedConsumer(MemberAttributes):
     """
     A member of a consumer group on Kafka 0.8, at least once.
 
@@ -51,6 +53,7 @@ class GroupedConsumer:
         min_bytes: How many bytes a broker waits for.
         max_bytes: How many bytes one answer may hold.
         max_message_bytes: How large a single message may be, however small its share of ``max_bytes``.
+        max_decompressed_bytes: What one compressed set may unpack to.
         session_timeout_ms: After how long without a sign of life ZooKeeper ends this member; the server may grant
             another one.
         store: Who writes the offsets: ``zookeeper`` (the members, with fences), or ``broker-v0`` (the brokers on
@@ -86,6 +89,7 @@ class GroupedConsumer:
         max_bytes: int = 1 << 20,
         *,
         max_message_bytes: int = 64 << 20,
+        max_decompressed_bytes: int = 64 << 20,
         session_timeout_ms: int = 10_000,
         store: str = "zookeeper",
         auto_offset_reset: ResetPolicy = "earliest",
@@ -105,15 +109,18 @@ class GroupedConsumer:
             raise ConfigError(f"deserializer: {deserializer!r} given; expected a function")
         check_listener(listener)
         self.metrics = metrics or Metrics()
+        self._deserializer = deserializer
+        self._fetching = FetchConfig(
+            max_wait_ms=max_wait_time,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            max_message_bytes=max_message_bytes,
+            max_decompressed_bytes=max_decompressed_bytes,
+            auto_offset_reset=auto_offset_reset,
+        )
         self._settings = ConsumerSettings(
             brokers=broker_config(brokers, **broker_settings),
-            fetching=FetchConfig(
-                max_wait_ms=max_wait_time,
-                min_bytes=min_bytes,
-                max_bytes=max_bytes,
-                max_message_bytes=max_message_bytes,
-                auto_offset_reset=auto_offset_reset,
-            ),
+            fetching=self._fetching,
             group=GroupConfig(
                 group=group,
                 store=store,
@@ -139,7 +146,7 @@ class GroupedConsumer:
         )
         self._subscription = SubscriptionState()
         self._consuming: Consuming | None = None
-        self._records: weakref.ref[_Records] | None = None
+        self._records: weakref.ref[RecordLoop] | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._closing: asyncio.Future[None] | None = None
         self._shut = False
@@ -168,16 +175,18 @@ class GroupedConsumer:
 
     async def _connect(self) -> None:
         self._check_open()
-        if self._consuming is None:
-            consuming = Consuming(self._settings, self._subscription)
+        consuming = Consuming(self._settings, self._subscription)
+        try:
             await consuming.start()
-            self._consuming = consuming
-        # What was subscribed to while it joined.
-        await self._consuming.member.resubscribe()
+        except asyncio.CancelledError:
+            # By close(), perhaps: whoever waits for the connection has not cancelled anything.
+            self._check_open()
+            raise
+        self._consuming = consuming
 
     def _check_open(self) -> None:
         if self._shut:
-            raise ClosedError("the consumer was closed; a new one may join in its place")
+            raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
     def _connected(self) -> Consuming:
         self._check_open()
@@ -217,6 +226,8 @@ class GroupedConsumer:
         # Who waits for more values is not busy with others.
         handing_out.finish_taken(frozenset().union(*self._asking.values()))
         if finished:
+            for taker in takers_here(self):
+                taker.passed = True
             handing_out.finish_taken(takers_here(self))
         else:
             handing_out.put_down_taken(takers_here(self) if running else None)
@@ -225,6 +236,8 @@ class GroupedConsumer:
         if self._connecting is not None and not self._connecting.done():
             self._connecting.cancel()
             await asyncio.wait({self._connecting})
+            # Who waits for it is told; where nobody does, a close is no failure to log.
+            _failed(self._connecting)
         if self._consuming is not None:
             await self._consuming.close(timeout_s)
 
@@ -264,45 +277,13 @@ class GroupedConsumer:
         if changed and self._consuming is not None:
             await self._consuming.member.resubscribe()
 
-    @property
-    def subscription(self) -> frozenset[str]:
-        """The topics asked for."""
-        return self._subscription.subscription
-
-    @property
-    def allocation(self) -> dict[str, list[int]]:
-        """The partitions that this member holds at this moment, ascending, per topic."""
-        return self._subscription.allocation()
-
-    @property
-    def member_id(self) -> str | None:
-        """This member's id in the group; another one after a lost session, None before the first."""
-        return self._consuming.member.member_id if self._consuming else None
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this member leads the group."""
-        return self._consuming is not None and self._consuming.member.leads
-
-    @property
-    def settled(self) -> bool:
-        """Whether this member holds just what the group's leader wants it to hold."""
-        return self._consuming is not None and self._consuming.member.settled
-
-    def lag(self) -> dict[TopicPartition, int]:
-        """How many messages of each held partition are not handed out, as brokers last said; unknown ones left out."""
-        if self._consuming is None:
-            return {}
-        lags = {tp: self._consuming.fetcher.lag(tp) for tp in self._subscription.assigned_partitions()}
-        return {partition: lag for partition, lag in lags.items() if lag is not None}
-
-    def consume(self, topic: str, start: object = None) -> asyncio.Future[list[Any] | None]:
+    def consume(self, topic: str, start: object = None) -> asyncio.Future[Values]:
         """
         Values of one topic that are at hand, from all of its partitions that this member holds.
 
         The first call subscribes to the topic; what is held already keeps flowing. The values returned before are
-        finished when the topic is asked for again. A hand-over of their partitions waits for that. Await every call:
-        values that come when its caller has given up count as returned.
+        finished when the topic is asked for again. A hand-over of their partitions waits for that. Values that came
+        after whoever asked had given up (``asyncio.wait_for``, ``gen.with_timeout``) are not: they come again.
 
         Args:
             topic: One that does not exist gives no values until it does.
@@ -318,13 +299,22 @@ class GroupedConsumer:
             KielGroupsError: As ``connect()``, which this calls where nobody did; or a partition whose messages cannot
                 be read stands still. Others go on at the next call.
         """
+        if running_loop() is None:
+            return spawn(self._consume_later(topic), "GroupedConsumer.consume")
+        try:
+            taker = taker_of(self, check_name(topic, "topic"))
+        except ConfigError as error:
+            return failed(error, "GroupedConsumer.consume")
         if self._consuming is not None:
             self._consuming.finish_topic(topic)
-        taker = taker_of(self, topic)
         self._asking[taker] = takers_here(self)
-        return spawn(self._consume(topic, taker), "GroupedConsumer.consume")
+        return asking(self._consume(topic, taker), taker, "GroupedConsumer.consume")
 
-    async def _consume(self, topic: str, taker: Taker) -> list[Any] | None:
+    async def _consume_later(self, topic: str) -> Values:
+        """What was asked for before the loop ran is answered when it does."""
+        return await self.consume(topic)
+
+    async def _consume(self, topic: str, taker: Taker) -> Values:
         try:
             values = None if self._shut else await self._values(topic, taker)
         finally:
@@ -333,7 +323,7 @@ class GroupedConsumer:
             await self._left_loop.closed.wait()
         return values
 
-    async def _values(self, topic: str, taker: Taker) -> list[Any] | None:
+    async def _values(self, topic: str, taker: Taker) -> Values:
         changed = self._subscription.subscribe(self.subscription | {topic})
         connecting = self.connect()
         await asyncio.wait({connecting})
@@ -345,7 +335,7 @@ class GroupedConsumer:
             await self._consuming.member.resubscribe()
         return await self._consuming.next_values(topic, taker)
 
-    def __aiter__(self) -> _Records:
+    def __aiter__(self) -> RecordLoop:
         """
         Records, for as long as the consumer is open; one loop at a time.
 
@@ -358,7 +348,7 @@ class GroupedConsumer:
         """
         consuming = self._connected()
         consuming.handing_out.enter()
-        records = _Records(consuming)
+        records = RecordLoop(consuming)
         self._records = weakref.ref(records)
         return records
 
@@ -393,7 +383,7 @@ class GroupedConsumer:
 
     async def _commit_offsets(self, metadata: str | None) -> None:
         if self._consuming is not None:
-            await self._consuming.commit_values(f"committed by {self.member_id}" if metadata is None else metadata)
+            await self._consuming.commit_values(f"committed by {self.name}" if metadata is None else metadata)
 
     def wind_down(self) -> asyncio.Future[None]:
         """Leave the group: another name of ``close()``."""
@@ -402,37 +392,3 @@ class GroupedConsumer:
 
 def _failed(task: asyncio.Task[None]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-class _Records:
-    """
-    One loop over the records of a consumer.
-
-    A loop that is left drops this object, and says by the way it was left whether the record in hand is finished.
-    """
-
-    __slots__ = ("__weakref__", "_consuming", "_take", "task")
-
-    def __init__(self, consuming: Consuming) -> None:
-        self._consuming = consuming
-        self._take = consuming.handing_out.take
-        self.task = asyncio.current_task()
-
-    def __aiter__(self) -> _Records:
-        return self
-
-    async def __anext__(self) -> Record:
-        try:
-            record = self._take()
-        except KielGroupsError:
-            # A partition that stands still raises at each of its turns: who goes on must not starve the others.
-            await asyncio.sleep(0)
-            raise
-        if record is None:
-            record = await self._consuming.next_record()
-            if record is None:
-                raise StopAsyncIteration
-        return record
-
-    def __del__(self) -> None:
-        self._consuming.handing_out.leave(finished=dropped_by_loop_exit())

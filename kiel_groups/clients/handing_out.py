@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from kiel_groups.clients.deserializing import deserialized
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
-from kiel_groups.clients.hands import Hand, RecordHand, Taker, TopicHand
+from kiel_groups.clients.hands import Hand, RecordHand, Span, Taker, TopicHand
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.coordination.gate import Gate
+from kiel_groups.coordination.handler import Work
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.subscription import PartitionState, SubscriptionState
@@ -66,6 +67,8 @@ class HandingOut:
         self._next = 0
         self._hand = RecordHand()
         self._topics: dict[str, TopicHand] = {}
+        #: The last call that asked for a topic's values.
+        self._asked: object = None
         self._stopped: set[TopicPartition] = set()
         # Whether a loop goes on, and whether there ever was one: part of a batch may be left over from it.
         self._looping = False
@@ -141,24 +144,29 @@ class HandingOut:
         """
         if self._iterated:
             raise ConfigError("the consumer is iterated over already; iterate over it or call consume(), not both")
+        self._asked = taker
         values: list[Any] = []
-        ends: dict[TopicPartition, tuple[PartitionState, int]] = {}
+        spans: dict[TopicPartition, Span] = {}
         room = most_bytes
-        while room > 0 and (batch := self._poll_topic(topic, or_raise=not ends)) is not None:
-            state = self._subscription.state(batch.topic_partition)
+        while room > 0 and (batch := self._poll_topic(topic, or_raise=not spans)) is not None:
+            tp = batch.topic_partition
+            state = self._subscription.state(tp)
             if state is None:
                 continue
             values += deserialized(batch.records, self._deserializer, self._metrics)
+            start = spans[tp].start if tp in spans else batch.records[0].offset
             state.position = batch.records[-1].offset + 1
-            ends[batch.topic_partition] = (state, state.position)
+            spans[tp] = Span(state, start, state.position)
             self._metrics.count("records_handed_out", len(batch.records))
             room -= batch.size_bytes
-        if values or topic in self._topics:
-            self._topics.setdefault(topic, TopicHand()).add(ends, taker)
-        else:
-            # All of it was passed over: nobody has anything in hand.
-            for state, end in ends.values():
-                state.finished = end
+        if spans:
+            hand = self._topics.setdefault(topic, TopicHand())
+            hand.add(spans, taker, boot_time_s())
+            if not values:
+                # All of it was passed over: nobody needs to get it, or has it in hand.
+                taker.got = True
+                if hand.takers == {taker}:
+                    self.finish_topics([topic])
         return values
 
     def _poll_topic(self, topic: str, *, or_raise: bool) -> FetchedBatch | None:
@@ -172,13 +180,38 @@ class HandingOut:
             return None
 
     def finish_topics(self, topics: Iterable[str] | None = None) -> bool:
-        """The application is done with the values of these topics, or of all; whether it had any in hand."""
-        finished = [self._topics.pop(topic, None) for topic in (list(self._topics) if topics is None else topics)]
-        for hand in finished:
-            if hand is not None:
-                hand.count()
+        """
+        The application is done with what it got of these topics, or of all; what nobody got is handed out again.
+
+        Returns:
+            Whether anything was in hand.
+        """
+        asked = self._topics.keys() & (self._topics if topics is None else set(topics))
+        for topic in asked:
+            self._settle(topic, finish=True)
         self._let_go.set()
-        return any(finished)
+        return bool(asked)
+
+    def give_up_unclaimed(self, topic: str) -> bool:
+        """Hand out again what nobody will get of a topic; whether something may still be about to be got."""
+        return topic in self._topics and self._settle(topic, finish=False)
+
+    def _settle(self, topic: str, *, finish: bool) -> bool:
+        hand, now_s = self._topics[topic], boot_time_s()
+        self._hand_out_again(hand.settle(now_s, finish=finish))
+        if not hand.takers:
+            del self._topics[topic]
+            self._let_go.set()
+        return hand.is_awaited(now_s)
+
+    def _hand_out_again(self, starts: Mapping[TopicPartition, int]) -> None:
+        for partition, start in starts.items():
+            state = self._subscription.state(partition)
+            if state is not None and partition not in self._stopped and not self._ended:
+                log.info("%s is handed out again from offset %d: nobody got what came from there", partition, start)
+                self._metrics.count("values_unclaimed")
+                state.position = start
+                self._fetcher.assign({partition: start})
 
     def finish_taken(self, takers: Collection[Taker]) -> None:
         """Whoever took by these is done with what it has."""
@@ -264,6 +297,17 @@ class HandingOut:
 
     def _hands(self) -> list[Hand]:
         return [self._hand, *self._topics.values()]
+
+    def in_progress(self) -> list[Work]:
+        """What the application is busy with, its listener included; for any thread."""
+        works = self._calls.in_progress()
+        record = self._hand.record
+        if record is not None:
+            works.append(Work(record, "processing", frozenset({record.topic_partition})))
+        if self._topics:
+            # Whoever asks for another topic gets on, too: programs in kiel's style take several in turns.
+            works.append(Work(self._asked, "processing", self._busy_with(self._subscription.assigned_partitions())))
+        return works
 
     # ------------------------------------------------------------------ the group's side
 

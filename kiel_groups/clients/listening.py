@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiel_groups.clients.futures import spawn
+from kiel_groups.coordination.handler import Work
 from kiel_groups.errors import ConfigError
-from kiel_groups.listeners import RebalanceListener
+from kiel_groups.listeners import RebalanceListener, Stall, StallListener
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
@@ -69,6 +70,20 @@ class ListenerCalls:
         if running is not None and not running.is_loss and running.partitions & set(partitions):
             running.task.cancel()
         spawn(self._in_turn(self._listener.on_partitions_lost, partitions, is_loss=True), "on_partitions_lost")
+
+    def in_progress(self) -> list[Work]:
+        """The hook that runs, if one does; for any thread."""
+        running = self._running
+        return [] if running is None else [Work(running, "listener", running.partitions)]
+
+    def stalled(self, stall: Stall) -> None:
+        """Tell a listener that has a hook for it, on the thread that calls."""
+        if isinstance(self._listener, StallListener):
+            try:
+                self._listener.on_stalled(stall)
+            except Exception:
+                log.exception("the listener's on_stalled failed")
+                self._metrics.count("listener_failures")
 
     async def _in_turn(
         self, hook: Callable[..., Any], partitions: Collection[TopicPartition], *, is_loss: bool = False

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -285,6 +286,56 @@ async def test_a_commit_that_fails_is_logged_and_counted(
     await consumer.commit_offsets()
     assert await offsets(cluster_39, group, topic) == {0: 2}
     await consumer.close()
+
+
+async def _cancelled(consumer: GroupedConsumer, topic: str) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(consumer.consume(topic), 0.2)
+
+
+async def _given_up(consumer: GroupedConsumer, topic: str) -> None:
+    with pytest.raises(TimeoutError):
+        await gen.with_timeout(timedelta(seconds=0.2), consumer.consume(topic))
+
+
+async def _never_looked_at(consumer: GroupedConsumer, topic: str) -> None:
+    await asyncio.wait({consumer.consume(topic)}, timeout=0.2)
+
+
+async def _given_up_by_another(consumer: GroupedConsumer, topic: str) -> None:
+    await asyncio.ensure_future(_given_up(consumer, topic))
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["still waiting", "answered"])
+@pytest.mark.parametrize("give_up", [_cancelled, _given_up, _never_looked_at, _given_up_by_another])
+async def test_values_that_came_for_nobody_come_again(
+    cluster_39: Cluster,
+    unique: Unique,
+    give_up: Callable[[GroupedConsumer, str], Awaitable[None]],
+    waits: bool,
+) -> None:
+    """Whoever asked had given up: nothing that it was not given is finished, whether it is asked for soon or late."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    consumer = consumer_of(cluster_39, group, max_wait_time=30_000, auto_commit_interval_ms=60_000)
+    await consumer.connect()
+    await consumer.subscribe(topic)
+    await eventually(lambda: consumer.allocation, "the partition is held")
+    await give_up(consumer, topic)
+    if waits:
+        asked = consumer.consume(topic)
+        await produce(cluster_39, topic, 1, 2)
+        found = await asked or []
+    else:
+        await produce(cluster_39, topic, 1, 2)
+        # Fetched, and handed to the call that nobody waits for, if it is still there.
+        await asyncio.sleep(1.2)
+        await consumer.commit_offsets()
+        found = []
+    assert await offsets(cluster_39, group, topic) == {0: 0}
+    assert (found + await values(consumer, topic, 2 - len(found)))[:2] == [1, 2]
+    await consumer.close()
+    assert await offsets(cluster_39, group, topic) == {0: 2}
 
 
 async def test_a_hand_over_waits_for_the_values_in_hand(cluster_39: Cluster, unique: Unique) -> None:

@@ -10,8 +10,10 @@ import pytest
 from test_handing_out import P0, P1, Bench, settled
 from tornado import gen
 
+from kiel_groups.clients import hands
+from kiel_groups.clients.asking import asking
 from kiel_groups.clients.fetch_state import FetchedBatch
-from kiel_groups.clients.hands import taker_of, takers_here
+from kiel_groups.clients.hands import Taker, taker_of, takers_here
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.subscription import StartPosition
 from kiel_groups.model import Record, TopicPartition
@@ -19,10 +21,19 @@ from kiel_groups.model import Record, TopicPartition
 pytestmark = pytest.mark.unit
 
 U0 = TopicPartition("u", 0)
-ME, OTHER = object(), object()
 
 
-def take(bench: Bench, topic: str = "t", most_bytes: int = 1_000, taker: object = ME) -> list[Any]:
+def who_gets() -> Taker:
+    """Whoever calls, and is given what the call returns."""
+    taker = Taker()
+    taker.got = True
+    return taker
+
+
+ME, OTHER = who_gets(), who_gets()
+
+
+def take(bench: Bench, topic: str = "t", most_bytes: int = 1_000, taker: Taker = ME) -> list[Any]:
     return bench.out.take_topic(topic, most_bytes, taker)
 
 
@@ -184,3 +195,148 @@ async def test_a_coroutine_knows_what_it_took() -> None:
 
     for taken in (await theirs(), await asyncio.ensure_future(task())):
         assert taken not in takers_here(consumer)
+
+
+async def test_values_that_nobody_got_come_again() -> None:
+    """Who asked has asked anew meanwhile, and never saw them: they are not finished, nor is what came after them."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10, 11)
+    bench.fetcher.add(P1, 10)
+    abandoned = Taker()
+    take(bench, taker=abandoned)
+    bench.fetcher.add(P0, 12)
+    take(bench)
+    abandoned.passed = True
+    bench.out.finish_topics(["t"])
+    assert bench.finished == {}
+    assert bench.fetcher.positions == {P0: 10, P1: 10}
+    assert bench.state().position == 10
+    assert bench.metrics.counter("values_unclaimed") == 2
+    assert bench.out.stop([P0, P1]) == frozenset(), "nobody is busy with them"
+
+
+async def test_values_before_those_that_nobody_got_are_finished() -> None:
+    """Each partition is finished up to the first value that nobody got."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10, 11)
+    bench.fetcher.add(P1, 10)
+    take(bench)
+    bench.fetcher.add(P0, 12)
+    abandoned = Taker()
+    take(bench, taker=abandoned)
+    abandoned.passed = True
+    bench.out.finish_topics()
+    assert bench.finished == {P0: 12, P1: 11}
+    assert bench.fetcher.positions == {P0: 12}
+
+
+async def test_values_that_are_on_their_way_stay_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another coroutine, which may be about to get them; after a second it is not."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    other = Taker()
+    take(bench, taker=other)
+    bench.fetcher.add(P0, 11)
+    take(bench)
+    bench.out.finish_topics(["t"])
+    assert bench.finished == {}
+    assert bench.out.stop([P0]) == {P0}
+    other.got = True
+    bench.out.finish_topics(["t"])
+    assert bench.finished == {P0: 12}
+    bench.out.assigned([P0]).close()
+    late = Taker()
+    bench.fetcher.add(P0, 12)
+    take(bench, taker=late)
+    monkeypatch.setattr(hands, "UNCLAIMED_S", -1.0)
+    bench.out.finish_topics(["t"])
+    assert bench.finished == {P0: 12}
+    assert bench.fetcher.positions == {P0: 12}
+
+
+async def test_what_is_not_ours_any_more_does_not_come_again() -> None:
+    """A partition that was lost, or is to be handed over, is somebody else's to hand out."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10)
+    bench.fetcher.add(P1, 10)
+    abandoned = Taker()
+    take(bench, taker=abandoned)
+    abandoned.passed = True
+    bench.out.lost([P0])
+    bench.out.stop([P1])
+    bench.out.finish_topics(["t"])
+    assert bench.fetcher.positions == {}
+    assert bench.finished == {}
+
+
+async def values_soon() -> list[Any]:
+    await asyncio.sleep(0.01)
+    return [1]
+
+
+async def test_who_awaits_a_call_gets_its_values() -> None:
+    """By await, in a coroutine of Tornado, through gather, or by a look at the result."""
+
+    @gen.coroutine
+    def yields(call: Any) -> Any:
+        return (yield call)
+
+    async def looks(call: Any) -> Any:
+        await asyncio.wait({call})
+        return call.result()
+
+    async def awaits(call: Any) -> Any:
+        return await call
+
+    for way in (awaits, yields, looks, asyncio.gather, lambda call: asyncio.wait_for(call, 5)):
+        taker = Taker()
+        found = await way(asking(values_soon(), taker, "a call"))  # type: ignore[no-untyped-call]
+        assert found in ([1], [[1]])
+        assert taker.got, way
+
+
+async def test_who_gave_up_does_not_get_the_values() -> None:
+    """By gen.with_timeout, which looks at the outcome and drops it; by never looking at all."""
+    loop = asyncio.get_running_loop()
+    given_up, unseen = Taker(), Taker()
+    call = asking(values_soon(), given_up, "a call")
+    with pytest.raises(TimeoutError):
+        await gen.with_timeout(loop.time() + 0.001, call)
+    other = asking(values_soon(), unseen, "a call")
+    await asyncio.wait({call, other})
+    await settled()
+    assert (given_up.got, unseen.got) == (False, False)
+
+
+async def test_who_is_cancelled_as_the_values_come_does_not_get_them() -> None:
+    """In the very turn of the loop in which they are there."""
+    taker = Taker()
+    call = asking(values_soon(), taker, "a call")
+
+    async def awaits() -> Any:
+        return await call
+
+    waiting = asyncio.ensure_future(awaits())
+    call.add_done_callback(lambda _: waiting.cancel())
+    await settled()
+    # The callback above was added first, so it runs before the one that wakes the waiting task.
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert call.done()
+    assert not taker.got
+
+
+async def test_a_coroutine_that_asks_again_waits_for_its_former_call_no_more() -> None:
+    """Of the same topic; another coroutine's calls are its own."""
+    consumer = object()
+
+    async def another() -> Taker:
+        return taker_of(consumer, "t")
+
+    asking_too = asyncio.ensure_future(another())
+    first = taker_of(consumer, "t")
+    taker_of(consumer, "u")
+    others = await asking_too
+    assert (first.passed, others.passed) == (False, False)
+    taker_of(consumer, "t")
+    assert (first.passed, others.passed) == (True, False)

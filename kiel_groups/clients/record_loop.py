@@ -1,0 +1,46 @@
+"""The loop over a grouped consumer's records, and the way in which it was left."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kiel_groups.clients.consuming import Consuming
+from kiel_groups.clients.loop_exit import dropped_by_loop_exit
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.model import Record
+
+__all__ = ["RecordLoop"]
+
+
+class RecordLoop:
+    """
+    One loop over the records of a consumer.
+
+    A loop that is left drops this object, and says by the way it was left whether the record in hand is finished.
+    """
+
+    __slots__ = ("__weakref__", "_consuming", "_take", "task")
+
+    def __init__(self, consuming: Consuming) -> None:
+        self._consuming = consuming
+        self._take = consuming.handing_out.take
+        self.task = asyncio.current_task()
+
+    def __aiter__(self) -> RecordLoop:
+        return self
+
+    async def __anext__(self) -> Record:
+        try:
+            record = self._take()
+        except KielGroupsError:
+            # A partition that stands still raises at each of its turns: who goes on must not starve the others.
+            await asyncio.sleep(0)
+            raise
+        if record is None:
+            record = await self._consuming.next_record()
+            if record is None:
+                raise StopAsyncIteration
+        return record
+
+    def __del__(self) -> None:
+        self._consuming.handing_out.leave(finished=dropped_by_loop_exit())
