@@ -309,8 +309,8 @@ class GroupConfig:
     the group's ``/config`` znode and every other is checked against it. ``reconcile_interval_ms`` is how often a member
     reads its own slice and claims although no watch fired, with jitter.
 
-    ``instance_id`` makes a static member: its place in the plan outlives its session for a while, and a restart moves
-    nothing. The watchdog ends the session of a member that is alive and does not get on: one that has had the same
+    ``instance_id`` makes a static member: its place in the plan outlives its session for ``static_grace_ms`` (the
+    leader's counts), and a restart moves nothing. The watchdog ends the session of a member that is alive and does not get on: one that has had the same
     record or values in hand, or the same hook of the listener under way, for ``max_poll_interval_ms``, or whose event
     loop was blocked for ``loop_stall_ms``; 0 switches either off. The default, Kafka's five minutes, is generous: what
     is taken from a member that is only slow is delivered again to one that may take as long.
@@ -329,6 +329,7 @@ class GroupConfig:
     allocator_timeout_ms: int = 30_000
     max_poll_interval_ms: int = 300_000
     loop_stall_ms: int = 300_000
+    static_grace_ms: int = 60_000
 
     def __post_init__(self) -> None:
         check_name(self.group, "group")
@@ -345,4 +346,9 @@ class GroupConfig:
             drain_alarm_ms=self.drain_alarm_ms,
             allocator_timeout_ms=self.allocator_timeout_ms,
         )
-        _at_least(0, max_poll_interval_ms=self.max_poll_interval_ms, loop_stall_ms=self.loop_stall_ms)
+        _at_least(
+            0,
+            max_poll_interval_ms=self.max_poll_interval_ms,
+            loop_stall_ms=self.loop_stall_ms,
+            static_grace_ms=self.static_grace_ms,
+        )

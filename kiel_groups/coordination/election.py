@@ -38,7 +38,7 @@ class Election:
         member_id: MemberId,
         proof: str,
         tasks: TaskSet,
-        on_leading: Callable[[str], None],
+        on_leading: Callable[[str, bool], None],
         on_resigned: Callable[[], None],
     ) -> None:
         self._session = session
@@ -68,8 +68,8 @@ class Election:
                 self._tasks.start(self._read())
             case election.WatchPredecessor(name):
                 self._tasks.start(self._watch(name))
-            case election.BecomeLeader(name):
-                self._on_leading(f"{self._layout.election}/{name}")
+            case election.BecomeLeader(name, succeeds):
+                self._on_leading(f"{self._layout.election}/{name}", succeeds)
             case election.ResignLeader():
                 self._on_resigned()
 

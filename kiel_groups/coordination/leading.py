@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
-from kiel_groups.allocators import Allocator, allocator_name, run_allocator, sticky
+from kiel_groups.allocators import Allocator, allocator_name, named_allocator, run_allocator, sticky
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.machine import in_thread, wall_ms
-from kiel_groups.coordination.session import Node, Session, gather_some
+from kiel_groups.coordination.plan_reader import PlanReader
+from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.errors import AllocatorError, CoordinationError, ProtocolError, SessionLostError
+from kiel_groups.errors import AllocatorError, CoordinationError, SessionLostError
 from kiel_groups.group import leader
-from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
-from kiel_groups.group.planning import Inputs, Target, describe_change, fallback_target, plan
+from kiel_groups.group.absences import next_end_ms
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.planning import Inputs, Target, describe_change, fallback_target, plan, still_fits
 from kiel_groups.group.transactions import Answer, Check, Done, Operation, Refused
-from kiel_groups.group.znodes import MemberInfo, Pointer, Slice, parse_topic
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import MemberId
+from kiel_groups.model import MemberId, Slot
 
 __all__ = ["Leading"]
 
 log = logging.getLogger(__name__)
 
-_Parsed = TypeVar("_Parsed")
+#: Why a partition has no owner although members subscribe to its topic.
+DRAINED = "all its subscribers are drained"
 
 
 class Leading:
@@ -60,19 +62,24 @@ class Leading:
         # What the last published plan was made from, and what the newest plan was made from.
         self._before: Inputs | None = None
         self._planned_from: Inputs | None = None
-        self._watchers: dict[str, Callable[[], None]] = {}
+        self._reader = PlanReader(session, layout, config, metrics, self._on_change)
+        self._grace_timer: asyncio.TimerHandle | None = None
+        #: Folders that a plan needs and that are there.
+        self._folders: set[str] = set()
 
     @property
     def is_leader(self) -> bool:
         return self._state.duty is not leader.Duty.NONE
 
-    def lead(self, candidate: str) -> None:
-        """This member was elected, or leads on."""
+    def lead(self, candidate: str, *, succeeds: bool) -> None:
+        """This candidate was elected, after somebody else (``succeeds``) or as the first one, or it leads on."""
         if not self.is_leader:
             log.info("group %s: %s leads", self._layout.group, self._member_id)
             self._metrics.count("elections_won")
             self._before = None
-        self._feed(leader.Elected(candidate, _now_s()))
+        self._reader.forget()
+        self._folders.clear()
+        self._feed(leader.Elected(candidate, _now_s(), succeeds))
 
     def resign(self) -> None:
         """This member leads no more."""
@@ -83,10 +90,22 @@ class Leading:
         """Something may have changed: look again."""
         self._feed(leader.Changed(cause, _now_s()))
 
+    def _on_change(self, cause: str) -> None:
+        self.changed(cause)
+        if self.is_leader and self._planned_from is not None and self._planned_from.away:
+            self._tasks.start(self._look_for_returned(tuple(self._planned_from.away)))
+
+    async def _look_for_returned(self, away: tuple[Slot, ...]) -> None:
+        """Whose place was kept need not wait for it: nothing has to be gathered for that."""
+        if await self._reader.returned(away):
+            self._feed(leader.Changed("return", _now_s(), urgent=True))
+
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """No timer of this leader goes off any more."""
+        for timer in (self._timer, self._grace_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._grace_timer = None
 
     def _feed(self, event: leader.Event) -> None:
         self._state, effects = leader.step(self._state, event)
@@ -103,7 +122,9 @@ class Leading:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        self.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         due_s = self._state.due_s
         if due_s is not None:
             delay_s = max(0.0, due_s - _now_s())
@@ -115,8 +136,11 @@ class Leading:
 
     async def _prepare(self, term: int, folders: tuple[str, ...]) -> None:
         failed = False
+        missing = [folder for folder in folders if folder not in self._folders]
         try:
-            await self._session.ensure(folders)
+            if missing:
+                await self._session.ensure(missing)
+            self._folders.update(missing)
         except SessionLostError:
             raise
         except CoordinationError as error:
@@ -152,7 +176,8 @@ class Leading:
             if not self._check(proof, "leadership could not be proved"):
                 self._feed(leader.Planned(term, None, _now_s(), failed=True))
                 return
-            inputs = await self._gather()
+            inputs = await self._reader.read()
+            self._follow(inputs)
             cause = describe_change(self._before, inputs) or cause
             publication = None
             if self._may_plan(inputs):
@@ -179,6 +204,17 @@ class Leading:
             return
         self._feed(leader.Planned(term, publication, _now_s()))
 
+    def _follow(self, inputs: Inputs) -> None:
+        """What people have set counts from now on; a place that is kept is looked at again when that ends."""
+        self._feed(leader.Tuned(inputs.tuning.debounced(self._config.debounce)))
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
+            self._grace_timer = None
+        end_ms = next_end_ms(inputs.away, self._reader.grace_ms)
+        if end_ms is not None:
+            delay_s = max(0.0, (end_ms - wall_ms()) / 1000)
+            self._grace_timer = asyncio.get_running_loop().call_later(delay_s, self.changed, "end of grace")
+
     def _may_plan(self, inputs: Inputs) -> bool:
         """With no broker or no topic in sight, what is allocated stays allocated."""
         if inputs.subscribed and (not inputs.brokers or not inputs.topics):
@@ -188,81 +224,25 @@ class Leading:
             return False
         return True
 
-    async def _gather(self) -> Inputs:
-        """Read everything that a plan is made from, and watch what may change."""
-        brokers = await self._session.children(BROKER_IDS, self._watcher("brokers")) or []
-        members = await self._members()
-        topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
-        pointer = await self._session.get(self._layout.pointer)
-        slots = await self._session.children(self._layout.pointer) or []
-        slices = await self._session.get_many([self._layout.slice(slot) for slot in slots])
-        return Inputs(
-            members=members,
-            topics=topics,
-            brokers=len(brokers),
-            pointer=None if pointer is None else self._parsed(Pointer.parse, pointer, self._layout.pointer),
-            pointer_version=None if pointer is None else pointer.version,
-            slices={
-                slot: self._parsed(Slice.parse, node, self._layout.slice(slot))
-                for slot, node in zip(slots, slices, strict=True)
-                if node is not None
-            },
-        )
-
-    def _watcher(self, what: str) -> Callable[[], None]:
-        """One watcher a kind of change, so that watches that are set again do not pile up."""
-        return self._watchers.setdefault(what, partial(self.changed, f"{what} changed"))
-
-    async def _members(self) -> dict[MemberId, MemberInfo]:
-        names = sorted(await self._session.children(self._layout.members, self._watcher("members")) or ())
-        nodes = await self._session.get_many([self._layout.member(name) for name in names])
-        members = {}
-        for name, node in zip(names, nodes, strict=True):
-            if node is None:
-                continue
-            info = self._parsed(partial(MemberInfo.parse, name), node, self._layout.member(name))
-            if info is not None:
-                members[name] = info
-        return members
-
-    async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        found = await gather_some(self._topic, names)
-        return {name: partitions for name, partitions in zip(names, found, strict=True) if partitions is not None}
-
-    async def _topic(self, name: str) -> tuple[int, ...] | None:
-        """The partitions of a topic, None where there is none; a watch stands in either case."""
-        path, watcher = topic_path(name), self._watcher(f"topic {name}")
-        node = await self._session.get(path, watcher)
-        if node is None and await self._session.exists(path, watcher) is not None:
-            node = await self._session.get(path, watcher)
-        return None if node is None else self._parsed(parse_topic, node, path)
-
-    def _parsed(self, parse: Callable[[bytes, str], _Parsed], node: Node, path: str) -> _Parsed | None:
-        """A znode's value; what cannot be read is left out, loudly."""
-        try:
-            return parse(node.data, path)
-        except ProtocolError as error:
-            log.error("group %s: %s; it is left out", self._layout.group, error)
-            self._metrics.count("znodes_unreadable")
-            return None
-
     async def _allocate(self, inputs: Inputs) -> Target:
-        subscriptions = {member.member_id: member.subscription for member in inputs.members.values()}
+        allocator = self._allocator
+        if inputs.tuning.allocator is not None:
+            allocator = named_allocator(inputs.tuning.allocator, "allocator")
         try:
-            return await self._run(self._allocator, subscriptions, inputs)
+            target = await self._run(allocator, inputs)
         except AllocatorError as error:
             self._metrics.count("allocator_failures")
-            fresh = await self._run(sticky, subscriptions, inputs)
+            fresh = await self._run(sticky, inputs)
             target = fallback_target(inputs, fresh, str(error))
             log.error("group %s: %s", self._layout.group, target.fallback)
             return target
+        # While somebody is away nothing moves that need not: an allocator may know nothing of that.
+        return replace(target, allocation=inputs.stored) if inputs.away and still_fits(inputs) else target
 
-    async def _run(
-        self, allocator: Allocator, subscriptions: Mapping[MemberId, tuple[str, ...]], inputs: Inputs
-    ) -> Target:
+    async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
         """Run an allocator on a thread: it is the user's code and may take its time."""
         name = allocator_name(allocator)
-        run = partial(run_allocator, allocator, subscriptions, inputs.partitions, inputs.stored)
+        run = partial(run_allocator, allocator, inputs.subscriptions, inputs.partitions, inputs.stored)
         started_s = _now_s()
         try:
             outcome = await asyncio.wait_for(in_thread(run, "allocator"), self._config.allocator_timeout_ms / 1000)
@@ -270,7 +250,11 @@ class Leading:
             limit_s = self._config.allocator_timeout_ms / 1000
             raise AllocatorError(f"allocator {name} did not return within {limit_s:g} s") from None
         self._metrics.observe("allocator", _now_s() - started_s)
-        return Target(allocation=outcome.allocation, unassigned=outcome.unassigned, allocator=name)
+        unassigned = {
+            partition: DRAINED if partition.topic in inputs.subscribed else reason
+            for partition, reason in outcome.unassigned.items()
+        }
+        return Target(allocation=outcome.allocation, unassigned=unassigned, allocator=name)
 
 
 def _now_s() -> float:

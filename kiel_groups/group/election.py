@@ -57,11 +57,15 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """``uuid`` tells this candidate's znode from others, ``name`` is that znode's name once it is known."""
+    """
+    ``uuid`` tells this candidate's znode from others, ``name`` is that znode's name once it is known. ``followed`` says
+    whether somebody else ever stood before it.
+    """
 
     uuid: str
     standing: Standing = Standing.OUT
     name: str | None = None
+    followed: bool = False
 
     @property
     def leads(self) -> bool:
@@ -124,9 +128,10 @@ class WatchPredecessor:
 
 @dataclass(frozen=True, slots=True)
 class BecomeLeader:
-    """Lead, or lead on: plan anew."""
+    """Lead, or lead on: plan anew. ``succeeds``: somebody led before, so the group has gathered already."""
 
     name: str
+    succeeds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,5 +179,8 @@ def _place(candidate: Candidate, names: Iterable[str]) -> tuple[Candidate, tuple
         return replace(candidate, standing=Standing.CREATING, name=None), (*resign, CreateCandidate())
     lower = [name for number, name in ranked if (number, name) < own]
     if not lower:
-        return replace(candidate, standing=Standing.LEADING, name=own[1]), (BecomeLeader(own[1]),)
-    return replace(candidate, standing=Standing.FOLLOWING, name=own[1]), (*resign, WatchPredecessor(lower[-1]))
+        return replace(candidate, standing=Standing.LEADING, name=own[1]), (BecomeLeader(own[1], candidate.followed),)
+    return replace(candidate, standing=Standing.FOLLOWING, name=own[1], followed=True), (
+        *resign,
+        WatchPredecessor(lower[-1]),
+    )

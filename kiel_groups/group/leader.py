@@ -5,7 +5,7 @@ Rules
   1. Only an elected leader plans; what it began as leader it drops as soon as it leads no more. Questions and answers
      carry the number of its term: an answer to what was asked in an earlier one is ignored.
   2. Changes are collected: a plan is made when none came for the quiet time, at the latest at the bound after the
-     first one; the first plan of a new leader waits for its initial delay.
+     first one; the first plan of a group's first leader waits for the initial delay. What is urgent ends the waiting.
   3. One plan at a time. What changes meanwhile makes the next plan, after this one is published.
   4. Each write of a publication goes out when the one before was answered with "done". A refused one means that
      somebody else leads or wrote: the plan is void, and everything is read again. So does an unknown outcome.
@@ -30,6 +30,7 @@ __all__ = [
     "Elected",
     "Deposed",
     "Changed",
+    "Tuned",
     "Tick",
     "Planned",
     "Prepared",
@@ -78,10 +79,14 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """This candidate leads (or leads on, after a pause); ``candidate`` is the path of its znode."""
+    """
+    This candidate leads (or leads on, after a pause); ``candidate`` is the path of its znode. One that ``succeeds``
+    another finds a group that has gathered.
+    """
 
     candidate: str
     now_s: float
+    succeeds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +96,18 @@ class Deposed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Something that a plan is made from changed; ``cause`` says what."""
+    """Something that a plan is made from changed; ``cause`` says what. An urgent one is not waited with."""
 
     cause: str
     now_s: float
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The group has another debounce from now on."""
+
+    debounce: DebounceConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +141,7 @@ class Written:
     now_s: float
 
 
-Event: TypeAlias = Elected | Deposed | Changed | Tick | Planned | Prepared | Written
+Event: TypeAlias = Elected | Deposed | Changed | Tuned | Tick | Planned | Prepared | Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +185,13 @@ def step(leader: Leader, event: Event) -> tuple[Leader, tuple[Effect, ...]]:
     match event:
         case Deposed():
             return Leader(leader.debounce, leader.term), ()
-        case Elected(candidate, now_s):
-            return _elected(leader, candidate, now_s), ()
-        case Changed(cause, now_s) if leader.duty is not Duty.NONE:
-            return _changed(leader, cause, now_s), ()
+        case Elected(candidate, now_s, succeeds):
+            return _elected(leader, candidate, now_s, succeeds=succeeds), ()
+        case Changed(cause, now_s, urgent) if leader.duty is not Duty.NONE:
+            changed = _changed(leader, cause, now_s)
+            return (replace(changed, due_s=now_s) if urgent and changed.due_s is not None else changed), ()
+        case Tuned(debounce):
+            return replace(leader, debounce=debounce), ()
         case Tick(now_s) if leader.duty is Duty.SETTLING and leader.due_s is not None and now_s >= leader.due_s:
             return _plan(leader)
         case Planned(term) if leader.duty is Duty.PLANNING and term == leader.term:
@@ -208,11 +224,12 @@ def _planned(leader: Leader, planned: Planned) -> tuple[Leader, tuple[Effect, ..
     return publishing, (Prepare(leader.term, publication.folders),)
 
 
-def _elected(leader: Leader, candidate: str, now_s: float) -> Leader:
-    """A new leader waits for its group to gather; one that leads on plans as after any change."""
+def _elected(leader: Leader, candidate: str, now_s: float, *, succeeds: bool) -> Leader:
+    """A first leader waits for its group to gather; a later one, or one that leads on, plans as after any change."""
     if leader.duty is not Duty.NONE and leader.candidate == candidate:
         return _changed(leader, "leader resumed", now_s)
-    due_s = now_s + leader.debounce.initial_delay_ms / 1000
+    debounce = leader.debounce
+    due_s = now_s + (min(debounce.quiet_ms, debounce.bound_ms) if succeeds else debounce.initial_delay_ms) / 1000
     return Leader(
         leader.debounce,
         leader.term + 1,

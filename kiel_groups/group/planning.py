@@ -12,10 +12,20 @@ from dataclasses import dataclass, field, replace
 
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.transactions import Check, Create, Delete, Operation, Put, chunks
+from kiel_groups.group.tuning import Tuning
 from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 
-__all__ = ["Inputs", "Target", "Publication", "plan", "fallback_target", "describe_change", "NAMED_UNASSIGNED"]
+__all__ = [
+    "Inputs",
+    "Target",
+    "Publication",
+    "plan",
+    "fallback_target",
+    "still_fits",
+    "describe_change",
+    "NAMED_UNASSIGNED",
+]
 
 #: So many unassigned partitions are named in the pointer; the rest are only counted.
 NAMED_UNASSIGNED = 100
@@ -29,16 +39,30 @@ class Inputs:
     """
     Everything that a plan is made from, read after a proof of leadership.
 
-    ``slices`` holds None for a slice that cannot be read; ``pointer`` is None where it is absent or unreadable, and
+    ``members`` holds one member a slot, the newest. ``slices`` holds None for a slice that cannot be read; ``away`` are
+    those of static slots whose member may come back; ``pointer`` is None where it is absent or unreadable, and
     ``pointer_version`` None where it is absent.
     """
 
-    members: Mapping[MemberId, MemberInfo]
+    members: Mapping[Slot, MemberInfo]
     topics: Mapping[str, tuple[int, ...]]
     brokers: int
     pointer: Pointer | None = None
     pointer_version: int | None = None
     slices: Mapping[Slot, Slice | None] = field(default_factory=dict)
+    away: Mapping[Slot, Slice] = field(default_factory=dict)
+    tuning: Tuning = field(default_factory=Tuning)
+
+    @property
+    def subscriptions(self) -> dict[Slot, tuple[str, ...]]:
+        """
+        What every slot is to be given partitions of.
+
+        Nothing where people drain it. A slot whose member is away counts with the topics of what it had.
+        """
+        wanted = {slot: member.subscription for slot, member in self.members.items()}
+        wanted |= {slot: tuple(sorted({p.topic for p in stored.partitions})) for slot, stored in self.away.items()}
+        return {slot: () if slot in self.tuning.drained else topics for slot, topics in wanted.items()}
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
@@ -92,10 +116,12 @@ def plan(
     """
     What to write so that the stored slices say what the target says; None when they do already.
 
+    One transaction where it fits; else the pointer says ``publishing`` from the first one to the last.
+
     Args:
         layout: The group's paths.
         inputs: What was read.
-        target: The allocation to publish, with an entry for every member.
+        target: The allocation to publish, with an entry for every slot.
         leader: The publishing member's id.
         candidate: Path of the leader's election znode: every write proves that it still exists.
         cause: Why there is a new plan, for people.
@@ -106,7 +132,7 @@ def plan(
     if not changes and inputs.pointer is not None and _says_the_same(inputs.pointer, pointer):
         return None
     proof = Check(candidate)
-    opening: Operation
+    opening: Create | Put
     if inputs.pointer_version is None:
         version = 0
         opening = Create(layout.pointer, pointer.encode())
@@ -114,13 +140,17 @@ def plan(
         version = inputs.pointer_version + 1
         opening = Put(layout.pointer, pointer.encode(), inputs.pointer_version)
     guard = (proof, Check(layout.pointer, version))
-    batches = [(*guard, *batch) for batch in chunks(changes)]
-    closing = (proof, Put(layout.pointer, replace(pointer, state=DONE).encode(), version))
+    done = replace(pointer, state=DONE).encode()
+    batches = list(chunks(changes))
+    writes: tuple[tuple[Operation, ...], ...]
+    if len(batches) <= 1:
+        # Whole or not at all: nobody needs to finish it.
+        writes = ((proof, replace(opening, data=done), *(batches[0] if batches else ())),)
+    else:
+        closing = (proof, Put(layout.pointer, done, version))
+        writes = ((proof, opening), *((*guard, *batch) for batch in batches), closing)
     return Publication(
-        generation=pointer.generation,
-        moved=_moved(inputs, target),
-        folders=_folders(layout, inputs),
-        writes=((proof, opening), *batches, closing),
+        generation=pointer.generation, moved=_moved(inputs, target), folders=_folders(layout, inputs), writes=writes
     )
 
 
@@ -139,13 +169,21 @@ def _changed_slices(layout: GroupLayout, inputs: Inputs, target: Target, generat
     ranked: list[tuple[bool, Slot, Operation]] = []
     for slot, wanted in target.allocation.items():
         stored = inputs.slices.get(slot)
-        if stored is not None and stored.partitions == wanted and stored.member_id == slot:
+        fresh = _slice(inputs, slot, generation, wanted)
+        if stored is not None and replace(stored, generation=generation) == fresh:
             continue
-        path, data = layout.slice(slot), Slice(generation, slot, wanted).encode()
+        path, data = layout.slice(slot), fresh.encode()
         gains = stored is None or bool(wanted - stored.partitions)
         ranked.append((not gains, slot, Put(path, data) if slot in inputs.slices else Create(path, data)))
     gone = [Delete(layout.slice(slot)) for slot in sorted(inputs.slices.keys() - target.allocation.keys())]
     return [write for _, _, write in sorted(ranked, key=lambda row: row[:2])] + gone
+
+
+def _slice(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicPartition]) -> Slice:
+    """For the slot's member; one that is away finds its place under the name it had."""
+    if slot in inputs.members:
+        return Slice(generation, inputs.members[slot].member_id, wanted)
+    return replace(inputs.away[slot], generation=generation, partitions=wanted)
 
 
 def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> Pointer:
@@ -192,25 +230,32 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
     """
     What to publish where the group's allocator failed.
 
-    The last plan, where it still fits: exactly the living members, each subscribed to what it has, every assignable
-    partition once. Otherwise ``fresh``, a plan by the sticky allocator: it moves no more than it must.
+    The last plan, where it still fits. Otherwise ``fresh``, a plan by the sticky allocator: it moves no more than it
+    must.
     """
-    stored = inputs.stored
-    owned = [partition for slot in stored for partition in stored[slot]]
-    fits = (
-        stored.keys() == inputs.members.keys()
-        and len(owned) == len(set(owned))
-        and set(owned) == inputs.partitions - fresh.unassigned.keys()
-        and all(partition.topic in inputs.members[slot].subscription for slot in stored for partition in stored[slot])
-    )
-    if fits:
-        return replace(fresh, allocation=stored, fallback=f"last plan kept: {reason}")
+    if still_fits(inputs):
+        return replace(fresh, allocation=inputs.stored, fallback=f"last plan kept: {reason}")
     return replace(fresh, fallback=f"sticky used: {reason}")
+
+
+def still_fits(inputs: Inputs) -> bool:
+    """Whether the stored slices are a plan: for exactly these slots, each subscribed to what it has, all of it once."""
+    stored, subscriptions = inputs.stored, inputs.subscriptions
+    owned = [partition for slot in stored for partition in stored[slot]]
+    wanted = {topic for topics in subscriptions.values() for topic in topics}
+    return (
+        stored.keys() == subscriptions.keys()
+        and len(owned) == len(set(owned))
+        and set(owned) == {partition for partition in inputs.partitions if partition.topic in wanted}
+        and all(partition.topic in subscriptions[slot] for slot in stored for partition in stored[slot])
+    )
 
 
 def describe_change(before: Inputs | None, after: Inputs) -> str:
     """
     What happened between two plans, for people: ``join of m1, new partitions of t``; "" where nothing is to be seen.
+
+    Who is about to leave subscribes to nothing first: whoever else is gone died, or lost its session.
 
     Args:
         before: What the last plan was made from, None where this leader has not planned yet.
@@ -218,13 +263,7 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
     """
     if before is None:
         return "" if after.pointer is None else f"leader change, {len(after.members)} members"
-    told = [f"join of {name}" for name in sorted(after.members.keys() - before.members.keys())]
-    told += [f"leave of {name}" for name in sorted(before.members.keys() - after.members.keys())]
-    told += [
-        f"subscription of {name}"
-        for name in sorted(after.members.keys() & before.members.keys())
-        if set(after.members[name].subscription) != set(before.members[name].subscription)
-    ]
+    told = [*_came_and_went(before, after), *(["config"] if after.tuning != before.tuning else [])]
     for topic in sorted(after.topics.keys() | before.topics.keys()):
         then, now = before.topics.get(topic), after.topics.get(topic)
         if (then is None and topic not in before.subscribed) or (now is None and topic not in after.subscribed):
@@ -237,3 +276,19 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
             told.append(f"new partitions of {topic}")
     shown = told[:MOST_CAUSES]
     return ", ".join([*shown, f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else shown)
+
+
+def _came_and_went(before: Inputs, after: Inputs) -> list[str]:
+    then, now = before.members, after.members
+    told = [f"{'return' if slot in before.away else 'join'} of {slot}" for slot in sorted(now.keys() - then.keys())]
+    for slot in sorted(then.keys() - now.keys()):
+        told.append(
+            f"{'leave' if not then[slot].subscription else 'absence' if slot in after.away else 'expiry'} of {slot}"
+        )
+    told += [f"end of grace of {slot}" for slot in sorted(before.away.keys() - after.away.keys() - now.keys())]
+    for slot in sorted(now.keys() & then.keys()):
+        if now[slot].member_id != then[slot].member_id:
+            told.append(f"return of {slot}")
+        elif set(now[slot].subscription) != set(then[slot].subscription):
+            told.append(f"{'subscription' if now[slot].subscription else 'leave'} of {slot}")
+    return told

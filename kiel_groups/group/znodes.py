@@ -30,6 +30,7 @@ __all__ = [
     "encode_consumer_id",
     "encode_owner",
     "encode_offset",
+    "parse_object",
     "parse_offset",
     "parse_topic",
     "parse_broker",
@@ -67,7 +68,8 @@ def _dump(fields: Mapping[str, Any]) -> bytes:
     return ensure_binary(json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
-def _load(data: bytes, path: str) -> dict[str, Any]:
+def parse_object(data: bytes, path: str) -> dict[str, Any]:
+    """Read a JSON object; raises ProtocolError for anything else."""
     try:
         fields = json.loads(ensure_text(data))
     except (ValueError, RecursionError) as error:
@@ -122,7 +124,7 @@ class MemberInfo:
 
     @classmethod
     def parse(cls, member_id: MemberId, data: bytes, path: str) -> MemberInfo:
-        fields = _load(data, path)
+        fields = parse_object(data, path)
         topics = _typed(fields, "subscription", list, path)
         instance_id = fields.get("instance_id")
         try:
@@ -185,7 +187,7 @@ class Pointer:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Pointer:
-        fields = _load(data, path)
+        fields = parse_object(data, path)
         state = _typed(fields, "state", str, path)
         if state not in (PUBLISHING, DONE):
             raise ProtocolError(f"{path}: field 'state' should be 'publishing' or 'done', found {state!r}")
@@ -208,25 +210,35 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one slot is to own, since ``generation``; ``member_id`` is the member that filled the slot then."""
+    """
+    What one slot is to own, since ``generation``; ``member_id`` is the member that filled the slot then.
+
+    ``away_since_ms`` is when the member of a static slot was first seen to be gone, in milliseconds since 1970; None
+    while there is one.
+    """
 
     generation: int
     member_id: MemberId
     partitions: frozenset[TopicPartition]
+    away_since_ms: int | None = None
 
     def encode(self) -> bytes:
         topics: dict[str, list[int]] = {}
         for topic, partition in sorted(self.partitions):
             topics.setdefault(topic, []).append(partition)
-        return _dump({"generation": self.generation, "for": self.member_id, "partitions": topics})
+        fields = {"generation": self.generation, "for": self.member_id, "partitions": topics}
+        if self.away_since_ms is not None:
+            fields["away_since"] = self.away_since_ms
+        return _dump(fields)
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Slice:
-        fields = _load(data, path)
+        fields = parse_object(data, path)
         return cls(
             generation=_typed(fields, "generation", int, path),
             member_id=_typed(fields, "for", str, path),
             partitions=frozenset(_partitions(_typed(fields, "partitions", dict, path), path)),
+            away_since_ms=None if fields.get("away_since") is None else _typed(fields, "away_since", int, path),
         )
 
 
@@ -260,7 +272,7 @@ class GroupSettings:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> GroupSettings:
-        fields = _load(data, path)
+        fields = parse_object(data, path)
         return cls(
             store=_typed(fields, "store", str, path),
             mode=_typed(fields, "mode", str, path),
@@ -314,7 +326,7 @@ def _number(text: str, largest: int) -> int | None:
 
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     """The partition numbers of a topic, ascending, from its znode under ``/brokers/topics``."""
-    partitions = _typed(_load(data, path), "partitions", dict, path)
+    partitions = _typed(parse_object(data, path), "partitions", dict, path)
     numbers = [_number(text, LARGEST_PARTITION) for text in partitions]
     found = [number for number in numbers if number is not None]
     if len(found) < len(numbers):
@@ -324,5 +336,5 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
 
 def parse_broker(data: bytes, path: str) -> tuple[str, int]:
     """Host and port of a broker, from its znode under ``/brokers/ids``."""
-    fields = _load(data, path)
+    fields = parse_object(data, path)
     return _typed(fields, "host", str, path), _typed(fields, "port", int, path)

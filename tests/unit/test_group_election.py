@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -36,6 +37,11 @@ def me(standing: Standing, name: str | None = None) -> Candidate:
     return Candidate("me", standing, name)
 
 
+def after(candidate: Candidate) -> Candidate:
+    """One that somebody else stood before at least once."""
+    return replace(candidate, followed=True)
+
+
 CASES: dict[str, tuple[Candidate, Event, Candidate, tuple[Effect, ...]]] = {
     "who runs makes a znode": (me(OUT), Run(), me(CREATING), (CreateCandidate(),)),
     "who runs already goes on": (me(FOLLOWING, OWN), Run(), me(FOLLOWING, OWN), ()),
@@ -57,13 +63,13 @@ CASES: dict[str, tuple[Candidate, Event, Candidate, tuple[Effect, ...]]] = {
     "the others watch the next lower one only": (
         me(READING, OWN),
         Candidates((C, B, OWN, A)),
-        me(FOLLOWING, OWN),
+        after(me(FOLLOWING, OWN)),
         (WatchPredecessor(B),),
     ),
     "the order is that of the numbers, not of the text": (
         me(READING, OWN),
         Candidates(("zz-n_0000000009", OWN, "aa-n_0000000100")),
-        me(FOLLOWING, OWN),
+        after(me(FOLLOWING, OWN)),
         (WatchPredecessor("zz-n_0000000009"),),
     ),
     "what is no candidate is passed over": (
@@ -114,8 +120,14 @@ CASES: dict[str, tuple[Candidate, Event, Candidate, tuple[Effect, ...]]] = {
     "a leader that finds a lower one resigns and follows": (
         me(LEADING, OWN),
         Candidates((A, OWN)),
-        me(FOLLOWING, OWN),
+        after(me(FOLLOWING, OWN)),
         (ResignLeader(), WatchPredecessor(A)),
+    ),
+    "who leads after somebody else says so": (
+        after(me(READING, OWN)),
+        Candidates((C, OWN)),
+        after(me(LEADING, OWN)),
+        (BecomeLeader(OWN, succeeds=True),),
     ),
     "the session's end is the end": (me(FOLLOWING, OWN), SessionEnded(), me(OUT), ()),
     "a leader's end is a resignation": (me(LEADING, OWN), SessionEnded(), me(OUT), (ResignLeader(),)),
@@ -127,8 +139,8 @@ CASES: dict[str, tuple[Candidate, Event, Candidate, tuple[Effect, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_recipe(case: str) -> None:
     """Each step of the recipe: where the candidate stands after one event, and what it asks for."""
-    before, event, after, effects = CASES[case]
-    assert step(before, event) == (after, effects)
+    before, event, stands, effects = CASES[case]
+    assert step(before, event) == (stands, effects)
 
 
 def test_every_event_is_taken_in_every_standing() -> None:

@@ -20,6 +20,7 @@ from kiel_groups.group.leader import (
     Prepared,
     Published,
     Tick,
+    Tuned,
     Write,
     Written,
     step,
@@ -76,6 +77,34 @@ def test_the_first_plan_waits_for_the_group_to_gather() -> None:
     assert bench.leader.due_s == pytest.approx(5.3)
     assert bench.feed(Tick(5.29)) == []
     assert bench.feed(Tick(5.3)) == [MakePlan(1, ME, "leader change")]
+
+
+def test_a_successor_waits_for_nobody_to_gather() -> None:
+    """Its group is there: the quiet time will do, and the bound where that is shorter."""
+    bench = Bench()
+    bench.feed(Elected(ME, 5.0, succeeds=True))
+    assert bench.leader.due_s == pytest.approx(5.1)
+    hasty = Bench(DebounceConfig(quiet_ms=500, bound_ms=200, initial_delay_ms=300))
+    hasty.feed(Elected(ME, 5.0, succeeds=True))
+    assert hasty.leader.due_s == pytest.approx(5.2)
+
+
+def test_what_is_urgent_ends_the_quiet_time() -> None:
+    """A returning instance finds its place at once, whatever else is still being gathered."""
+    bench = Bench().watching()
+    bench.feed(Changed("join", 10.0), Changed("return", 10.02, urgent=True))
+    assert bench.feed(Tick(10.02)) == [MakePlan(1, ME, "join, return")]
+    assert bench.feed(Changed("return", 10.03, urgent=True)) == []
+    assert bench.leader.duty is Duty.PLANNING
+
+
+def test_another_debounce_counts_from_the_next_change_on() -> None:
+    """What waits already goes on waiting as it began; the floor is 0."""
+    bench = Bench().watching()
+    bench.feed(Changed("join", 10.0), Tuned(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0)))
+    assert bench.leader.due_s == pytest.approx(10.1)
+    bench.feed(Tick(10.1), Planned(1, None, 10.2), Changed("join", 11.0))
+    assert bench.feed(Tick(11.0)) == [MakePlan(1, ME, "join")]
 
 
 def test_the_floor_of_the_initial_delay_is_nothing() -> None:

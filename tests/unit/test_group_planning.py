@@ -17,6 +17,7 @@ from kiel_groups.group.planning import (
     plan,
 )
 from kiel_groups.group.transactions import MOST_BYTES, MOST_OPERATIONS, Check, Create, Delete, Operation, Put, size_of
+from kiel_groups.group.tuning import Tuning
 from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
 from kiel_groups.model import TopicPartition
 
@@ -63,8 +64,15 @@ def published(read: Inputs, wanted: Target) -> Publication:
 
 
 def slices_of(publication: Publication) -> list[Operation]:
-    """The writes of slices, without their guards, in order."""
-    return [operation for batch in publication.writes[1:-1] for operation in batch[2:]]
+    """The writes of slices, without the pointer's and their guards, in order."""
+    batches = publication.writes if len(publication.writes) == 1 else publication.writes[1:-1]
+    return [operation for batch in batches for operation in batch[2:]]
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two slices are too many for one transaction."""
+    monkeypatch.setattr("kiel_groups.group.transactions.MOST_OPERATIONS", 1)
 
 
 def parsed(operation: Operation) -> Pointer:
@@ -73,30 +81,42 @@ def parsed(operation: Operation) -> Pointer:
 
 
 def test_a_first_plan_creates_pointer_and_slices() -> None:
-    """In a fresh group everything is created, generation 1, and the pointer ends at done."""
+    """In a fresh group everything is created, generation 1, in one transaction."""
     publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
-    opening, batch, closing = publication.writes
-    assert opening[0] == closing[0] == Check(CANDIDATE)
-    assert isinstance(opening[1], Create)
-    assert parsed(opening[1]).state == PUBLISHING
-    assert batch == (
-        Check(CANDIDATE),
-        Check(POINTER, 0),
+    ((proof, told, *slices),) = publication.writes
+    assert proof == Check(CANDIDATE)
+    assert isinstance(told, Create)
+    assert (told.path, parsed(told).state, parsed(told).generation) == (POINTER, DONE, 1)
+    assert slices == [
         Create(f"{POINTER}/a", Slice(1, "a", some(0, 1)).encode()),
         Create(f"{POINTER}/b", Slice(1, "b", some(2, 3)).encode()),
-    )
-    assert isinstance(closing[1], Put)
-    assert (closing[1].path, closing[1].version, parsed(closing[1]).state) == (POINTER, 0, DONE)
+    ]
     assert (publication.generation, publication.moved) == (1, 0)
 
 
+@pytest.mark.usefixtures("large")
+def test_a_plan_that_one_transaction_cannot_hold_says_when_it_is_complete() -> None:
+    """The pointer says publishing, then come the slices, then it says done."""
+    publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
+    opening, first, second, closing = publication.writes
+    assert opening[0] == closing[0] == Check(CANDIDATE)
+    assert isinstance(opening[1], Create)
+    assert parsed(opening[1]).state == PUBLISHING
+    guard = (Check(CANDIDATE), Check(POINTER, 0))
+    assert first == (*guard, Create(f"{POINTER}/a", Slice(1, "a", some(0, 1)).encode()))
+    assert second == (*guard, Create(f"{POINTER}/b", Slice(1, "b", some(2, 3)).encode()))
+    assert isinstance(closing[1], Put)
+    assert (closing[1].path, closing[1].version, parsed(closing[1]).state) == (POINTER, 0, DONE)
+
+
+@pytest.mark.usefixtures("large")
 def test_a_later_plan_is_fenced_by_the_version_it_has_read() -> None:
     """Opening at the version read, everything else at the one after it."""
-    read = inputs("a", pointer=pointer(4), pointer_version=9, slices=stored(4, a=some(0)))
-    opening, batch, closing = published(read, target(a=some(0, 1))).writes
+    read = inputs("a", "b", pointer=pointer(4), pointer_version=9, slices=stored(4, a=some(0), b=some(1)))
+    opening, *batches, closing = published(read, target(a=some(1), b=some(0))).writes
     assert isinstance(opening[1], Put)
     assert opening[1].version == 9
-    assert batch[1] == Check(POINTER, 10)
+    assert [batch[1] for batch in batches] == [Check(POINTER, 10)] * 2
     assert isinstance(closing[1], Put)
     assert closing[1].version == 10
 
@@ -121,9 +141,8 @@ def test_what_stands_there_already_is_not_published() -> None:
 def test_a_pointer_that_tells_operators_something_else_is_published_anew() -> None:
     """Although no slice changes: its counts, what is unassigned, and what replaced the allocator."""
     read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
-    opening, closing = published(read, target(a=some(0))).writes
-    assert (parsed(closing[1]).members, parsed(closing[1]).partitions) == (1, 1)
-    assert parsed(opening[1]).generation == 2
+    ((_, told),) = published(read, target(a=some(0))).writes
+    assert (parsed(told).members, parsed(told).partitions, parsed(told).generation) == (1, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +153,9 @@ def test_a_pointer_that_tells_operators_something_else_is_published_anew() -> No
 def test_an_incomplete_pointer_is_brought_to_its_end(found: Pointer | None, version: int | None) -> None:
     """With equal slices the pointer alone is written, and ends at done."""
     read = inputs("a", pointer=found, pointer_version=version, slices=stored(a=some(0)))
-    opening, closing = published(read, target(a=some(0))).writes
-    assert isinstance(opening[1], Create if version is None else Put)
-    assert parsed(closing[1]).state == DONE
-    assert parsed(closing[1]).generation == 2
+    ((_, told),) = published(read, target(a=some(0))).writes
+    assert isinstance(told, Create if version is None else Put)
+    assert (parsed(told).state, parsed(told).generation) == (DONE, 2)
 
 
 def test_only_changed_slices_are_written() -> None:
@@ -186,7 +204,7 @@ def test_a_member_without_partitions_has_a_slice() -> None:
 def test_what_an_operator_reads_in_the_pointer_is_kept_right(wanted: Target) -> None:
     """Other news with the same slices are published."""
     read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
-    assert len(published(read, wanted).writes) == 2
+    assert slices_of(published(read, wanted)) == []
 
 
 def test_the_pointer_counts_and_names_what_is_unassigned() -> None:
@@ -262,7 +280,9 @@ def test_a_plan_that_does_not_fit_any_more_is_replaced(read: Inputs) -> None:
 
 BEFORE = Inputs(members=members("a", "b"), topics={"t": (0, 1)}, brokers=1)
 CHANGES = {
-    "join of c, leave of a": Inputs(members=members("b", "c"), topics=BEFORE.topics, brokers=1),
+    "join of c, expiry of a": Inputs(members=members("b", "c"), topics=BEFORE.topics, brokers=1),
+    "leave of a": Inputs(members=members("a", topics=()) | members("b"), topics=BEFORE.topics, brokers=1),
+    "config": replace(BEFORE, tuning=Tuning(allocator="sticky")),
     "subscription of b": Inputs(
         members=members("a") | members("b", topics=("t", "u")), topics=BEFORE.topics, brokers=1
     ),
@@ -274,7 +294,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("told", CHANGES)
 def test_a_change_is_described(told: str) -> None:
-    """Joins, leaves, subscriptions and topics, and nothing where nothing is to be seen."""
+    """Joins, leaves, deaths, subscriptions, topics and settings, and nothing where nothing is to be seen."""
     assert describe_change(BEFORE, CHANGES[told]) == told
 
 
@@ -297,3 +317,46 @@ def test_a_crowd_is_not_named_in_full() -> None:
     told = describe_change(BEFORE, inputs("a", "b", *(f"m{number:02d}" for number in range(25)), partitions=2))
     assert told.startswith("join of m00, join of m01, ")
     assert told.endswith("join of m09, and 15 more")
+
+
+STATIC = {"one": MemberInfo(member_id="m1", session_timeout_ms=1, subscription=("t",), instance_id="one")}
+KEPT = Slice(1, "m1", some(0, 1), away_since_ms=5)
+
+
+def test_the_slice_of_a_static_slot_is_for_its_member() -> None:
+    """The slot is the instance, "for" is who fills it now."""
+    read = Inputs(members=STATIC, topics={"t": (0, 1)}, brokers=1)
+    fresh = Slice(1, "m1", some(0, 1))
+    assert slices_of(published(read, target(one=some(0, 1)))) == [Create(f"{POINTER}/one", fresh.encode())]
+
+
+def test_the_slice_of_one_that_is_away_says_since_when() -> None:
+    """And nothing else of it changes; when the instance is back the slice is for the new member."""
+    before = {"one": replace(KEPT, away_since_ms=None)}
+    read = Inputs(members={}, topics={"t": (0, 1)}, brokers=1, slices=before, away={"one": KEPT})
+    assert slices_of(published(read, target(one=some(0, 1)))) == [
+        Put(f"{POINTER}/one", replace(KEPT, generation=2).encode())
+    ]
+    back = Inputs(members=STATIC, topics={"t": (0, 1)}, brokers=1, slices={"one": replace(KEPT, member_id="m0")})
+    fresh = Slice(2, "m1", some(0, 1))
+    assert slices_of(published(back, target(one=some(0, 1)))) == [Put(f"{POINTER}/one", fresh.encode())]
+
+
+def test_who_is_away_counts_with_the_topics_of_what_it_had() -> None:
+    """And who is drained with none."""
+    read = Inputs(
+        members=members("a", "b"), topics={}, brokers=1, away={"one": KEPT}, tuning=Tuning(drained=frozenset({"b"}))
+    )
+    assert read.subscriptions == {"a": ("t",), "b": (), "one": ("t",)}
+
+
+def test_what_a_static_member_does_is_told_by_its_slot() -> None:
+    """It is absent, back, or its grace is over."""
+    here = Inputs(members=members("a") | STATIC, topics=BEFORE.topics, brokers=1)
+    gone = Inputs(members=members("a"), topics=BEFORE.topics, brokers=1, away={"one": KEPT})
+    over = Inputs(members=members("a"), topics=BEFORE.topics, brokers=1)
+    again = replace(here, members=members("a") | {"one": replace(STATIC["one"], member_id="m2")})
+    assert describe_change(here, gone) == "absence of one"
+    assert describe_change(gone, here) == "return of one"
+    assert describe_change(here, again) == "return of one"
+    assert describe_change(gone, over) == "end of grace of one"

@@ -1,0 +1,171 @@
+"""What a leader reads to plan from, and the watches that tell it when to look again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.machine import wall_ms
+from kiel_groups.coordination.session import Node, Session, gather_some
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.absences import absences
+from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.group.planning import Inputs
+from kiel_groups.group.tuning import Tuning
+from kiel_groups.group.znodes import MemberInfo, Pointer, Slice, parse_topic
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import MemberId, Slot
+
+__all__ = ["PlanReader"]
+
+log = logging.getLogger(__name__)
+
+_Parsed = TypeVar("_Parsed")
+
+
+class PlanReader:
+    """
+    Reads the inputs of one leader's plans, on its session.
+
+    A member's znode is read once and watched: it is created anew where the member subscribes to something else.
+    ``on_change`` is told what kind of thing changed.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        layout: GroupLayout,
+        config: GroupConfig,
+        metrics: Metrics,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._config = config
+        self._metrics = metrics
+        self._on_change = on_change
+        self._watchers: dict[str, Callable[[], None]] = {}
+        self._members: dict[MemberId, tuple[int, MemberInfo]] = {}
+        self._tuning = Tuning()
+
+    @property
+    def grace_ms(self) -> int:
+        """How long the place of a static member is kept, as last read."""
+        given = self._tuning.static_grace_ms
+        return self._config.static_grace_ms if given is None else given
+
+    def forget(self) -> None:
+        """Watches may be gone: what was read is to be read again."""
+        for name in list(self._members):
+            self._forget_member(name)
+
+    async def read(self) -> Inputs:
+        """Everything that a plan is made from; from now on changes are told."""
+        brokers, members, pointer, slices, self._tuning = await asyncio.gather(
+            self._session.children(BROKER_IDS, self._watcher("brokers")),
+            self._living(),
+            self._session.get(self._layout.pointer),
+            self._slices(),
+            self._read_tuning(),
+        )
+        topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
+        return Inputs(
+            members=members,
+            topics=topics,
+            brokers=len(brokers or ()),
+            pointer=None if pointer is None else self._parsed(Pointer.parse, pointer, self._layout.pointer),
+            pointer_version=None if pointer is None else pointer.version,
+            slices=slices,
+            away=absences(slices, members, wall_ms(), self.grace_ms),
+            tuning=self._tuning,
+        )
+
+    async def returned(self, away: Sequence[Slot]) -> bool:
+        """Whether the member of one of these slots is back."""
+        return not (await self._living()).keys().isdisjoint(away)
+
+    def _watcher(self, what: str) -> Callable[[], None]:
+        """One watcher a kind of change, so that watches that are set again do not pile up."""
+        return self._watchers.setdefault(what, partial(self._on_change, f"{what} changed"))
+
+    async def _living(self) -> dict[Slot, MemberInfo]:
+        """One member a slot: of two in one place the newer one, by the order of their registration."""
+        names = sorted(await self._session.children(self._layout.members, self._watcher("members")) or ())
+        for name in self._members.keys() - set(names):
+            self._forget_member(name)
+        await gather_some(self._read_member, [name for name in names if name not in self._members])
+        newest: dict[Slot, tuple[int, MemberInfo]] = {}
+        for name in names:
+            if name in self._members:
+                czxid, info = self._members[name]
+                if info.slot not in newest or newest[info.slot][0] < czxid:
+                    newest[info.slot] = czxid, info
+        return {slot: info for slot, (_, info) in newest.items()}
+
+    async def _read_member(self, name: MemberId) -> None:
+        watcher = self._watchers.setdefault(f"member {name}", partial(self._member_changed, name))
+        path = self._layout.member(name)
+        node = await self._session.get(path, watcher)
+        info = None if node is None else self._parsed(partial(MemberInfo.parse, name), node, path)
+        if node is not None and info is not None:
+            self._members[name] = node.czxid, info
+
+    def _member_changed(self, name: MemberId) -> None:
+        self._forget_member(name)
+        self._on_change("members changed")
+
+    def _forget_member(self, name: MemberId) -> None:
+        self._members.pop(name, None)
+        watcher = self._watchers.pop(f"member {name}", None)
+        if watcher is not None:
+            self._session.forget(watcher)
+
+    async def _slices(self) -> dict[Slot, Slice | None]:
+        slots = await self._session.children(self._layout.pointer) or []
+        nodes = await self._session.get_many([self._layout.slice(slot) for slot in slots])
+        return {
+            slot: self._parsed(Slice.parse, node, self._layout.slice(slot))
+            for slot, node in zip(slots, nodes, strict=True)
+            if node is not None
+        }
+
+    async def _read_tuning(self) -> Tuning:
+        """What people have set; where that cannot be, what they had set before."""
+        node = await self._watched(self._layout.config, "config")
+        if node is None:
+            return Tuning()
+        try:
+            return Tuning.parse(node.data, self._layout.config)
+        except ProtocolError as error:
+            log.error("group %s: %s; it is not followed", self._layout.group, error)
+            self._metrics.count("group_settings_refused")
+            return self._tuning
+
+    async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        found = await gather_some(self._topic, names)
+        return {name: partitions for name, partitions in zip(names, found, strict=True) if partitions is not None}
+
+    async def _topic(self, name: str) -> tuple[int, ...] | None:
+        node = await self._watched(topic_path(name), f"topic {name}")
+        return None if node is None else self._parsed(parse_topic, node, topic_path(name))
+
+    async def _watched(self, path: str, what: str) -> Node | None:
+        """A znode, None where there is none; a watch stands in either case."""
+        watcher = self._watcher(what)
+        node = await self._session.get(path, watcher)
+        if node is None and await self._session.exists(path, watcher) is not None:
+            node = await self._session.get(path, watcher)
+        return node
+
+    def _parsed(self, parse: Callable[[bytes, str], _Parsed], node: Node, path: str) -> _Parsed | None:
+        """A znode's value; what cannot be read is left out, loudly."""
+        try:
+            return parse(node.data, path)
+        except ProtocolError as error:
+            log.error("group %s: %s; it is left out", self._layout.group, error)
+            self._metrics.count("znodes_unreadable")
+            return None

@@ -1,0 +1,92 @@
+"""
+What people may set for a whole group while it runs: fields of its ``config`` znode that the leader follows.
+
+They stand beside the settings that all members must agree on (see ``znodes.GroupSettings``), and win over what the
+leading process was started with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from kiel_groups.allocators import named_allocator
+from kiel_groups.config import DebounceConfig, check_name
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.znodes import parse_object
+from kiel_groups.model import Slot
+
+__all__ = ["Tuning"]
+
+_DURATIONS = tuple(field.name for field in fields(DebounceConfig))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """
+    Fields that are absent are None: the leader's own setting counts.
+
+    ``allocator`` is one of ``allocators.ALLOCATORS``. ``debounce`` holds fields of ``DebounceConfig``, in milliseconds.
+    ``static_grace_ms`` is how long the place of a static member that went is kept. Slots in ``drained`` get nothing.
+    """
+
+    allocator: str | None = None
+    debounce: tuple[tuple[str, int], ...] = ()
+    static_grace_ms: int | None = None
+    drained: frozenset[Slot] = frozenset()
+
+    @classmethod
+    def parse(cls, data: bytes, path: str) -> Tuning:
+        """
+        Read a group's ``config`` znode.
+
+        Raises:
+            ProtocolError: Not JSON, or a field that cannot work; says which and what was expected.
+        """
+        found = parse_object(data, path)
+        try:
+            return cls(
+                allocator=_allocator(found.get("allocator")),
+                debounce=_debounce(found.get("debounce")),
+                static_grace_ms=_milliseconds(found.get("static_grace_ms"), "static_grace_ms"),
+                drained=_drained(found.get("drained")),
+            )
+        except ConfigError as error:
+            raise ProtocolError(f"{path}: {error}") from error
+
+    def debounced(self, own: DebounceConfig) -> DebounceConfig:
+        """The debounce that counts for a leader with this one of its own."""
+        return replace(own, **dict(self.debounce))
+
+
+def _allocator(given: Any) -> str | None:
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise ConfigError(f"allocator: {given!r} given; expected a name")
+    named_allocator(given, "allocator")
+    return given
+
+
+def _debounce(given: Any) -> tuple[tuple[str, int], ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping) or not given.keys() <= set(_DURATIONS):
+        raise ConfigError(f"debounce: {given!r} given; expected an object with {', '.join(_DURATIONS)}")
+    found = {name: _milliseconds(value, f"debounce.{name}") for name, value in given.items()}
+    return tuple(sorted((name, value) for name, value in found.items() if value is not None))
+
+
+def _milliseconds(given: Any, setting: str) -> int | None:
+    if given is not None and (type(given) is not int or given < 0):
+        raise ConfigError(f"{setting}: {given!r} given; expected milliseconds, 0 or more")
+    return given
+
+
+def _drained(given: Any) -> frozenset[Slot]:
+    if given is None:
+        return frozenset()
+    if not isinstance(given, list):
+        raise ConfigError(f"drained: {given!r} given; expected a list of member or instance ids")
+    return frozenset(check_name(slot, "drained") for slot in given)

@@ -1,0 +1,82 @@
+"""What people may set for a whole group, and the places of static members that are away."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.config import DebounceConfig
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.absences import absences, next_end_ms
+from kiel_groups.group.tuning import Tuning
+from kiel_groups.group.znodes import Slice
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+OWN = DebounceConfig(quiet_ms=100, bound_ms=1_000, initial_delay_ms=300)
+
+
+def test_what_nobody_set_is_the_leaders_own() -> None:
+    """The settings that members agree on stand in the same znode and mean nothing here."""
+    tuning = Tuning.parse(b'{"version":1,"store":"zookeeper","mode":"cooperative"}', "/config")
+    assert tuning == Tuning()
+    assert tuning.debounced(OWN) == OWN
+
+
+def test_what_was_set_wins() -> None:
+    """Each field by itself, down to 0."""
+    data = b'{"allocator":"sticky","debounce":{"quiet_ms":0},"static_grace_ms":5,"drained":["m1"]}'
+    tuning = Tuning.parse(data, "/config")
+    assert (tuning.allocator, tuning.static_grace_ms, tuning.drained) == ("sticky", 5, frozenset({"m1"}))
+    assert tuning.debounced(OWN) == DebounceConfig(quiet_ms=0, bound_ms=1_000, initial_delay_ms=300)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"[", "/config: not JSON"),
+        (
+            b'{"allocator":"stiky"}',
+            "/config: allocator: there is no allocator 'stiky'; expected one of round_robin, st",
+        ),
+        (b'{"allocator":7}', "/config: allocator: 7 given; expected a name"),
+        (b'{"debounce":5}', "/config: debounce: 5 given; expected an object with quiet_ms, bound_ms, initial_delay_ms"),
+        (b'{"debounce":{"quiet":5}}', "/config: debounce: {'quiet': 5} given; expected an object with quiet_ms"),
+        (b'{"debounce":{"quiet_ms":-1}}', "/config: debounce.quiet_ms: -1 given; expected milliseconds, 0 or more"),
+        (b'{"debounce":{"quiet_ms":true}}', "/config: debounce.quiet_ms: True given"),
+        (b'{"static_grace_ms":"60"}', "/config: static_grace_ms: '60' given; expected milliseconds, 0 or more"),
+        (b'{"drained":"m1"}', "/config: drained: 'm1' given; expected a list of member or instance ids"),
+        (b'{"drained":["a/b"]}', "/config: drained: 'a/b' is not a legal name"),
+    ],
+)
+def test_what_cannot_work_is_refused(data: bytes, told: str) -> None:
+    """One line with the path, the field, what stands there and what was expected."""
+    with pytest.raises(ProtocolError) as caught:
+        Tuning.parse(data, "/config")
+    assert str(caught.value).startswith(told)
+
+
+OWNED = frozenset({TopicPartition("t", 0)})
+HERE = Slice(3, "g_host-1-a", OWNED)
+AWAY = Slice(3, "g_host-1-b", OWNED, away_since_ms=1_000)
+
+
+def test_a_static_place_is_kept_from_when_it_is_seen_empty_to_the_end_of_its_grace() -> None:
+    """The time stands in the slice, so that the next leader goes on counting."""
+    away = absences({"one": HERE, "two": AWAY}, {"two"}, 1_000, 500)
+    assert away == {"one": Slice(3, "g_host-1-a", OWNED, away_since_ms=1_000)}
+    assert absences({"two": AWAY}, set(), 1_499, 500) == {"two": AWAY}
+    assert absences({"two": AWAY}, set(), 1_500, 500) == {}
+    assert next_end_ms({"two": AWAY}, 500) == 1_500
+    assert next_end_ms({}, 500) is None
+
+
+def test_nothing_is_kept_for_who_is_here_or_will_not_come_back() -> None:
+    """A present member, a dynamic one, whose name nobody bears again, and a slice that nobody can read."""
+    slices = {"one": HERE, "g_host-1-a": HERE, "garbage": None}
+    assert absences(slices, {"one"}, 0, 500) == {}
+
+
+def test_a_clock_that_is_ahead_does_not_keep_a_place_for_longer() -> None:
+    """A time that lies in the future counts as now."""
+    assert absences({"two": AWAY}, set(), 10, 500)["two"].away_since_ms == 10
