@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from kiel_groups.model import TopicPartition
 
-__all__ = ["RebalanceListener"]
+__all__ = ["RebalanceListener", "StallListener", "Stall", "StallKind"]
 
 
 @runtime_checkable
@@ -26,3 +27,48 @@ class RebalanceListener(Protocol):
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """The claims are gone, others may own the partitions already: forget their work, do not commit."""
+
+
+#: What does not get on: a record or values in hand, a hook of the listener, or the event loop itself.
+StallKind: TypeAlias = Literal["processing", "listener", "loop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """
+    The application has been busy with the same for too long.
+
+    ``partitions`` are those that wait for it, none where the event loop is blocked. After ``limit_s`` seconds the
+    member's session is closed.
+    """
+
+    kind: StallKind
+    partitions: frozenset[TopicPartition]
+    elapsed_s: float
+    limit_s: float
+
+    def __str__(self) -> str:
+        subject = {
+            "processing": "the application has been busy with the same record or values",
+            "listener": "a hook of the listener has been running",
+            "loop": "the event loop has been blocked",
+        }[self.kind]
+        setting = "loop_stall_ms" if self.kind == "loop" else "max_poll_interval_ms"
+        waiting = f", {len(self.partitions)} partitions wait for it, first {min(self.partitions)}"
+        return (
+            f"{subject} for {self.elapsed_s:.1f} s of the {self.limit_s:g} s that {setting} allows"
+            f"{waiting if self.partitions else ''}"
+        )
+
+
+@runtime_checkable
+class StallListener(Protocol):
+    """
+    What a listener may have besides: a hook that is told to hurry, before the watchdog ends the member's session.
+
+    It is called on the watchdog's own thread, for the event loop may be what is blocked: it should set a flag that the
+    work looks at, or dump the stacks, and return soon.
+    """
+
+    def on_stalled(self, stall: Stall) -> None:
+        """Half of the time is over."""

@@ -78,9 +78,10 @@ class ListenerCalls:
 
     def stalled(self, stall: Stall) -> None:
         """Tell a listener that has a hook for it, on the thread that calls."""
-        if isinstance(self._listener, StallListener):
+        listener: object = self._listener
+        if isinstance(listener, StallListener):
             try:
-                self._listener.on_stalled(stall)
+                listener.on_stalled(stall)
             except Exception:
                 log.exception("the listener's on_stalled failed")
                 self._metrics.count("listener_failures")

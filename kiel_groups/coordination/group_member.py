@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -20,6 +21,9 @@ from kiel_groups.model import TopicPartition
 __all__ = ["GroupMember"]
 
 log = logging.getLogger(__name__)
+
+#: How often a member that was ended by its watchdog looks whether the application gets on, in seconds.
+CATCH_UP_S = 0.05
 
 
 class GroupMember:
@@ -63,6 +67,8 @@ class GroupMember:
         await self._lives.start()
 
     async def _join(self) -> Membership:
+        if self._membership is not None and self._membership.stalled:
+            await self._caught_up()
         membership = Membership(
             self._config,
             self._zookeeper,
@@ -81,6 +87,16 @@ class GroupMember:
             await membership.close()
             raise
         return membership
+
+    async def _caught_up(self) -> None:
+        """
+        After the watchdog's exit, wait until the application gets on.
+
+        Partitions that it would claim before that would stand still, as those did that it lost.
+        """
+        stalled = self._handler.in_progress()
+        while any(now.token is then.token for now in self._handler.in_progress() for then in stalled):  # noqa: ASYNC110
+            await asyncio.sleep(CATCH_UP_S)
 
     @property
     def _membership(self) -> Membership | None:

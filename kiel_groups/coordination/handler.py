@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from kiel_groups.listeners import Stall, StallKind
 from kiel_groups.model import TopicPartition
 
-__all__ = ["PartitionHandler"]
+__all__ = ["PartitionHandler", "Work"]
+
+
+class Work(NamedTuple):
+    """Something that the application is busy with; for as long as it gets on, ``token`` is another object each time."""
+
+    token: object
+    kind: StallKind
+    partitions: frozenset[TopicPartition]
 
 
 class PartitionHandler(Protocol):
-    """What a member needs of the consumer around it; everything is called on the event loop."""
+    """What a member needs of the consumer around it; called on the event loop, but where it says otherwise."""
 
     async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
         """Ask the brokers for the first ("earliest") or next ("latest") offsets of partitions of one topic."""
@@ -40,3 +49,9 @@ class PartitionHandler(Protocol):
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
         """Somebody else wrote the committed offset: hand out from there on."""
+
+    def in_progress(self) -> Collection[Work]:
+        """What the application is busy with at this moment; called from another thread, too."""
+
+    def stalled(self, stall: Stall) -> None:
+        """Something of that does not get on: half of its time is over; called from another thread."""

@@ -9,22 +9,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Collection
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.election import Election
 from kiel_groups.coordination.foreigners import ForeignWatch
+from kiel_groups.coordination.handler import Work
 from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.holding import jittered_s
 from kiel_groups.coordination.leading import Leading
 from kiel_groups.coordination.machine import wall_ms
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.watchdog import Watchdog
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group import election
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.lease import check_heartbeat_interval
 from kiel_groups.group.znodes import make_member_id
+from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Life"]
@@ -51,6 +55,8 @@ class Life:
         self._tasks = TaskSet(self._failed)
         self._loop = asyncio.get_running_loop()
         self._joined = False
+        #: Whether the watchdog ended it: what was in progress then may be so still.
+        self.stalled = False
         self.session = Session(zookeeper, metrics, self._on_session)
         self.over: asyncio.Future[BaseException | None] = self._loop.create_future()
 
@@ -72,6 +78,7 @@ class Life:
             await self._enter()
             self._joined = True
             self._heartbeat.start()
+            self._watchdog.start()
             self._election.feed(election.Run())
             self._tasks.start(self._look_regularly())
             await self._entered()
@@ -119,6 +126,19 @@ class Life:
             session.client, session.gate, proof, metrics, session.abandon, self._heartbeat_interval_ms
         )
         session.on_connected = self._heartbeat.beat_now
+        self._watchdog = Watchdog(self._config, self._in_progress, self._hurry, self._give_up, metrics)
+
+    def _in_progress(self) -> Collection[Work]:
+        """What the application is busy with; called from other threads, too."""
+        return ()
+
+    def _hurry(self, stall: Stall) -> None:
+        """Something does not get on; called on the watchdog's thread."""
+
+    def _give_up(self, reason: str) -> None:
+        """On the watchdog's thread: the time is up."""
+        self.stalled = True
+        self.session.abandon(reason)
 
     def _lead(self, candidate: str, succeeds: bool) -> None:
         self._leading.lead(candidate, succeeds=succeeds)
@@ -169,6 +189,7 @@ class Life:
         self.session.gate.shut("membership over")
         if self._joined:
             self._heartbeat.stop()
+            self._watchdog.stop()
             self._leading.close()
             self._election.feed(election.SessionEnded())
             self._ended()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Collection
 from typing import Any
 
 from kiel_groups.allocators import Allocator
@@ -14,7 +15,7 @@ from kiel_groups.coordination.admission import check_admission
 from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.fenced import FencedWriter
-from kiel_groups.coordination.handler import PartitionHandler
+from kiel_groups.coordination.handler import PartitionHandler, Work
 from kiel_groups.coordination.holding import Holding
 from kiel_groups.coordination.life import Life
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
@@ -23,6 +24,7 @@ from kiel_groups.group.layout import BROKER_IDS, topic_path
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.transactions import Create, Delete, Done, Operation, Unknown
 from kiel_groups.group.znodes import MemberInfo, encode_consumer_id, parse_broker
+from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Membership"]
@@ -189,6 +191,12 @@ class Membership(Life):
     def _look_again(self) -> None:
         super()._look_again()
         self.holding.look_again()
+
+    def _in_progress(self) -> Collection[Work]:
+        return self._handler.in_progress()
+
+    def _hurry(self, stall: Stall) -> None:
+        self._handler.stalled(stall)
 
     def _ended(self) -> None:
         self.holding.end()
