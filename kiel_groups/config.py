@@ -310,10 +310,11 @@ class GroupConfig:
     reads its own slice and claims although no watch fired, with jitter.
 
     ``instance_id`` makes a static member: its place in the plan outlives its session for ``static_grace_ms`` (the
-    leader's counts), and a restart moves nothing. The watchdog ends the session of a member that is alive and does not get on: one that has had the same
-    record or values in hand, or the same hook of the listener under way, for ``max_poll_interval_ms``, or whose event
-    loop was blocked for ``loop_stall_ms``; 0 switches either off. The default, Kafka's five minutes, is generous: what
-    is taken from a member that is only slow is delivered again to one that may take as long.
+    leader's counts), and a restart moves nothing. The watchdog ends the session of a member that is alive and does not
+    get on: one that has had the same record or values in hand, or the same hook of the listener under way, for
+    ``max_poll_interval_ms``, or whose event loop was blocked for ``loop_stall_ms``; 0 switches either off. The default,
+    Kafka's five minutes, is generous: what is taken from a member that is only slow is delivered again to one that may
+    take as long.
     """
 
     group: str
