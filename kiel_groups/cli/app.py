@@ -26,6 +26,7 @@ COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 _COMMANDS = {
     "cluster": ("kiel_groups.cli.cluster", "cluster", "Run a real Kafka and ZooKeeper on this machine."),
     "topics": ("kiel_groups.cli.topics", "topics", "List, create, describe, grow and delete topics."),
+    "produce": ("kiel_groups.cli.produce", "produce", "Send lines as records."),
     "consume": ("kiel_groups.cli.consume", "consume", "Print topics as a member of a group."),
     "groups": ("kiel_groups.cli.groups", "groups", "List the groups of a cluster."),
     "describe": ("kiel_groups.cli.describe", "describe", "Show a group: what is wrong, who owns what, the lag."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from kiel_groups.cli.lines import Lines
 
@@ -11,18 +12,21 @@ __all__ = ["show_logs"]
 _KAZOO = ("kiel_groups.kazoo", "kiel_groups.coordination.admin.kazoo")
 
 
-def show_logs(lines: Lines, *, verbose: bool) -> None:
+def show_logs(lines: Lines, *, verbose: bool, told_otherwise: Sequence[str] = ()) -> None:
     """
     Have warnings and errors printed from now on, one line each.
 
     Args:
         lines: Where they go.
         verbose: Print what is merely worth knowing, too.
+        told_otherwise: Loggers that are heard with ``verbose`` only: the command says itself what they say.
     """
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[_LineHandler(lines)], force=True)
     for name in _KAZOO:
         # Every refused connection, and kazoo tries one a second; that ZooKeeper is away is told by the group, once.
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.ERROR)
+    for name in told_otherwise:
+        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
 
 
 class _LineHandler(logging.Handler):

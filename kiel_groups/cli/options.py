@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from kiel_groups.cli.completing import complete_topics
+from kiel_groups.errors import ConfigError
 
 __all__ = [
     "ZOOKEEPER_WAIT_S",
@@ -16,6 +17,8 @@ __all__ = [
     "json_option",
     "verbose_option",
     "quiet_option",
+    "key_separator_option",
+    "separator_bytes",
     "topic_argument",
 ]
 
@@ -50,3 +53,14 @@ verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say what go
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No summary and no progress, errors only.")
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
+
+key_separator_option = click.option(
+    "--key-separator", metavar="TEXT", help=r"What stands between key and value of a line; \t is a tab."
+)
+
+
+def separator_bytes(given: str | None) -> bytes | None:
+    """The separator as it stands in lines; raises ConfigError for an empty one."""
+    if given == "":
+        raise ConfigError("--key-separator: nothing given; expected at least one character")
+    return None if given is None else given.replace("\\t", "\t").encode()

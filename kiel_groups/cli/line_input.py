@@ -1,0 +1,92 @@
+"""Lines of a file, a pipe or a terminal as they come, without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from kiel_groups.errors import ConfigError
+
+__all__ = ["LineInput", "open_input"]
+
+_CHUNK_BYTES = 1 << 18
+#: More than a broker would ever take; without a bound, a file that is no text fills the memory.
+_LONGEST_LINE_BYTES = 64 << 20
+
+
+class LineInput:
+    """
+    An open descriptor that lines are read from, past Python's buffers.
+
+    ``size_bytes`` is how much there is where that is known, ``read_bytes`` how much of it was read.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size_bytes = os.fstat(descriptor).st_size or None
+        self.is_terminal = os.isatty(descriptor)
+        self.read_bytes = 0
+
+    async def lines(self) -> AsyncIterator[list[bytes]]:
+        """
+        Lists of lines without their ends, as soon as they are there; also a last one that has no end.
+
+        Raises:
+            ConfigError: It cannot be read, or has a line of over 64 MiB.
+        """
+        begun: list[bytes] = []
+        count, size = 0, 0
+        while data := await self._read():
+            first, *rest = data.split(b"\n")
+            begun.append(first)
+            size += len(first)
+            if size > _LONGEST_LINE_BYTES:
+                raise ConfigError(f"line {count + 1} is longer than {_LONGEST_LINE_BYTES >> 20} MiB; is that text?")
+            if rest:
+                whole = [b"".join(begun), *rest[:-1]]
+                begun, size, count = [rest[-1]], len(rest[-1]), count + len(whole)
+                yield whole
+        if last := b"".join(begun):
+            yield [last]
+
+    async def _read(self) -> bytes:
+        await self._wait()
+        try:
+            data = os.read(self._descriptor, _CHUNK_BYTES)
+        except OSError as error:
+            raise ConfigError(f"the input cannot be read: {error.strerror}") from error
+        self.read_bytes += len(data)
+        return data
+
+    async def _wait(self) -> None:
+        """Wait until there is something to read; of files there always is, and others have their turn."""
+        loop, there = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            loop.add_reader(self._descriptor, there.set)
+        except PermissionError:
+            await asyncio.sleep(0)
+            return
+        try:
+            await there.wait()
+        finally:
+            loop.remove_reader(self._descriptor)
+
+
+def open_input(path: Path | None) -> LineInput:
+    """
+    A file, or standard input for None.
+
+    Raises:
+        ConfigError: It cannot be opened, or standard input is closed.
+    """
+    if path is None:
+        if sys.stdin is None:
+            raise ConfigError("standard input is closed; name a file, or give the command a pipe")
+        return LineInput(sys.stdin.fileno())
+    try:
+        return LineInput(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,111 @@
+"""``kiel-groups produce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.options import (
+    brokers_option,
+    key_separator_option,
+    quiet_option,
+    separator_bytes,
+    topic_argument,
+    verbose_option,
+)
+from kiel_groups.cli.statuses import DONE, EPILOG, FAILED
+
+__all__ = ["produce"]
+
+#: Records of a partition that go out together, at most, and how long the first one waits for others.
+_BATCH_SIZE = 1_000
+_LINGER_MS = 5
+#: What they log of failures is said here with the numbers of lines.
+_TOLD_BY_LINE = ("kiel_groups.clients.sender", "kiel_groups.clients.producer")
+
+
+@click.command(epilog=EPILOG)
+@topic_argument
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@brokers_option
+@key_separator_option
+@click.option(
+    "--codec", type=click.Choice(["none", "gzip", "snappy", "lz4"]), default="none", help="How to compress batches."
+)
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    default="all",
+    show_default=True,
+    help="Stored by all replicas in sync, by the leader, or merely sent.",
+)
+@click.option("--partition", type=click.IntRange(min=0), metavar="N", help="To this partition only.")
+@click.option(
+    "--partitioner",
+    type=click.Choice(["hash", "random"]),
+    default="hash",
+    show_default=True,
+    help="Same key, same partition; or any. Without a key: any.",
+)
+@quiet_option
+@verbose_option
+@click.pass_obj
+def produce(
+    lines: Lines,
+    /,
+    *,
+    topic: str,
+    file: Path | None,
+    brokers: str,
+    key_separator: str | None,
+    codec: str,
+    acks: str,
+    partition: int | None,
+    partitioner: str,
+    quiet: bool,
+    verbose: bool,
+) -> int:
+    """
+    Send the lines of FILE, or of standard input, as records to TOPIC.
+
+    A summary on standard error says how many were stored, and names the lines that were not. Ctrl-C stops reading;
+    what was read is stored first.
+    """
+    import asyncio
+
+    from kiel_groups.cli.line_input import open_input
+    from kiel_groups.cli.logs import show_logs
+    from kiel_groups.cli.sending import Sending
+    from kiel_groups.cli.sending_progress import progress, summarize
+    from kiel_groups.clients import Producer, hash_partitioner, random_partitioner
+    from kiel_groups.config import check_name
+
+    check_name(topic, "topic")
+    show_logs(lines, verbose=verbose, told_otherwise=_TOLD_BY_LINE)
+    source = open_input(None if file is None or str(file) == "-" else file)
+    producer = Producer(
+        brokers,
+        partitioner=hash_partitioner if partitioner == "hash" else random_partitioner,
+        batch_size=_BATCH_SIZE,
+        linger_ms=_LINGER_MS,
+        compression=None if codec == "none" else codec,
+        required_acks=-1 if acks == "all" else int(acks),
+    )
+    sending = Sending(
+        producer,
+        topic,
+        key_separator=separator_bytes(key_separator),
+        partition=partition,
+        say=lambda text: lines.say("error", text),
+    )
+    if source.is_terminal and not quiet:
+        lines.say("info", "each line becomes a record; Ctrl-D ends")
+    try:
+        with progress(source, sending, quiet=quiet):
+            status = asyncio.run(sending.run(source))
+    finally:
+        if not sending.is_hopeless:
+            summarize(lines, sending, acks=acks, quiet=quiet)
+    return status or (FAILED if sending.failed else DONE)

@@ -1,0 +1,50 @@
+"""What a person sees while lines are sent: a bar with the rate at a terminal, a summary at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kiel_groups.cli.line_input import LineInput
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.sending import Sending
+
+__all__ = ["progress", "summarize"]
+
+
+@contextmanager
+def progress(source: LineInput, sending: Sending, *, quiet: bool) -> Iterator[None]:
+    """Show a bar for the time of the block, where it disturbs nobody: not in logs, and not in what is being typed."""
+    if quiet or source.is_terminal or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(_rate(sending), total=source.size_bytes)
+
+        def show() -> None:
+            bar.update(task, completed=source.read_bytes * sending.share_done, description=_rate(sending))
+
+        sending.show = show
+        yield
+
+
+def summarize(lines: Lines, sending: Sending, *, acks: str, quiet: bool) -> None:
+    """Say how many lines were stored, how fast, and which were not."""
+    done = "sent" if acks == "0" else "stored"
+    if not quiet:
+        lines.say("info", f"{done} {_counted(sending.stored, 'record')} in {sending.took_s:.1f} s, {_rate(sending)}")
+    if sending.failed:
+        lines.say("error", f"not {done}: {_counted(sending.failed, 'line')}, {sending.failed_lines}")
+
+
+def _rate(sending: Sending) -> str:
+    return f"{sending.stored / max(sending.took_s, 1e-3):,.0f} records/s"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
