@@ -10,8 +10,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from tests.reference_compression import NUMBERS, RefusedError, packed, unpacked
+
+#: Offset, key and value.
+Message: TypeAlias = tuple[int, bytes | None, bytes | None]
 
 
 def int16(value: int) -> bytes:
@@ -53,18 +57,17 @@ def wrapper(messages: bytes, offset: int, *, codec: str = "gzip", key: bytes | N
     return message(offset, key, packed(codec, messages), attributes=NUMBERS[codec])
 
 
-def encode(messages: Iterable[tuple[int, bytes | None, bytes | None]]) -> bytes:
+def encode(messages: Iterable[Message]) -> bytes:
     return b"".join(message(*one) for one in messages)
 
 
-def decode(data: bytes, *, nested: bool = False) -> tuple[list[tuple[int, bytes | None, bytes | None]], bytes]:
+def decode(data: bytes, found: list[Message], *, nested: bool = False) -> bytes:
     """
-    Read messages and what is left of an unfinished one.
+    Append messages to ``found``; returns what is left of an unfinished one.
 
     Raises:
-        RefusedError: Anything is wrong.
+        RefusedError: Something is wrong; what stands before it has been appended.
     """
-    found: list[tuple[int, bytes | None, bytes | None]] = []
     last = -1
     while len(data) >= 12:
         offset, size = struct.unpack_from(">qi", data)
@@ -74,10 +77,10 @@ def decode(data: bytes, *, nested: bool = False) -> tuple[list[tuple[int, bytes 
             break
         found += _decode_one(offset, data[12 : 12 + size], last, nested)
         data, last = data[12 + size :], offset
-    return found, data
+    return data
 
 
-def _decode_one(offset: int, body: bytes, last: int, nested: bool) -> list[tuple[int, bytes | None, bytes | None]]:
+def _decode_one(offset: int, body: bytes, last: int, nested: bool) -> list[Message]:
     crc, magic, attributes = struct.unpack_from(">Ibb", body)
     if crc != zlib.crc32(body[4:]) or magic != 0:
         raise RefusedError(f"crc or magic at {offset}")
@@ -88,8 +91,8 @@ def _decode_one(offset: int, body: bytes, last: int, nested: bool) -> list[tuple
         return [(offset, key, value)]
     if codec not in NUMBERS.values() or nested or rest or value is None:
         raise RefusedError(f"wrapper at {offset}")
-    content = unpacked(codec, value)
-    inner, left = decode(content, nested=True)
+    inner: list[Message] = []
+    left = decode(unpacked(codec, value), inner, nested=True)
     if left or not inner or inner[-1][0] != offset or inner[0][0] <= last:
         raise RefusedError(f"content of {offset}")
     return inner

@@ -95,42 +95,51 @@ def decode_message_set(
         message_set: As it came; an unfinished message at its end is dropped.
         topic_partition: Where it came from.
         position: The offset asked for; older records, which a compressed wrapper may bring along, are skipped.
-        max_decompressed_bytes: How much compressed messages may unpack to. A set that holds more comes back in part,
-            up to the last wrapper that fits; the next fetch brings the rest.
+        max_decompressed_bytes: How much compressed messages may unpack to.
 
     Returns:
-        Records by ascending offset; an empty list where the set is empty or holds older records only.
+        Records by ascending offset, up to the first message that cannot be read, or that unpacks to more than is left
+        of the bound: the next fetch begins with it. An empty list where the set is empty or holds older records only.
 
     Raises:
         PartialMessage: There is no record to return, but the beginning of one.
-        MessageTooLargeError: A single wrapper unpacks to more than ``max_decompressed_bytes``.
-        ProtocolError: A bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, offsets that do not
-            ascend, or garbage; names topic, partition and offset.
+        MessageTooLargeError: Nor is there one before a wrapper that unpacks to more than ``max_decompressed_bytes``.
+        ProtocolError: Nor before a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an offset that
+            does not ascend, or garbage; names topic, partition and offset.
     """
     data = bytes(message_set)
     records: list[Record] = []
-    budget = max_decompressed_bytes
+    try:
+        end = _decode_into(records, data, topic_partition, position, max_decompressed_bytes)
+    except ProtocolError:
+        found = _from_position(records, position)
+        if not found:
+            raise
+        return found
+    found = _from_position(records, position)
+    if not found and end < len(data):
+        raise _partial(data, end, topic_partition, position)
+    return found
+
+
+def _decode_into(records: list[Record], data: bytes, source: TopicPartition, position: int, budget: int) -> int:
+    """Append records, those of wrappers that end before ``position`` left out; where the last whole message ends."""
     start, last_offset = 0, -1
     while True:
-        run = _scan(data, start, last_offset, topic_partition)
-        records += _decode_plain(data[start : run.end], topic_partition)
-        if run.wrapper_end is None:
-            break
-        start, last_offset = run.wrapper_end, _PLACE.unpack_from(data, run.end)[0]
-        if last_offset < position:
-            continue
         try:
-            content = _unwrap(data[run.end : start], topic_partition, budget)
-        except MessageTooLargeError:
-            if budget == max_decompressed_bytes:
-                raise
-            return _from_position(records, position)
-        budget -= len(content)
-        records += _decode_content(content, run.last_offset, last_offset, topic_partition)
-    found = _from_position(records, position)
-    if not found and run.end < len(data):
-        raise _partial(data, run.end, topic_partition, position)
-    return found
+            run = _scan(data, start, last_offset, source)
+            records += _decode_plain(data[start : run.end], source)
+        except ProtocolError:
+            records += _decode_singly(data, start, last_offset, source)
+            raise
+        if run.wrapper_end is None:
+            return run.end
+        wrapper_offset = _PLACE.unpack_from(data, run.end)[0]
+        if wrapper_offset >= position:
+            content = _unwrap(data[run.end : run.wrapper_end], source, budget)
+            budget -= len(content)
+            records += _decode_content(content, run.last_offset, wrapper_offset, source)
+        start, last_offset = run.wrapper_end, wrapper_offset
 
 
 class _Run(NamedTuple):
@@ -196,6 +205,22 @@ def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
     except Exception as error:  # SystemError, CorruptRecordException and others on lengths that make no sense
         offset = _first_undecodable(data)
         raise _refusal(source, offset, "a message whose key or value has a length that makes no sense") from error
+
+
+def _decode_singly(data: bytes, start: int, last_offset: int, source: TopicPartition) -> list[Record]:
+    """The plain messages from ``start`` on, up to the first that cannot be read."""
+    records: list[Record] = []
+    while len(data) - start >= _LEAST_MESSAGE_BYTES:
+        offset, length, flags = _HEADER.unpack_from(data, start)
+        end = start + _OVERHEAD_BYTES + length
+        if flags & _NOT_PLAIN or offset <= last_offset or length < _LEAST_SIZE or end > len(data):
+            break
+        try:
+            records += _decode_plain(data[start:end], source)
+        except ProtocolError:
+            break
+        start, last_offset = end, offset
+    return records
 
 
 def _first_undecodable(data: bytes) -> int:

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
+from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.classpaths import kafka_class_path
 from kiel_groups.embedded.jars import java_class_path
-from kiel_groups.errors import BrokerError
+from kiel_groups.errors import BrokerError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire import compression
 from tests.reference_compression import NUMBERS, lz4_frame
@@ -110,6 +110,28 @@ async def test_we_read_what_java_produces(
     assert await read(cluster_39, topic, BEGINNING, len(expected)) == expected
     middle = {TopicPartition(topic, 0): 1_030}
     assert await read(cluster_39, topic, middle, 20) == expected[1_030:1_050]
+
+
+@pytest.mark.parametrize("codec", NUMBERS)
+async def test_a_set_that_unpacks_to_too_much_is_an_error(cluster_39: Cluster, unique: Unique, codec: str) -> None:
+    """A member is told topic, partition, offset and setting, after what came before; with the default it reads all."""
+    topic, packed = unique("topic"), [b"%d" % n * 10_000 for n in range(10)]
+    await cluster_39.create_topic(topic, 1)
+    async with Producer(cluster_39.brokers) as producer:
+        await producer.produce(topic, b"before")
+    async with Producer(cluster_39.brokers, compression=codec, batch_size=10, linger_ms=1_000) as producer:
+        await asyncio.gather(*(producer.produce(topic, value) for value in packed))
+    place = cluster_39.brokers, unique("group"), cluster_39.zk_hosts
+    async with GroupedConsumer(*place, max_decompressed_bytes=90_000) as member:
+        await member.subscribe(topic)
+        records = aiter(member)
+        assert (await anext(records)).value == b"before"
+        with pytest.raises(MessageTooLargeError, match=rf"{topic}:0 at offset 10: .*max_decompressed_bytes"):
+            await asyncio.wait_for(anext(records), 30)
+    async with GroupedConsumer(*place) as member, asyncio.timeout(30):
+        await member.subscribe(topic)
+        records = aiter(member)
+        assert [(await anext(records)).value for _ in packed] == packed
 
 
 async def read(cluster: Cluster, topic: str, start: Any, count: int) -> list[tuple[int, bytes | None, bytes | None]]:

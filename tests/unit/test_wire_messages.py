@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.messages import PartialMessage, decode_message_set, encode_message_set
-from tests.reference_codec import blob, decode, encode, int32, int64, message, raw_message, wrapper
+from tests.reference_codec import Message, blob, decode, encode, int32, int64, message, raw_message, wrapper
 from tests.reference_compression import NUMBERS
 
 pytestmark = pytest.mark.unit
@@ -157,10 +157,25 @@ REFUSED = {
 def test_garbage_is_refused_by_topic_partition_and_offset(data: bytes, offset: int, words: str) -> None:
     """One clear line says what is wrong and where; whatever the compiled codec raises stays inside."""
     with pytest.raises(ProtocolError) as caught:
-        read(data)
+        read_on(data)
     assert str(caught.value).startswith(f"clicks:3 at offset {offset}: ")
     assert words in str(caught.value)
     assert not isinstance(caught.value, MessageTooLargeError)
+
+
+def read_on(data: bytes) -> None:
+    """Read as fetch after fetch does, each from where the one before ended."""
+    position = 0
+    while found := read(data, position):
+        position = int(str(found[-1][0])) + 1
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("data", [data for data, _, _ in REFUSED.values()], ids=REFUSED)
+def test_what_stands_before_garbage_is_read(data: bytes, packed: bool) -> None:
+    """It comes back first, and the next fetch, which begins with the garbage, fails."""
+    head = message(0, b"key", b"value")
+    assert read((wrapper(head, 0) if packed else head) + data)[0] == (0, b"key", b"value")
 
 
 @pytest.mark.parametrize("cut", [1, 4, 8, 9, 20])
@@ -183,6 +198,14 @@ def test_unpacking_stops_at_the_bound() -> None:
     assert read(wrapper(WRAPPED, 12), limit=len(WRAPPED)) == PLAIN
     with pytest.raises(MessageTooLargeError, match=r"clicks:3 at offset 12: .*max_decompressed_bytes"):
         read(wrapper(WRAPPED, 12), limit=len(WRAPPED) - 1)
+
+
+def test_what_stands_before_too_large_a_wrapper_is_read() -> None:
+    """Then the wrapper is an error."""
+    data = message(4, None, b"before") + wrapper(WRAPPED, 12)
+    assert read(data, limit=len(WRAPPED) - 1) == [(4, None, b"before")]
+    with pytest.raises(MessageTooLargeError, match="clicks:3 at offset 12: "):
+        read(data, position=5, limit=len(WRAPPED) - 1)
 
 
 def test_bomb_is_not_unpacked() -> None:
@@ -209,7 +232,8 @@ def test_set_beyond_the_bound_comes_in_parts() -> None:
 def test_written_sets_are_read_by_the_reference(compression: str | None) -> None:
     """Offsets count from 0, and a wrapper has the offset of its last message, as Java's producer writes them."""
     messages = [(None, b"a"), (b"k", None), (b"", b"")]
-    found, left = decode(encode_message_set(messages, compression))
+    found: list[Message] = []
+    left = decode(encode_message_set(messages, compression), found)
     assert found == [(offset, *one) for offset, one in enumerate(messages)]
     assert left == b""
 
