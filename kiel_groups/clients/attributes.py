@@ -102,6 +102,20 @@ class MemberAttributes(ConsumerAttributes):
         """Whether this member holds just what the group's leader wants it to hold."""
         return self._consuming is not None and self._consuming.member.settled
 
+    def fencing_token(self, topic_partition: TopicPartition) -> int | None:
+        """
+        The number of this member's claim of a partition; a later claim, whoever makes it, has a larger one.
+
+        Give it to a store along with what comes of a record, and have the store refuse what comes with a smaller number
+        than it has seen for that partition. So a member that lost the partition without knowing cannot write over the
+        work of the next one.
+
+        Returns:
+            The czxid of the owner znode; None where the partition is not held: then drop what is in hand of it.
+        """
+        state = self._subscription.state(topic_partition)
+        return None if state is None else state.token
+
     def lag(self) -> dict[TopicPartition, int]:
         """How many messages of each held partition are not handed out, as brokers last said; unknown ones left out."""
         if self._consuming is None:

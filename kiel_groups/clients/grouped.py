@@ -56,6 +56,14 @@ class GroupedConsumer(MemberAttributes):
         max_decompressed_bytes: What one compressed set may unpack to.
         session_timeout_ms: After how long without a sign of life ZooKeeper ends this member; the server may grant
             another one.
+        heartbeat_interval_ms: How often this member proves that its session lives; without it, every sixth of the
+            granted session timeout; at most every third.
+        instance_id: Names this member across restarts: its place in the plan is kept for ``static_grace_ms`` after it
+            went, and a restart moves nothing. No two members alive may share it; the later one stops the earlier.
+        static_grace_ms: How long that is, where this member leads.
+        max_poll_interval_ms: After how long with the same record or values in hand, or in the same hook of the
+            listener, this member's session is closed; 0: never.
+        loop_stall_ms: After how long a blocked event loop has that effect; 0: never.
         store: Who writes the offsets: ``zookeeper`` (the members, with fences), or ``broker-v0`` (the brokers on
             request, as kiel had them do). All members of a group must agree.
         auto_offset_reset: Where a group without offsets starts, and where one goes on whose offset is not in the log:
@@ -68,13 +76,20 @@ class GroupedConsumer(MemberAttributes):
         reconcile_interval_ms: How often everything is looked at although no watch fired, give or take a third.
         allocator_timeout_ms: How long ``partition_allocator`` may take.
         zk_timeout_ms: How long to wait for ZooKeeper at the first connecting.
-        listener: Told of partitions that come, go or are lost.
+        listener: Told of partitions that come, go or are lost; where it has a hook ``on_stalled``, of what may soon
+            exceed ``max_poll_interval_ms`` or ``loop_stall_ms``.
         metrics: Where to count; a registry of its own without one.
         broker_settings: ``client_id``, ``request_timeout_ms`` and the others of ``BrokerConfig``.
 
     Raises:
         ConfigError: A setting that cannot work.
     """
+
+    _consuming: Consuming | None = None
+    _records: weakref.ref[RecordLoop] | None = None
+    _connecting: asyncio.Task[None] | None = None
+    _closing: asyncio.Future[None] | None = None
+    _shut = False
 
     def __init__(
         self,
@@ -91,6 +106,11 @@ class GroupedConsumer(MemberAttributes):
         max_message_bytes: int = 64 << 20,
         max_decompressed_bytes: int = 64 << 20,
         session_timeout_ms: int = 10_000,
+        heartbeat_interval_ms: int | None = None,
+        instance_id: str | None = None,
+        static_grace_ms: int = 60_000,
+        max_poll_interval_ms: int = 300_000,
+        loop_stall_ms: int = 300_000,
         store: str = "zookeeper",
         auto_offset_reset: ResetPolicy = "earliest",
         auto_commit_interval_ms: int = 5_000,
@@ -135,9 +155,16 @@ class GroupedConsumer(MemberAttributes):
                 drain_alarm_ms=drain_alarm_ms,
                 reconcile_interval_ms=reconcile_interval_ms,
                 allocator_timeout_ms=allocator_timeout_ms,
+                instance_id=instance_id,
+                static_grace_ms=static_grace_ms,
+                max_poll_interval_ms=max_poll_interval_ms,
+                loop_stall_ms=loop_stall_ms,
             ),
             zookeeper=ZooKeeperConfig.parse(
-                zk_hosts, session_timeout_ms=session_timeout_ms, connect_timeout_ms=zk_timeout_ms
+                zk_hosts,
+                session_timeout_ms=session_timeout_ms,
+                connect_timeout_ms=zk_timeout_ms,
+                heartbeat_interval_ms=heartbeat_interval_ms,
             ),
             deserializer=deserializer,
             allocator=allocator_of(partition_allocator, "partition_allocator"),
@@ -145,11 +172,6 @@ class GroupedConsumer(MemberAttributes):
             metrics=self.metrics,
         )
         self._subscription = SubscriptionState()
-        self._consuming: Consuming | None = None
-        self._records: weakref.ref[RecordLoop] | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._closing: asyncio.Future[None] | None = None
-        self._shut = False
         self._left_loop = LeftLoop()
         #: Calls of consume() under way, and all that the coroutine has which made the call.
         self._asking: dict[Taker, frozenset[Taker]] = {}
