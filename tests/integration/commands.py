@@ -35,11 +35,15 @@ def environment() -> dict[str, str]:
 
 
 class Running:
-    """A Python process, killed at the end of its ``with`` block should it live; its lines are read as they come."""
+    """
+    A process, of Python unless told, killed at the end of its ``with`` block should it live.
 
-    def __init__(self, arguments: Sequence[str], folder: Path | None = None) -> None:
+    Its lines are read as they come.
+    """
+
+    def __init__(self, arguments: Sequence[str], folder: Path | None = None, program: str = sys.executable) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [program, *arguments],
             cwd=folder,
             env=environment(),
             stdout=subprocess.PIPE,
