@@ -54,11 +54,10 @@ class Stall:
             "loop": "the event loop has been blocked",
         }[self.kind]
         setting = "loop_stall_ms" if self.kind == "loop" else "max_poll_interval_ms"
-        waiting = f", {len(self.partitions)} partitions wait for it, first {min(self.partitions)}"
-        return (
-            f"{subject} for {self.elapsed_s:.1f} s of the {self.limit_s:g} s that {setting} allows"
-            f"{waiting if self.partitions else ''}"
-        )
+        waiting = "".join(f"; {first} waits for it" for first in sorted(self.partitions)[:1])
+        if len(self.partitions) > 1:
+            waiting += f", and {len(self.partitions) - 1} more"
+        return f"{subject} for {self.elapsed_s:.1f} s of the {self.limit_s:g} s that {setting} allows{waiting}"
 
 
 @runtime_checkable

@@ -1,0 +1,61 @@
+"""The gate under renewals, questions, broken connections and other timeouts in any order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kiel_groups.coordination import gate as gate_module
+from kiel_groups.coordination.gate import Gate
+
+pytestmark = pytest.mark.property
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["renew", "ask", "suspend", "resume", "grant", "shut"]),
+        # How much later than the step before, and how long ago what is answered was sent; in tenths of a second.
+        st.integers(0, 20),
+        st.integers(0, 40),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_an_open_gate_was_confirmed_less_than_half_a_timeout_ago(happened: list[tuple[str, int, int]]) -> None:
+    """An open gate has a proof that is young enough by every timeout granted since; one that lapsed never opens."""
+    gate, now_s, timeout_ms = Gate(), 0.0, 6_000
+    proofs: list[tuple[float, int]] = []
+    lapsed = shut = suspended = False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gate_module, "boot_time_s", lambda: now_s)
+        gate.grant(timeout_ms)
+        for what, later, age in happened:
+            now_s += later / 10
+            if what == "renew":
+                proofs.append((now_s - age / 10, timeout_ms))
+                gate.renew(now_s - age / 10)
+            elif what in ("suspend", "resume"):
+                gate.suspended = suspended = what == "suspend"
+            elif what == "grant":
+                timeout_ms = 2_000 + 200 * age
+                gate.grant(timeout_ms)
+            elif what == "shut":
+                shut = True
+                gate.shut("by the test")
+            elif gate.is_open(now_s):
+                assert (lapsed, shut, suspended) == (False, False, False)
+                assert any(now_s < sent_s + granted_ms / 2_000 for sent_s, granted_ms in proofs)
+            else:
+                lapsed = lapsed or (bool(proofs) and now_s >= gate.deadline_s)
+
+
+@given(st.lists(st.integers(0, 1_000), min_size=1), st.integers(1, 60_000))
+def test_the_order_of_answers_is_nothing_to_a_lease(sent: list[int], timeout_ms: int) -> None:
+    """The newest proof counts, in whatever order the answers come."""
+    gate = Gate()
+    gate.grant(timeout_ms)
+    for sent_s in sent:
+        gate.renew(sent_s)
+    assert gate.deadline_s == max(sent) + timeout_ms / 2_000

@@ -1,0 +1,60 @@
+"""A machine whose clock and threads are moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kiel_groups.coordination.machine import Machine
+
+__all__ = ["ManualMachine", "ManualTicker"]
+
+
+class ManualTicker:
+    """Ticks when the machine's clock says so, on the thread of the test."""
+
+    def __init__(self, tick: Callable[[], float | None], name: str) -> None:
+        self._tick = tick
+        self.name = name
+        #: When it ticks next; None before it was started and after its end.
+        self.due_s: float | None = None
+        self.ended = False
+
+    def start(self) -> None:
+        self.due_s = float("-inf")
+
+    def wake(self) -> None:
+        if self.due_s is not None:
+            self.due_s = float("-inf")
+
+    def run(self, now_s: float) -> None:
+        pause_s = self._tick()
+        self.due_s, self.ended = (None, True) if pause_s is None else (now_s + pause_s, False)
+
+
+class ManualMachine(Machine):
+    """To be put in the real one's place with ``machine.replaced``."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+        self.tickers: list[ManualTicker] = []
+
+    def boot_time_s(self) -> float:
+        return self.now_s
+
+    def ticker(self, tick: Callable[[], float | None], name: str) -> ManualTicker:
+        self.tickers.append(ManualTicker(tick, name))
+        return self.tickers[-1]
+
+    def pass_s(self, seconds: float) -> None:
+        """Let time pass; every ticker ticks when it is due."""
+        end_s = self.now_s + seconds
+        while (due := [t for t in self.tickers if t.due_s is not None and t.due_s <= end_s]) != []:
+            first = min(due, key=lambda ticker: ticker.due_s or 0.0)
+            assert first.due_s is not None
+            self.now_s = max(self.now_s, first.due_s)
+            first.run(self.now_s)
+        self.now_s = end_s
+
+    def sleep_s(self, seconds: float) -> None:
+        """The whole process is stopped for so long, as by SIGSTOP; its tickers are late."""
+        self.now_s += seconds
