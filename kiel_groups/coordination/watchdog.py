@@ -100,7 +100,7 @@ class Watchdog:
         if stalled is None:
             return self._pause_s
         self._metrics.count("watchdog_exits", kind=stalled.kind)
-        log.error("%s: it is given up, its session is closed", stalled)
+        log.error("%s: this member's session is closed", stalled)
         self._on_stalled(f"watchdog: {stalled}")
         return None
 

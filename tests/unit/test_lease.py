@@ -107,8 +107,8 @@ def test_heartbeats_too_seldom_for_what_was_granted_are_refused() -> None:
         check_heartbeat_interval(TIMEOUT_MS, 2_001)
     assert str(caught.value) == (
         "heartbeat_interval_ms: 2001 given; expected at most 2000, a third of the session timeout that ZooKeeper"
-        " granted (6000 ms). Leave it out, or raise session_timeout_ms (and the server's maxSessionTimeout where that is"
-        " what lowers it)"
+        " granted (6000 ms). Leave it out, or raise session_timeout_ms (and the server's maxSessionTimeout where that"
+        " is what lowers it)"
     )
 
 

@@ -106,7 +106,7 @@ async def test_the_slowest_of_several_works_counts(machine: ManualMachine) -> No
 async def test_a_blocked_loop_is_hurried_and_given_up(machine: ManualMachine) -> None:
     """While the loop never turns; time passes without it here, for this coroutine does not yield."""
     watched = Watched(machine, loop_ms=10_000)
-    machine.pass_s(11)
+    machine.pass_s(9.9)
     assert [(stall.kind, stall.partitions) for stall in watched.hurried] == [("loop", frozenset())]
     assert not watched.given_up
     machine.pass_s(1)
