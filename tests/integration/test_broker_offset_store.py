@@ -13,6 +13,7 @@ from kiel_groups.clients.cluster import Cluster as ClusterView
 from kiel_groups.clients.offset_commits import commit_offsets
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.releases import KAFKAS
 from kiel_groups.errors import ConfigError, GroupConfigError
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.metrics import Metrics
@@ -41,6 +42,25 @@ async def test_members_share_hand_over_and_commit(cluster: Cluster, unique: Uniq
         assert group.overlaps() == []
         with zookeeper(cluster) as client:
             await eventually(lambda: sum(stored_offsets(client, name, topic).values()) == 400, "all is committed")
+
+
+@pytest.mark.parametrize("kafka", [version for version in KAFKAS if version != "0.8.0"])
+@pytest.mark.parametrize(("reset", "start"), [("earliest", 0), ("latest", 10)])
+async def test_where_a_group_starts_is_stored_at_once(
+    shared_clusters: Callable[..., Cluster], unique: Unique, kafka: str, reset: str, start: int
+) -> None:
+    """By the member, at its first claim, as the policy says; a partition that is added starts at its beginning."""
+    cluster, topic, name = shared_clusters("3.9.5", kafka), unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    await produce(cluster, topic, 10)
+    async with group_of(cluster, name, [topic], store="broker-v0", auto_offset_reset=reset) as group:
+        await group.join()
+        await group.balanced(topic, 1)
+        with zookeeper(cluster) as client:
+            assert stored_offsets(client, name, topic) == {0: start}
+            await cluster.grow_topic(topic, 2)
+            await group.balanced(topic, 2)
+            assert stored_offsets(client, name, topic)[1] == 0
 
 
 async def test_a_broker_that_is_down_costs_only_time(start_cluster: Callable[..., Cluster]) -> None:
