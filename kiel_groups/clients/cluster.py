@@ -332,9 +332,9 @@ class Cluster:
             raise BrokerConnectionError(f"broker {node_id} is not among the live brokers {known}", broker_id=node_id)
         return self._pool.get(address, purpose)
 
-    def some_connection(self, attempt: int) -> Connection:
+    def some_connection(self) -> Connection:
         """
-        A connection to any broker, another one at each attempt.
+        A connection to any broker; to one that was blamed lately only where there is no other.
 
         Brokers of 0.8 do not tell of themselves before there is a topic: until then it is the one that said so.
 
@@ -342,13 +342,17 @@ class Cluster:
             BrokerConnectionError: No broker was heard of yet.
             ClosedError: The client was closed.
         """
-        nodes = sorted(self._brokers)
-        if nodes:
-            return self.connection(nodes[attempt % len(nodes)])
         self._check_open()
-        if self._source is None:
+        addresses = [self._brokers[node] for node in sorted(self._brokers)]
+        if not addresses and self._source is not None:
+            addresses = [self._source]
+        if not addresses:
             raise BrokerConnectionError("no broker is known")
-        return self._pool.get(self._source, CONTROL)
+        return self._pool.get(self._pool.best(addresses), CONTROL)
+
+    def blame(self, connection: Connection) -> None:
+        """What was asked on this connection failed: ask others first for a while."""
+        self._pool.blame(connection.address)
 
     async def send(
         self,

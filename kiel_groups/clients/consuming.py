@@ -21,7 +21,7 @@ from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets,
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.handler import Work
-from kiel_groups.errors import KielGroupsError, OffsetOutOfRangeError, SessionLostError
+from kiel_groups.errors import KielGroupsError, NoOffsetsError, OffsetOutOfRangeError, SessionLostError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall
 from kiel_groups.metrics import Metrics
@@ -256,6 +256,10 @@ class Consuming:
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Committed offsets, as the brokers read them."""
         return await fetch_offsets(self._cluster, self._settings.group.group, partitions)
+
+    def refused(self, topic: str, error: NoOffsetsError) -> None:
+        """Raise this to who asks for the topic next."""
+        self.handing_out.refused(topic, error)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         """Have the brokers store next offsets."""

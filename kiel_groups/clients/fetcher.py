@@ -168,6 +168,10 @@ class Fetcher:
         """Wait until ``poll`` is likely to have something; it may still return None, as after an unassign."""
         await self._turns.wait(topic)
 
+    def wake(self, topic: str) -> None:
+        """Wake whoever waits for a batch of this topic, or of any, although there may be none."""
+        self._turns.ring(topic)
+
     def close(self) -> None:
         """Drop every partition and stop all work; who waits for a batch is woken, and finds none."""
         self.unassign(list(self._partitions))

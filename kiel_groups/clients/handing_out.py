@@ -67,6 +67,8 @@ class HandingOut:
         self._next = 0
         self._hand = RecordHand()
         self._topics: dict[str, TopicHand] = {}
+        # Topics that cannot be read, and why: to be raised once for each time that this was found.
+        self._refused: dict[str, KielGroupsError] = {}
         #: The last call that asked for a topic's values.
         self._asked: object = None
         self._stopped: set[TopicPartition] = set()
@@ -112,6 +114,8 @@ class HandingOut:
 
     def _turn_over(self) -> bool:
         """Go to the next batch of a partition that is still held; whether there is one."""
+        if self._refused:
+            raise self._refused.popitem()[1]
         while not self._ended and (batch := self._fetcher.poll()) is not None:
             state = self._subscription.state(batch.topic_partition)
             if state is None:
@@ -173,6 +177,8 @@ class HandingOut:
         if self._ended or not self._member.gate.is_open(boot_time_s()):
             return None
         try:
+            if or_raise and topic in self._refused:
+                raise self._refused.pop(topic)
             return self._fetcher.poll(topic)
         except KielGroupsError:
             if or_raise:
@@ -326,6 +332,11 @@ class HandingOut:
                 if state is not None and partition not in self._stopped
             }
         )
+
+    def refused(self, topic: str, error: KielGroupsError) -> None:
+        """Where to start in a topic cannot be told: whoever asks for it next is told why."""
+        self._refused[topic] = error
+        self._fetcher.wake(topic)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Fetch and hand out no more of these; returns those of which something is in hand."""

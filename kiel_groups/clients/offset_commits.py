@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from kiel_groups.clients.cluster import Cluster
@@ -28,13 +28,13 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.offsets import FetchedOffset, OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 
 __all__ = ["commit_offsets", "fetch_offsets", "check_offset_api"]
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+A = TypeVar("A")
 
 _TRIES = 6
 
@@ -60,7 +60,7 @@ async def check_offset_api(cluster: Cluster, group: str) -> None:
     for attempt in range(_TRIES):
         await asyncio.sleep(cluster.delay_s(attempt))
         try:
-            await _ask(cluster, attempt, OffsetFetchRequest(group, ()))
+            await _ask(cluster, OffsetFetchRequest(group, ()), _of_fetch)
             return
         except BrokerConnectionError:
             # Closed, or down: one that is alive answers for its metadata.
@@ -100,7 +100,7 @@ async def fetch_offsets(
         try:
             if attempt:
                 await cluster.refresh({tp.topic for tp in waiting}, "offsets")
-            answers = await _ask(cluster, attempt, OffsetFetchRequest(group, waiting))
+            answers = await _ask(cluster, OffsetFetchRequest(group, waiting), _of_fetch)
         except (BrokerError, ProtocolError) as error:
             failure = error
             continue
@@ -145,7 +145,7 @@ async def commit_offsets(
         try:
             if heal:
                 await cluster.refresh({tp.topic for tp in waiting}, "commit")
-            answers |= await _ask(cluster, attempt, request)
+            answers |= await _ask(cluster, request, _of_commit)
             heal = True
         except (BrokerError, ProtocolError) as error:
             # It may be stored or not. A broker that is silent is left for another one; any other trouble may mean that
@@ -169,12 +169,29 @@ def _may_pass(error: ErrorCode) -> bool:
     return error.retriable or error in (UNKNOWN, OFFSET_METADATA_TOO_LARGE)
 
 
-async def _ask(cluster: Cluster, attempt: int, request: Request[T]) -> T:
-    """Ask a broker, another one at each attempt, and none for so long that a lease ends over it."""
+async def _ask(
+    cluster: Cluster, request: Request[Mapping[TopicPartition, A]], error_of: Callable[[A], ErrorCode]
+) -> Mapping[TopicPartition, A]:
+    """Ask a broker, one that failed lately after the others, and none for so long that a lease ends over it."""
     timeout_ms = min(ANSWER_MS, cluster.config.request_timeout_ms)
-    answer = await cluster.some_connection(attempt).request(request, timeout_ms)
-    assert answer is not None, "offset requests have answers"
+    connection = cluster.some_connection()
+    try:
+        answers = await connection.request(request, timeout_ms)
+    except (BrokerError, ProtocolError):
+        cluster.blame(connection)
+        raise
+    assert answers is not None, "offset requests have answers"
+    if any(error_of(answer).retriable for answer in answers.values()):
+        cluster.blame(connection)
+    return answers
+
+
+def _of_commit(answer: ErrorCode) -> ErrorCode:
     return answer
+
+
+def _of_fetch(answer: FetchedOffset) -> ErrorCode:
+    return answer.error
 
 
 def _report(group: str, answers: Mapping[TopicPartition, ErrorCode], metrics: Metrics) -> None:

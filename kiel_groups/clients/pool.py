@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import time
+from collections.abc import Container, Sequence
 
 from kiel_groups.clients.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.metrics import Metrics
 
 __all__ = ["ConnectionPool"]
+
+#: How long a broker that failed is asked last, in seconds, where any other would do.
+BLAMED_S = 30.0
 
 
 class ConnectionPool:
@@ -22,6 +26,7 @@ class ConnectionPool:
         self._config = config
         self._metrics = metrics
         self._connections: dict[tuple[HostPort, str], Connection] = {}
+        self._blamed_at_s: dict[HostPort, float] = {}
 
     def get(self, address: HostPort, purpose: str) -> Connection:
         """The connection for this purpose; it opens with its first request."""
@@ -30,6 +35,15 @@ class ConnectionPool:
         if connection is None or connection.closed:
             connection = self._connections[key] = Connection(address, self._config, self._metrics)
         return connection
+
+    def blame(self, address: HostPort) -> None:
+        """What was asked of this broker failed."""
+        self._blamed_at_s[address] = time.monotonic()
+
+    def best(self, addresses: Sequence[HostPort]) -> HostPort:
+        """The first of these that has not failed lately, or the one that failed the longest ago."""
+        since_s = time.monotonic() - BLAMED_S
+        return min(addresses, key=lambda address: max(since_s, self._blamed_at_s.get(address, since_s)))
 
     def keep_only(self, addresses: Container[HostPort]) -> None:
         """Close what leads anywhere else: those brokers have gone or moved."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
@@ -41,6 +42,14 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         super().__init__(*args)
         #: What brokers were last asked to store: one that is late still writes it, and that is no word of others.
         self._sent: dict[TopicPartition, int] = {}
+        #: When to stop waiting for brokers altogether, on the event loop's clock, and the wait that goes on.
+        self._no_later_s = math.inf
+        self._patience: asyncio.Timeout | None = None
+
+    def hurry(self, within_s: float) -> None:
+        self._no_later_s = asyncio.get_running_loop().time() + within_s
+        if self._patience is not None:
+            self._patience.reschedule(min(self._no_later_s, self._patience.when() or math.inf))
 
     async def start(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StartPosition]:
         """
@@ -78,13 +87,17 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
 
     async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         await self._session.trusted()
-        remaining_s = self._session.gate.deadline_s - boot_time_s()
+        lease_s = self._session.gate.deadline_s - boot_time_s()
+        until_s = min(asyncio.get_running_loop().time() + lease_s, self._no_later_s)
         self._sent |= offsets
         try:
-            await asyncio.wait_for(self.send_commit(offsets, metadata), max(0.0, remaining_s))
+            async with asyncio.timeout_at(until_s) as self._patience:
+                await self.send_commit(offsets, metadata)
         except TimeoutError:
             self._metrics.count("commits_timed_out")
-            log.warning("group %s: brokers did not store offsets within the lease", self._layout.group)
+            log.warning("group %s: brokers did not store offsets in time", self._layout.group)
+        finally:
+            self._patience = None
         # The broker wrote on a session of its own: after an answered quorum write of ours, ours sees it.
         await self._writer.prove()
 

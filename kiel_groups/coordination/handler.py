@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from kiel_groups.errors import NoOffsetsError
 from kiel_groups.listeners import Stall, StallKind
 from kiel_groups.model import TopicPartition
 
@@ -43,6 +44,9 @@ class PartitionHandler(Protocol):
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
         """Ask the brokers for committed offsets; only with the store that has them written by brokers."""
+
+    def refused(self, topic: str, error: NoOffsetsError) -> None:
+        """Where claims of a topic start cannot be told; that is tried again, and the other topics go on."""
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
         """Ask the brokers to store next offsets; only with the store that does so."""

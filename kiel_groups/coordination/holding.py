@@ -45,6 +45,9 @@ JITTER = 0.33
 REOPEN_S = 0.5
 LONGEST_REOPEN_S = 5.0
 
+#: How long a member that leaves waits for brokers that are to store its offsets, in seconds.
+LEAVING_S = 2.0
+
 
 def jittered_s(interval_ms: int) -> float:
     """An interval in seconds, longer or shorter by up to a third."""
@@ -80,6 +83,7 @@ class Holding:
         self._claims = claims.Claims()
         self._look = asyncio.Event()
         self._empty = asyncio.Event()
+        self._leaving = asyncio.Event()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
         self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
         self._topics = TopicWatch(session, tasks, lambda topic: tasks.start(self._offsets.start_over(topic)))
@@ -102,7 +106,9 @@ class Holding:
 
     async def hand_back(self) -> None:
         """Drain and release everything, and claim nothing more; ends when nothing is held."""
+        self._store.hurry(LEAVING_S)
         self._feed(claims.Leave())
+        self._leaving.set()
         await self._all_released()
 
     async def _all_released(self) -> None:
@@ -195,7 +201,8 @@ class Holding:
                 for partition in sorted(partitions):
                     self._watches.setdefault(partition, _OwnerWatch(self, partition))()
             case claims.Open(partitions):
-                self._tasks.start(self._open(partitions))
+                for topic in sorted({partition.topic for partition in partitions}):
+                    self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
             case claims.Start(partitions):
                 self._tasks.start(self._handler.assigned(partitions))
             case claims.Drain(partitions):
@@ -227,19 +234,31 @@ class Holding:
         elif free:
             self._feed(claims.OwnerGone(frozenset({partition})))
 
-    async def _open(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read where the claims start; what cannot be read yet is tried again, what is gone is given up."""
+    async def _open(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
+        """Read where the claims of a topic start; a member that leaves needs no positions, and gives them back."""
+        reading = asyncio.ensure_future(self._read_positions(topic, partitions))
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait({reading, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+        finally:
+            reading.cancel()
+            leaving.cancel()
+            await asyncio.wait({reading})
+        self._feed(claims.Opened(frozenset(p for p in partitions if not self._claims.keeps(p))))
+
+    async def _read_positions(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
+        """What cannot be read yet is tried again, what is gone is given up."""
         waiting, pause_s = partitions, REOPEN_S
-        topics = {partition.topic for partition in partitions}
-        await self._topics.follow(topics)
+        await self._topics.follow({topic})
         while waiting:
-            before = self._topics.creations(topics)
-            starts = await self._starts(waiting)
+            before = self._topics.creations([topic])
+            starts = await self._starts(topic, waiting)
             self._opened(starts)
-            for topic in topics:
-                if self._topics.creations([topic])[topic] != before[topic]:
-                    # Created again while positions were read: they may be those of the old log.
-                    self._tasks.start(self._offsets.start_over(topic))
+            if self._topics.creations([topic]) != before:
+                # Created again while positions were read: they may be those of the old log.
+                self._tasks.start(self._offsets.start_over(topic))
             waiting -= starts.keys()
             if waiting:
                 gone = await self._claimant.verify(waiting)
@@ -251,21 +270,27 @@ class Holding:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_REOPEN_S)
 
-    async def _starts(self, partitions: frozenset[TopicPartition]) -> Mapping[TopicPartition, StartPosition]:
+    async def _starts(
+        self, topic: str, partitions: frozenset[TopicPartition]
+    ) -> Mapping[TopicPartition, StartPosition]:
         try:
             return await self._store.start(partitions)
-        except (CoordinationError, NoOffsetsError):
+        except CoordinationError:
             raise
         except KielGroupsError as error:
             # No broker tells where a new partition starts: nothing is lost by waiting, and the claim keeps others from
             # starting somewhere else.
             log.warning(
-                "group %s: the positions of %d claims cannot be read yet: %s",
+                "group %s: the positions of %d claims of %s cannot be read yet: %s",
                 self._config.group,
                 len(partitions),
+                topic,
                 error,
             )
             self._metrics.count("claims_not_opened")
+            if isinstance(error, NoOffsetsError):
+                # It will not mend by itself, perhaps: whoever wants this topic is to know; others need not.
+                self._handler.refused(topic, error)
             return {}
 
     def _opened(self, starts: Mapping[TopicPartition, StartPosition]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from kiel_groups.coordination.life import Life
-from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoOffsetsError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Lives"]
@@ -131,4 +131,4 @@ class Lives(Generic[_Life]):
 
 def _is_fatal(error: BaseException | None) -> bool:
     """Whether a new session would meet the same error."""
-    return isinstance(error, (ConfigError, CoordinationError, NoOffsetsError)) and not error.retriable
+    return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable

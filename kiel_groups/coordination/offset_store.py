@@ -70,6 +70,9 @@ class ZooKeeperOffsetStore:
         self._log_offsets = log_offsets
         self._reset = reset
 
+    def hurry(self, within_s: float) -> None:
+        """The member leaves: wait for nobody but ZooKeeper longer than this, in seconds from now."""
+
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """What is stored; a partition without an offset znode is left out."""
         nodes = await self._session.get_many([self._layout.offset(partition) for partition in partitions])

@@ -13,10 +13,11 @@ from kiel_groups.clients import handing_out
 from kiel_groups.clients.fetch_state import FetchedBatch
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
+from kiel_groups.clients.hands import Taker
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.machine import boot_time_s
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.group.subscription import PartitionState, StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
@@ -63,6 +64,9 @@ class FakeFetcher:
                 self.batches.remove(batch)
                 return batch
         return None
+
+    def wake(self, topic: str) -> None:
+        self.has_batch.set()
 
     async def wait_for_batch(self, topic: str | None = None) -> None:
         await self.has_batch.wait()
@@ -320,3 +324,31 @@ async def test_a_shut_gate_is_looked_at_again() -> None:
     bench = Bench()
     bench.gate.suspended = True
     await asyncio.wait_for(bench.out.wait(), 5)
+
+
+async def test_a_topic_that_cannot_be_read_is_told_of_once() -> None:
+    """Each time that it was found; records of others go on, and what is in hand is finished first."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10, 11)
+    assert bench.take() == 10
+    bench.out.refused("u", NoOffsetsError("no offsets of u"))
+    assert bench.take() == 11, "the rest of the batch comes first"
+    with pytest.raises(NoOffsetsError, match="no offsets of u"):
+        bench.take()
+    assert bench.finished == {P0: 12}
+    bench.fetcher.add(P1, 10)
+    assert bench.take() == 10
+
+
+async def test_who_waits_for_a_topic_that_cannot_be_read_is_woken() -> None:
+    """Of other topics nobody is told."""
+    bench = Bench()
+    waiting = asyncio.ensure_future(bench.out.wait("u"))
+    await settled()
+    bench.out.refused("u", NoOffsetsError("no offsets of u"))
+    await asyncio.wait_for(waiting, 5)
+    bench.fetcher.add(P0, 10)
+    assert bench.out.take_topic("t", 1_000, Taker()) == [10]
+    with pytest.raises(NoOffsetsError, match="no offsets of u"):
+        bench.out.take_topic("u", 1_000, Taker())
+    assert bench.out.take_topic("u", 1_000, Taker()) == []
