@@ -85,6 +85,9 @@ class Holding:
         self._empty = asyncio.Event()
         self._leaving = asyncio.Event()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
+        self._freed: set[TopicPartition] = set()
+        self._to_claim: set[TopicPartition] = set()
+        self._claiming = False
         self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
         self._topics = TopicWatch(session, tasks, lambda topic: tasks.start(self._offsets.start_over(topic)))
 
@@ -109,9 +112,15 @@ class Holding:
         self._store.hurry(LEAVING_S)
         self._feed(claims.Leave())
         self._leaving.set()
-        await self._all_released()
+        await self.all_released()
 
-    async def _all_released(self) -> None:
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held, claimed or waited for."""
+        return not self._claims.phases
+
+    async def all_released(self) -> None:
+        """Wait until nothing is held, claimed or waited for."""
         while self._claims.phases:
             self._empty.clear()
             await self._empty.wait()
@@ -164,7 +173,7 @@ class Holding:
             self._config.instance_id,
             self._member_id,
         )
-        await self._all_released()
+        await self.all_released()
         raise DuplicateInstanceError(
             f"group {self._config.group}: another member of instance {self._config.instance_id!r} is alive and has its"
             f" place ({self._slice_path}); this one, {self._member_id}, has stopped. Give every process an instance_id"
@@ -196,10 +205,14 @@ class Holding:
     def _perform(self, effect: claims.Effect) -> None:
         match effect:
             case claims.Claim(partitions):
-                self._tasks.start(self._claim(partitions))
+                self._to_claim |= partitions
+                if not self._claiming:
+                    self._claiming = True
+                    self._tasks.start(self._claim())
             case claims.Await(partitions):
                 for partition in sorted(partitions):
-                    self._watches.setdefault(partition, _OwnerWatch(self, partition))()
+                    watch = self._watches.setdefault(partition, _OwnerWatch(self, partition))
+                    self._tasks.start(self._look_at_owner(watch))
             case claims.Open(partitions):
                 for topic in sorted({partition.topic for partition in partitions}):
                     self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
@@ -212,22 +225,36 @@ class Holding:
             case claims.Lose(partitions):
                 self._lose(partitions)
 
-    async def _claim(self, partitions: frozenset[TopicPartition]) -> None:
-        claimed = await self._claimant.claim(partitions)
-        self._feed(claims.Claimed(claimed))
-        self._feed(claims.Contended(partitions - claimed))
+    async def _claim(self) -> None:
+        """One claim after another: what becomes free during one goes together with the next."""
+        try:
+            while self._to_claim:
+                partitions = frozenset(self._to_claim)
+                self._to_claim.clear()
+                claimed = await self._claimant.claim(partitions)
+                self._feed(claims.Claimed(claimed))
+                self._feed(claims.Contended(partitions - claimed))
+        finally:
+            self._claiming = False
 
     def hint(self, watch: _OwnerWatch) -> None:
-        """An awaited partition may have become free."""
-        self._tasks.start(self._look_at_owner(watch))
-
-    async def _look_at_owner(self, watch: _OwnerWatch) -> None:
-        """Is an awaited partition free now? Otherwise the watch stands again."""
-        partition = watch.partition
-        if self._claims.phases.get(partition) is not claims.Phase.WAITING:
-            self._watches.pop(partition, None)
+        """An awaited partition may have become free: the claim tells. Hints that come together go together."""
+        if self._claims.phases.get(watch.partition) is not claims.Phase.WAITING:
+            self._watches.pop(watch.partition, None)
             self._session.forget(watch)
             return
+        if not self._freed:
+            asyncio.get_running_loop().call_soon(self._claim_freed)
+        self._freed.add(watch.partition)
+
+    def _claim_freed(self) -> None:
+        freed = frozenset(self._freed)
+        self._freed.clear()
+        self._feed(claims.OwnerGone(freed))
+
+    async def _look_at_owner(self, watch: _OwnerWatch) -> None:
+        """Is an awaited partition free now? Otherwise a watch stands."""
+        partition = watch.partition
         free, mine = await self._claimant.wait_free(partition, watch)
         if mine:
             self._feed(claims.Claimed(frozenset({partition})))

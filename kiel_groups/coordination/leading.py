@@ -71,6 +71,14 @@ class Leading:
     def is_leader(self) -> bool:
         return self._state.duty is not leader.Duty.NONE
 
+    @property
+    def alone(self) -> bool:
+        """Whether this leader knows of no member but itself."""
+        known = self._planned_from
+        return (
+            self.is_leader and known is not None and {m.member_id for m in known.members.values()} <= {self._member_id}
+        )
+
     def lead(self, candidate: str, *, succeeds: bool) -> None:
         """This candidate was elected, after somebody else (``succeeds``) or as the first one, or it leads on."""
         if not self.is_leader:
@@ -172,11 +180,12 @@ class Leading:
     async def _make_plan(self, term: int, candidate: str, cause: str) -> None:
         """Prove leadership, read, allocate, compare."""
         try:
-            proof = await self._session.transact([Check(candidate)])
+            # Sent before the reads, and so before them at the server: they need not wait for its answer.
+            proving = self._session.submit([Check(candidate)])
+            proof, inputs = await asyncio.gather(proving, self._reader.read())
             if not self._check(proof, "leadership could not be proved"):
                 self._feed(leader.Planned(term, None, _now_s(), failed=True))
                 return
-            inputs = await self._reader.read()
             self._follow(inputs)
             cause = describe_change(self._before, inputs) or cause
             publication = None

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from kiel_groups.allocators import Allocator
@@ -22,7 +23,7 @@ from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group.layout import BROKER_IDS, topic_path
 from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.group.transactions import Create, Delete, Done, Operation, Unknown
+from kiel_groups.group.transactions import Answer, Create, Delete, Done, Operation, Refused, Unknown
 from kiel_groups.group.znodes import MemberInfo, encode_consumer_id, parse_broker
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -30,6 +31,9 @@ from kiel_groups.metrics import Metrics
 __all__ = ["Membership"]
 
 log = logging.getLogger(__name__)
+
+#: How long a member that leaves waits for a plan without it, beyond the longest debounce, in seconds.
+PATIENCE_S = 0.5
 
 
 class Membership(Life):
@@ -106,8 +110,7 @@ class Membership(Life):
             store.fetch_offsets = self._handler.fetch_offsets
         return store
 
-    def _registration(self) -> list[Operation]:
-        topics = self._subscription.subscription
+    def _registration(self, topics: Collection[str]) -> list[Operation]:
         info = MemberInfo(
             member_id=self.member_id,
             session_timeout_ms=self.session.timeout_ms,
@@ -128,7 +131,7 @@ class Membership(Life):
         async with self._registering:
             self._registered = self._subscription.subscription
             while True:
-                answer = await self.session.transact(self._registration())
+                answer = await self.session.transact(self._registration(self._registered))
                 if isinstance(answer, Unknown) and await self.session.exists(self._path) is None:
                     continue
                 if isinstance(answer, (Done, Unknown)):
@@ -152,14 +155,17 @@ class Membership(Life):
         async with self._registering:
             while self._registered != self._subscription.subscription:
                 wanted = self._subscription.subscription
-                removal: list[Operation] = [Delete(self._path), Delete(self._layout.consumer_id(self.member_id))]
-                answer = await self.session.transact([*removal, *self._registration()])
+                answer = await self._register_anew(wanted)
                 if isinstance(answer, Done):
                     self._registered = wanted
                     await self._tell_missing_topics()
                 elif not isinstance(answer, Unknown):
                     self.session.end("the member znode is gone")
                     raise SessionLostError(f"the member znode {self._path} is gone")
+
+    async def _register_anew(self, topics: Collection[str]) -> Answer:
+        removal: list[Operation] = [Delete(self._path), Delete(self._layout.consumer_id(self.member_id))]
+        return await self.session.transact([*removal, *self._registration(topics)])
 
     async def _tell_missing_topics(self) -> None:
         """A subscription may name a topic before it exists; a wrong name should not go unnoticed for that."""
@@ -204,8 +210,26 @@ class Membership(Life):
     async def leave(self) -> None:
         """Hand everything back, then close the session; what was finished is committed."""
         if self._joined and not self.over.done():
-            handing_back = asyncio.ensure_future(self.holding.hand_back())
+            handing_back = asyncio.ensure_future(self._hand_back())
             either: set[asyncio.Future[Any]] = {handing_back, self.over}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             handing_back.cancel()
         await self.close()
+
+    async def _hand_back(self) -> None:
+        """
+        Have the leader give what is held to others, who then wait for it; hand back to nobody what nobody takes.
+
+        A static member is expected back, and one that leads nobody else has nobody to give anything to.
+        """
+        if self._config.instance_id is None and not self.holding.idle and not self._leading.alone:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._retire(), self._config.debounce.bound_ms / 1000 + PATIENCE_S)
+        await self.holding.hand_back()
+
+    async def _retire(self) -> None:
+        """Subscribe to nothing: a plan takes everything away, partition by partition."""
+        async with self._registering:
+            if isinstance(await self._register_anew(()), Refused):
+                return
+        await self.holding.all_released()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
@@ -248,11 +248,18 @@ class Session:
 
     async def _ask(self, request: Callable[[], Any]) -> Any:
         """Start one request of kazoo's and wait for its answer on the loop."""
+        return await self._answer(self._send(request))
+
+    def _send(self, request: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Start one request of kazoo's; requests reach the server in the order of these calls."""
         if self.ended is not None:
             raise SessionLostError(f"the ZooKeeper session is over: {self.ended}")
         future: asyncio.Future[Any] = self._loop.create_future()
         self._unanswered.add(future)
         request().rawlink(partial(self._call_loop, _settle, future))
+        return future
+
+    async def _answer(self, future: asyncio.Future[Any]) -> Any:
         try:
             return await future
         except _OVER as error:
@@ -322,10 +329,24 @@ class Session:
             SessionLostError: The session is over.
             CoordinationError: ZooKeeper refused it for the lack of rights.
         """
+        return await self.submit(operations)
+
+    def submit(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
+        """
+        Send one transaction now; what this returns is to be awaited for the answer, as of ``transact``.
+
+        Requests are answered in their order: what is read after this call is no older than the transaction.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
         listed = list(operations)
         sent_s = machine.boot_time_s()
+        return self._outcome(listed, sent_s, self._send(self._transaction(listed).commit_async))
+
+    async def _outcome(self, listed: Sequence[Operation], sent_s: float, sent: asyncio.Future[Any]) -> Answer:
         try:
-            results = await self._ask(self._transaction(listed).commit_async)
+            results = await self._answer(sent)
         except _LOST:
             self._metrics.count("zookeeper_transactions_unknown")
             return Unknown()

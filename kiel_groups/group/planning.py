@@ -7,7 +7,7 @@ finished by this comparison. Its generation is above every one that stands in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiel_groups.group.layout import GroupLayout
@@ -129,7 +129,7 @@ def plan(
     """
     pointer = _pointer(inputs, target, leader, cause, now_ms)
     changes = _changed_slices(layout, inputs, target, pointer.generation)
-    if not changes and inputs.pointer is not None and _says_the_same(inputs.pointer, pointer):
+    if not _matters(changes, layout, inputs) and inputs.pointer is not None and _says_the_same(inputs.pointer, pointer):
         return None
     proof = Check(candidate)
     opening: Create | Put
@@ -152,6 +152,12 @@ def plan(
     return Publication(
         generation=pointer.generation, moved=_moved(inputs, target), folders=_folders(layout, inputs), writes=writes
     )
+
+
+def _matters(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:
+    """Whether changes are worth a generation; empty slices of who is gone are cleared away with the next one."""
+    empty = {layout.slice(slot) for slot, owned in inputs.stored.items() if not owned}
+    return any(not isinstance(change, Delete) or change.path not in empty for change in changes)
 
 
 def _says_the_same(stored: Pointer, fresh: Pointer) -> bool:
@@ -200,7 +206,7 @@ def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_m
         leader=leader,
         allocator=target.allocator,
         cause=cause,
-        members=len(inputs.members),
+        members=sum(1 for member in inputs.members.values() if member.subscription),
         partitions=sum(map(len, target.allocation.values())),
         unassigned=reasons,
         unassigned_names=tuple(str(partition) for partition in sorted(target.unassigned)[:NAMED_UNASSIGNED]),
