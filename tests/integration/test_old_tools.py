@@ -95,7 +95,7 @@ async def test_exported_offsets_are_moved_and_imported(
 
     three_less()
     await tool_run("ImportZkOffsets", moved)
-    async with group_of(cluster_39, name, [topic], reconcile_interval_ms=300) as group:
+    async with group_of(cluster_39, name, [topic], reconcile_interval_ms=300, auto_commit_interval_ms=200) as group:
         await group.join()
         await eventually(lambda: len(group.values) == 6, "the stopped group goes on three records earlier")
         await committed(cluster_39, name, topic, 40)
@@ -110,7 +110,7 @@ async def test_zkcli_reads_every_znode_and_resets_an_offset(cluster: Cluster, un
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 10)
     layout = GroupLayout(name)
-    async with group_of(cluster, name, [topic], reconcile_interval_ms=300) as group:
+    async with group_of(cluster, name, [topic], reconcile_interval_ms=300, auto_commit_interval_ms=200) as group:
         member = await group.join()
         await group.balanced(topic, 1)
         await eventually(lambda: len(group.values) == 10, "all is consumed")
@@ -161,7 +161,8 @@ async def test_a_java_consumer_that_comes_later_is_an_alarm(
                 )
                 assert outcome.returncode == 1
                 assert f"live consumer does not take part in the group's protocol: {java[0]}" in outcome.stdout
-                await asyncio.to_thread(process.end, signal.SIGTERM)
+                # It would not heed SIGTERM before it has given up claiming what ours own.
+                await asyncio.to_thread(process.end, signal.SIGKILL)
             await eventually(
                 lambda: any("the foreign members are gone" in record.message for record in caplog.records),
                 "its session is over",
