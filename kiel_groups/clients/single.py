@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeAlias, Unpack
 
-from kiel_groups.clients.closing import LeftLoop
+from kiel_groups.clients.asking import Values
+from kiel_groups.clients.attributes import ConsumerAttributes
+from kiel_groups.clients.closing import LeftLoop, running_loop
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.deserializing import deserialized
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
-from kiel_groups.clients.futures import spawn, started
+from kiel_groups.clients.futures import failed, spawn, started
 from kiel_groups.clients.settings import BrokerSettings, broker_config
 from kiel_groups.clients.starting import StartAt, offset_time
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 Start: TypeAlias = int | Mapping[TopicPartition, int]
 
 
-class SingleConsumer:
+class SingleConsumer(ConsumerAttributes):
     """
     Reads every partition of its topics; constructed before or while an event loop runs, used on one loop.
 
@@ -72,7 +74,7 @@ class SingleConsumer:
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
         self.metrics = metrics or Metrics()
-        self._config = FetchConfig(
+        self._fetching = FetchConfig(
             max_wait_ms=max_wait_time,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
@@ -82,7 +84,7 @@ class SingleConsumer:
         )
         self._deserializer = deserializer
         self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
-        self._fetcher = Fetcher(self._cluster, self._config, self.metrics, reset=self._reset)
+        self._fetcher = Fetcher(self._cluster, self._fetching, self.metrics, reset=self._reset)
         self._topics: set[str] = set()
         #: Where ``consume`` is to start a topic, and to go on where its log does not have a position any more.
         self._starts: dict[str, StartAt | None] = {}
@@ -144,7 +146,7 @@ class SingleConsumer:
         if self._watch is None:
             self._watch = spawn(self._find_new_partitions(), "watch for new partitions")
 
-    def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[list[Any] | None]:
+    def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[Values]:
         """
         Values of one topic that are at hand, from all of its partitions.
 
@@ -163,18 +165,27 @@ class SingleConsumer:
             ConfigError: A start that is none of these, or a name that no topic of Kafka 0.8 can have.
             MessageTooLargeError, ProtocolError, BrokerError: A partition stands still. Others go on at the next call.
         """
-        check_name(topic, "topic")
-        offset_time(start, datetime.now(UTC))
+        if running_loop() is None:
+            return spawn(self._consume_later(topic, start), "SingleConsumer.consume")
+        try:
+            check_name(topic, "topic")
+            offset_time(start, datetime.now(UTC))
+        except ConfigError as error:
+            return failed(error, "SingleConsumer.consume")
         self._left_loop.remember()
         return spawn(self._consume(topic, start), "SingleConsumer.consume")
 
-    async def _consume(self, topic: str, start: StartAt | None) -> list[Any] | None:
+    async def _consume_later(self, topic: str, start: StartAt | None) -> Values:
+        """What was asked for before the loop ran is answered when it does."""
+        return await self.consume(topic, start)
+
+    async def _consume(self, topic: str, start: StartAt | None) -> Values:
         self._starts[topic] = start
         values: list[Any] = []
         # An error that stands first is raised without waiting; whoever loops over it must not starve the event loop.
         await asyncio.sleep(0)
         try:
-            async with asyncio.timeout(self._config.max_wait_ms / 1000):
+            async with asyncio.timeout(self._fetching.max_wait_ms / 1000):
                 if topic not in self._topics and not self._ended.is_set():
                     await asyncio.wait({self._look_up(topic)})
                 while not (values := self._values_at_hand(topic)) and not self._ended.is_set():
@@ -207,7 +218,7 @@ class SingleConsumer:
 
     def _values_at_hand(self, topic: str) -> list[Any]:
         values: list[Any] = []
-        room = self._config.max_bytes
+        room = self._fetching.max_bytes
         while room > 0 and (batch := self._poll(topic, or_raise=not values)) is not None:
             values += deserialized(batch.records, self._deserializer, self.metrics)
             room -= batch.size_bytes
@@ -225,6 +236,19 @@ class SingleConsumer:
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions being read."""
         return self._fetcher.assignment
+
+    @property
+    def allocation(self) -> dict[str, list[int]]:
+        """The partitions being read, ascending, per topic."""
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(self._fetcher.assignment):
+            topics.setdefault(topic, []).append(partition)
+        return topics
+
+    @property
+    def closing(self) -> bool:
+        """Whether it was closed."""
+        return self._closing is not None
 
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The offset that iteration hands out next; None if the partition is not being read."""
@@ -282,6 +306,10 @@ class SingleConsumer:
         self._closing = self._left_loop.close(self._closing, self._close, "SingleConsumer.close")
         return self._closing
 
+    @started
+    async def wind_down(self) -> None:
+        """Nothing: who consumes alone has nothing to give back before a close."""
+
     async def _close(self) -> None:
         self._ended.set()
         self._batch = ()
@@ -323,7 +351,7 @@ class SingleConsumer:
         if topic_partition.topic in self._starts:
             at = self._time_of(topic_partition.topic)
             return (await self._cluster.list_offsets([topic_partition], at))[topic_partition]
-        policy = self._config.auto_offset_reset
+        policy = self._fetching.auto_offset_reset
         if policy == "none":
             raise OffsetOutOfRangeError(
                 f"{topic_partition}: the log does not have offset {position}, and auto_offset_reset is 'none'", code=1

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from fake_broker import LIST_OFFSETS, FakeBroker, Log
+from fake_broker import FETCH, LIST_OFFSETS, FakeBroker, Log
+from tornado.ioloop import IOLoop
 
 from kiel_groups.clients import BEGINNING, END, SingleConsumer
 from kiel_groups.errors import (
@@ -22,6 +27,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.messages import encode_message_set
+from kiel_groups.wire.primitives import Reader
 
 pytestmark = pytest.mark.unit
 
@@ -197,3 +203,90 @@ async def test_closing_ends_an_iteration() -> None:
         await asyncio.wait_for(running, 5)
         with pytest.raises(ClosedError):
             await consumer.subscribe("u")
+
+
+async def test_what_kiels_programs_read_of_a_consumer() -> None:
+    """Settings as they were given, or their defaults; the partitions that it reads; whether it was closed."""
+    async with FakeBroker({"t": 2}) as broker:
+        consumer = SingleConsumer(str(broker.address))
+        assert (consumer.max_wait_time, consumer.min_bytes, consumer.max_bytes) == (1_000, 1, 1 << 20)
+        assert consumer.deserializer is json.loads
+        assert consumer.name == f"{socket.gethostname()}:{id(consumer)}"
+        assert consumer.allocation == {}
+        await consumer.subscribe("t")
+        assert consumer.allocation == {"t": [0, 1]}
+        await consumer.wind_down()
+        assert not consumer.closing
+        await consumer.close()
+        assert consumer.closing
+
+
+@pytest.mark.parametrize("arguments", [("a/b",), ("t", 7), ("t", "earliest"), ([],)], ids=str)
+async def test_a_mistake_is_told_by_the_future(arguments: tuple[Any, ...]) -> None:
+    """As everything that goes wrong in a coroutine of Tornado: the call itself returns."""
+    async with consuming() as (_, consumer):
+        asked = consumer.consume(*arguments)
+        with pytest.raises(ConfigError, match=r"topic: |start: "):
+            await asked
+
+
+def test_a_call_before_the_loop_runs() -> None:
+    """It is answered when the loop runs."""
+    loop = IOLoop(make_current=True)
+    broker = FakeBroker({"t": 1})
+    broker.append(T0, messages(b"1"))
+    loop.run_sync(broker.__aenter__)
+    consumer = SingleConsumer(str(broker.address))
+    asked = consumer.consume("t", BEGINNING)
+    assert loop.run_sync(lambda: asked) == [1]
+    loop.run_sync(consumer.close)
+    loop.run_sync(broker.__aexit__)
+    loop.close(all_fds=True)
+
+
+async def test_a_fetch_says_what_kiels_does() -> None:
+    """A second at most for a byte at least, a mebibyte shared among the partitions, as a broker reads it."""
+    async with FakeBroker({"t": 2}) as broker, SingleConsumer(str(broker.address)) as consumer:
+        await consumer.subscribe("t", start=BEGINNING)
+        await broker.until_asked(FETCH, 1)
+        (fetch, *_) = [asked for asked in broker.asked if asked.api_key == FETCH]
+    body = Reader(fetch.body, "a fetch")
+    assert (body.int32(), body.int32(), body.int32()) == (-1, 1_000, 1)
+    shares = []
+    for _ in body.array(2):
+        assert body.string() == "t"
+        for _ in body.array(4):
+            assert (body.int32(), body.int64()) in ((0, 0), (1, 0))
+            shares.append(body.int32())
+    assert shares == [1 << 19, 1 << 19]
+
+
+@pytest.mark.parametrize("back", [timedelta(milliseconds=1_500), timedelta(hours=1)])
+async def test_a_timedelta_is_asked_for_in_milliseconds(back: timedelta) -> None:
+    """As brokers count; kiel's seconds would be a day in January 1970."""
+    async with FakeBroker({"t": 1}) as broker, SingleConsumer(str(broker.address), max_wait_time=100) as consumer:
+        before_ms = time.time() * 1_000
+        await consumer.consume("t", back)
+        after_ms = time.time() * 1_000
+        (asked, *_) = [asked for asked in broker.asked if asked.api_key == LIST_OFFSETS]
+    body = Reader(asked.body, "a question for offsets")
+    body.int32()
+    for _ in body.array(2):
+        body.string()
+        for _ in body.array(4):
+            body.int32()
+            at_ms = body.int64()
+    back_ms = back.total_seconds() * 1_000
+    assert before_ms - back_ms - 1 <= at_ms <= after_ms - back_ms
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"max_bytes": 1e6}, {"max_wait_time": 0.5}, {"min_bytes": "1"}, {"max_bytes": True}, {"max_bytes": 1 << 31}],
+    ids=str,
+)
+def test_settings_that_cannot_work(settings: dict[str, Any]) -> None:
+    """A ValueError at once that names the setting and what was given."""
+    ((name, value),) = settings.items()
+    with pytest.raises(ValueError, match=re.escape(f"{name}: {value!r} given")):
+        SingleConsumer("localhost", **settings)
