@@ -18,7 +18,7 @@ from kazoo.protocol.serialization import Close, Connect, GetChildren, GetChildre
 from kazoo.protocol.states import EVENT_TYPE_MAP, Callback, KeeperState, WatchedEvent
 
 from kiel_groups.testing.ensemble import FakeEnsemble
-from kiel_groups.testing.network import Event, Granted, Link, Reply
+from kiel_groups.testing.network import Event, Granted, Link, Loss, Reply
 from kiel_groups.testing.server import DELETED, PING_XID, FakeServer
 from kiel_groups.testing.timeline import Stuck, Timeline
 
@@ -42,10 +42,16 @@ class Host:
         #: New connections, and all that is sent on old ones, are held up.
         self.stalled = False
         self.connections: list[FakeConnection] = []
+        #: The sessions that clients on this machine have opened.
+        self.sessions: list[int] = []
 
     def run(self, function: Callable[..., object], *arguments: Any) -> None:
         """Do something on this machine, as soon as it runs."""
         function(*arguments)
+
+    def opened_session(self, connection: FakeConnection, session_id: int) -> None:
+        """A client on this machine has a new session."""
+        self.sessions.append(session_id)
 
     def reaches(self, server: FakeServer) -> bool:
         return not self.stalled
@@ -67,6 +73,11 @@ class Host:
         self.stalled = False
         for link in self.links:
             link.resume()
+
+    def lose(self, what: Loss) -> None:
+        """Break the connection at its next transaction: before the server has it, or after it has happened."""
+        for link in self.links[:1]:
+            link.loses = what
 
     def reset(self) -> None:
         """Break all connections; what is under way is lost."""
@@ -228,7 +239,7 @@ class FakeConnection:
         self._timeline.after(0.0, self._host.run, self._next_round)
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Wait for the end; within a step of the timeline nobody can, and it comes later."""
+        """Wait for the end; in the middle of a step nobody can, and it comes later."""
         if not self.stopped and self._link is None:
             self._end()
         return _pump(self._timeline, lambda: self.stopped, timeout) or self._timeline.stepping
@@ -309,7 +320,9 @@ class FakeConnection:
             client._session_callback(KeeperState.EXPIRED_SESSION)
             self._next()
             return
-        self.sessions += client._session_id is None
+        if client._session_id is None:
+            self.sessions += 1
+            self._host.opened_session(self, granted.session_id)
         client._session_id, client._session_passwd = granted.session_id, granted.passwd
         self._read_timeout_s = granted.time_out / 1000 * 2 / 3
         self._connected, self._ping_outstanding, self._pause_s = True, False, FIRST_PAUSE_S

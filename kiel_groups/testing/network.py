@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+from kazoo.protocol.serialization import Transaction
 
 from kiel_groups.testing.timeline import Timeline
 
-__all__ = ["Link", "Reply", "Event", "Granted", "End"]
+__all__ = ["Link", "Loss", "Reply", "Event", "Granted", "End"]
+
+Loss = Literal["request", "reply"]
 
 
 class Granted(NamedTuple):
@@ -91,6 +95,8 @@ class Link:
     def __init__(self, timeline: Timeline, client: End, server: End, delay_s: Callable[[], float]) -> None:
         self.delay_s = delay_s
         self.stalled = False
+        #: Break it when the next transaction arrives at the server ("request"), or its answer at the client ("reply").
+        self.loses: Loss | None = None
         #: The session that this connection serves, 0 before it does.
         self.session_id = 0
         self._client = client
@@ -136,14 +142,18 @@ class Link:
         self._downwards.flow()
 
     def _at_server(self, message: Any) -> None:
-        if message is _FIN:
+        if self.loses == "request" and isinstance(message, tuple) and isinstance(message[1], Transaction):
+            self.reset()
+        elif message is _FIN:
             self._upwards.broken = True
             self._server.closed(self)
         else:
             self._server.receive(self, message)
 
     def _at_client(self, message: Any) -> None:
-        if message is _FIN:
+        if self.loses == "reply" and isinstance(message, Reply) and isinstance(message.value, list):
+            self.reset()
+        elif message is _FIN:
             self._downwards.broken = True
             self._client.closed(self)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -34,6 +35,10 @@ class Timeline:
         self.steps = 0
         #: Whether one is being kept at this moment.
         self.stepping = False
+        #: Whose appointment it is, where that matters to somebody.
+        self.running: object = None
+        #: Errors of what nobody waits for.
+        self.failures: list[BaseException] = []
         self._appointments: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._made = itertools.count()
 
@@ -44,6 +49,11 @@ class Timeline:
     def after(self, delay_s: float, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function when so many seconds have passed."""
         heapq.heappush(self._appointments, (self.now_s + delay_s, next(self._made), function, arguments))
+
+    @property
+    def next_s(self) -> float:
+        """When the next appointment is; infinity where there is none."""
+        return self._appointments[0][0] if self._appointments else math.inf
 
     def step(self) -> bool:
         """Keep the next appointment; False where there is none."""

@@ -1,0 +1,273 @@
+"""
+Processes on simulated time: each has an event loop, threads that are none, and a machine that can be maltreated.
+
+The code that runs in them is the real one. It finds its clocks, threads and kazoo's client in ``coordination.machine``;
+``SimulatedMachine`` stands there while a simulation runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from asyncio.events import _set_running_loop
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+from kazoo.client import KazooClient
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.machine import Machine, Ticking
+from kiel_groups.testing.client import Host, fake_client
+from kiel_groups.testing.ensemble import FakeEnsemble
+from kiel_groups.testing.timeline import Timeline
+
+__all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedMachine"]
+
+#: What a thread needs for a short piece of work, in seconds: at most.
+THREAD_S = 0.005
+#: Milliseconds since 1970 when a timeline shows 0: any moment will do.
+EPOCH_MS = 1_400_000_000_000
+
+_Result = TypeVar("_Result")
+_Ts = TypeVarTuple("_Ts")
+
+
+class SimulatedProcess(Host):
+    """
+    One process: what runs on its event loop, and on its threads.
+
+    ``frozen`` stops all of it, as SIGSTOP does; ``blocked_until_s`` only its event loop, as an application that does
+    not yield does; ``killed`` is final, and its connections are closed by the system it ran on.
+    """
+
+    def __init__(self, ensemble: FakeEnsemble, name: str = "") -> None:
+        super().__init__(ensemble)
+        self.name = name
+        self.frozen = False
+        self.killed = False
+        self.blocked_until_s = 0.0
+        self.loop = SimulatedLoop(self)  # type: ignore[abstract]
+        self._missed: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    @property
+    def runs(self) -> bool:
+        return not (self.frozen or self.killed)
+
+    def run(self, function: Callable[..., object], *arguments: Any) -> None:
+        if self.frozen:
+            self._missed.append((function, arguments))
+        elif not self.killed:
+            before, self.timeline.running = self.timeline.running, self
+            try:
+                function(*arguments)
+            finally:
+                self.timeline.running = before
+
+    def start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
+        """Begin a task on this process's event loop."""
+        return self.call(self.loop.create_task, work)
+
+    def call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
+        """Call a function as if from the event loop."""
+        before, self.timeline.running = self.timeline.running, self
+        _set_running_loop(self.loop)
+        try:
+            return function(*arguments)
+        finally:
+            _set_running_loop(None)
+            self.timeline.running = before
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT: all that was due meanwhile happens now, threads and event loop in any order."""
+        self.frozen = False
+        missed, self._missed = self._missed, []
+        for function, arguments in missed:
+            self.run(function, *arguments)
+
+    def block(self, duration_s: float) -> None:
+        """The event loop does nothing for so long; threads go on."""
+        self.blocked_until_s = self.timeline.now_s + duration_s
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it happens any more; what was sent is on its way."""
+        self.killed = True
+        self._missed.clear()
+        self.loop.drop()
+        for link in self.links:
+            link.close_by_client()
+
+
+class SimulatedLoop(asyncio.AbstractEventLoop):
+    """
+    An event loop without selectors and without waiting.
+
+    Callbacks run in the order in which they were asked for, as asyncio promises; a turn takes no time.
+    """
+
+    def __init__(self, process: SimulatedProcess) -> None:
+        self.process = process
+        self._timeline: Timeline = process.timeline
+        self._ready: deque[asyncio.Handle] = deque()
+        self._turn_is_due = False
+
+    def time(self) -> float:
+        return self._timeline.now_s
+
+    def call_soon(
+        self, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts], context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._timeline.after(0.0, self.process.run, self._turn)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts], context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._timeline.now_s + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts], context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timeline.at(when, self.process.run, self._timer_is_due, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It stays on the timeline, and is passed over there."""
+
+    def _timer_is_due(self, handle: asyncio.TimerHandle) -> None:
+        if handle.cancelled():
+            return
+        self._ready.append(handle)
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._turn()
+
+    def _turn(self) -> None:
+        blocked_until_s = self.process.blocked_until_s
+        if self._timeline.now_s < blocked_until_s:
+            self._timeline.at(blocked_until_s, self.process.run, self._turn)
+            return
+        _set_running_loop(self)
+        try:
+            while self._ready:
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        finally:
+            _set_running_loop(None)
+            self._turn_is_due = False
+
+    def drop(self) -> None:
+        """Forget what was to be done."""
+        self._ready.clear()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return self.process.killed
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Errors that nobody waits for are a bug, except of what a kill left behind."""
+        error = context.get("exception")
+        if error is not None and not self.process.killed:
+            self._timeline.failures.append(error)
+
+
+class _Ticker:
+    """As ``threads.Ticker``."""
+
+    def __init__(self, process: SimulatedProcess, tick: Callable[[], float | None]) -> None:
+        self._process = process
+        self._tick = tick
+        self._turn = 0
+        self._over = True
+
+    def start(self) -> None:
+        self._over = False
+        self.wake()
+
+    def wake(self) -> None:
+        if not self._over:
+            self._set(0.0)
+
+    def _set(self, pause_s: float) -> None:
+        self._turn += 1
+        self._process.timeline.after(pause_s, self._process.run, self._look, self._turn)
+
+    def _look(self, turn: int) -> None:
+        if turn == self._turn:
+            pause_s = self._tick()
+            self._over = pause_s is None
+            if pause_s is not None:
+                self._set(pause_s)
+
+
+class SimulatedMachine(Machine):
+    """To be put in the real one's place (``machine.replaced``); whatever runs belongs to one of its processes."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+
+    def _process(self) -> SimulatedProcess:
+        process = self._timeline.running
+        assert isinstance(process, SimulatedProcess), "outside of a simulated process"
+        return process
+
+    def boot_time_s(self) -> float:
+        return self._timeline.now_s
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + int(self._timeline.now_s * 1000)
+
+    def unique_name(self) -> str:
+        return f"{self._timeline.random.getrandbits(128):032x}"
+
+    def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
+        """At once; who waits hears of it a little later."""
+        process = self._process()
+        future: asyncio.Future[_Result] = process.loop.create_future()
+        try:
+            settle = partial(_set_result, future, function())
+        except Exception as error:
+            settle = partial(_set_error, future, error)
+        delay_s = self._timeline.random.uniform(0.0, THREAD_S)
+        self._timeline.after(delay_s, process.run, process.loop.call_soon_threadsafe, settle)
+        return future
+
+    def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
+        return _Ticker(self._process(), tick)
+
+    def client(self, config: ZooKeeperConfig) -> KazooClient:
+        return fake_client(self._process(), config.session_timeout_ms, config.chroot)
+
+
+def _set_result(future: asyncio.Future[_Result], result: _Result) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _set_error(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,104 @@
+"""Play many seeds, or one again: ``scripts/sim --help``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from random import SystemRandom
+
+from tests.sim.play import Outcome, play
+from tests.sim.story import make_story
+from tests.sim.telling import shortened, tell
+
+#: So many seeds are given to a process at once.
+CHUNK = 20
+#: So many failing seeds are told; more are counted.
+MOST_TOLD = 3
+
+
+def main() -> int:
+    arguments = _parse()
+    if arguments.replay is not None:
+        story = make_story(arguments.replay)
+        return 1 if tell(story if arguments.whole else shortened(story), _say).error else 0
+    base = arguments.seed_base if arguments.seed_base is not None else SystemRandom().randrange(1 << 40)
+    return _play_many(base, arguments.seeds, arguments.jobs)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/sim", description="Simulated groups, each with faults of its own; every seed is a story."
+    )
+    parser.add_argument("--seeds", type=_positive, default=1_000, help="how many to play (1000)")
+    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes at once (all cores)")
+    parser.add_argument("--seed-base", type=int, help="the first seed; another one each time unless given")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="play one seed, shortened if it fails, and tell it")
+    parser.add_argument("--whole", action="store_true", help="with --replay: do not shorten it")
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} given; expected at least 1")
+    return number
+
+
+def _play_many(base: int, count: int, jobs: int) -> int:
+    began_s = time.monotonic()
+    failed: list[Outcome] = []
+    played = steps = events = faults = 0
+    cpu_s = 0.0
+    for outcomes in _chunks(base, count, jobs):
+        played += len(outcomes)
+        steps += sum(outcome.steps for outcome in outcomes)
+        events += sum(len(outcome.story.events) for outcome in outcomes)
+        faults += sum(outcome.story.faults for outcome in outcomes)
+        cpu_s += sum(outcome.cpu_s for outcome in outcomes)
+        failed += [outcome for outcome in outcomes if outcome.error]
+        if sys.stderr.isatty():
+            _say(f"\r{played} of {count} seeds, {len(failed)} failed", end="", file=sys.stderr)
+    took_s = time.monotonic() - began_s
+    _say(
+        f"\n{played} seeds from {base} in {took_s:.0f} s on {jobs} processes ({1000 * cpu_s / played:.0f} ms of"
+        f" CPU a seed): {events} events, {faults} faults, {steps} steps; {len(failed)} failed"
+    )
+    for outcome in failed[:MOST_TOLD]:
+        _say(f"\nseed {outcome.story.seed}: {outcome.error}\nagain: scripts/sim --replay {outcome.story.seed}")
+    for outcome in failed[:1]:
+        tell(shortened(outcome.story), _say)
+    return 1 if failed else 0
+
+
+def _chunks(base: int, count: int, jobs: int) -> Iterator[list[Outcome]]:
+    pieces = [list(range(first, min(first + CHUNK, base + count))) for first in range(base, base + count, CHUNK)]
+    if jobs == 1:
+        yield from map(_play_chunk, pieces)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(_play_chunk, pieces)
+
+
+def _play_chunk(seeds: list[int]) -> list[Outcome]:
+    logging.disable(logging.CRITICAL)
+    try:
+        return [play(make_story(seed)) for seed in seeds]
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+_say = print
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets is part of a story.
+        os.execve(
+            sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"}
+        )
+    sys.exit(main())

@@ -1,0 +1,229 @@
+"""How each event of a story is done to a world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kiel_groups.group.layout import topic_path
+from kiel_groups.testing import FakeServer
+from tests.sim.story import Event
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
+    from tests.sim.world import World
+
+__all__ = ["perform"]
+
+#: How long an operator waits after the deletion of a member znode before its owner znodes are deleted, in seconds:
+#: the session timeout, and a little for the way.
+FORCE_RELEASE_S = 10.5
+
+
+def perform(world: World, event: Event) -> str:
+    """Do it; returns what was done, for people."""
+    if event.act in _ON_CONSUMERS:
+        living = [consumer for consumer in world.consumers if consumer.lives]
+        if not living:
+            return f"{event.act}: nobody is there"
+        consumer = living[event.who % len(living)]
+        _ON_CONSUMERS[event.act](world, consumer, event)
+        return f"{event.act} {consumer.name} ({event.choice:.2f}, {event.duration_s:.2f} s)"
+    if event.act in _ON_SERVERS:
+        server = world.ensemble.servers[event.who % len(world.ensemble.servers)]
+        _ON_SERVERS[event.act](world, server, event)
+        return f"{event.act} {server!r} for {event.duration_s:.2f} s"
+    return f"{event.act} {_ON_THE_GROUP[event.act](world, event) or ''}"
+
+
+# Consumers
+
+
+def _work(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.work(event.choice, 1 + event.who % 5, event.duration_s)
+
+
+def _kill(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.kill()
+
+
+def _restart(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.kill()
+    world.join(consumer.topics, consumer.instance_id)
+
+
+def _leave(world: World, consumer: Consumer, event: Event) -> None:
+    if len([other for other in world.consumers if other.lives]) > 1:
+        consumer.leave()
+
+
+def _pause(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.process.freeze()
+    world.timeline.after(event.duration_s, consumer.process.thaw)
+
+
+def _block(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.process.block(event.duration_s)
+
+
+def _stall(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.process.stall()
+    world.timeline.after(event.duration_s, consumer.process.resume)
+
+
+def _reset(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.process.reset()
+
+
+def _lose_reply(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.process.lose("reply")
+
+
+def _lose_request(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.process.lose("request")
+
+
+def _subscribe(world: World, consumer: Consumer, event: Event) -> None:
+    consumer.subscribe(world.some_topics(event.choice))
+
+
+def _delete_member(world: World, consumer: Consumer, event: Event) -> None:
+    if consumer.member.member_id is not None:
+        world.operator.delete_async(world.layout.member(consumer.member.member_id))
+
+
+def _delete_slice(world: World, consumer: Consumer, event: Event) -> None:
+    slices = world.ensemble.truth.children(world.layout.pointer) if world.has_plan else []
+    if slices:
+        world.operator.delete_async(world.layout.slice(slices[event.who % len(slices)]))
+
+
+def _force_release(world: World, consumer: Consumer, event: Event) -> None:
+    """As the design has it: the member znode first, its owner znodes when its gate must be shut."""
+    owned = world.owned_by(consumer)
+    _delete_member(world, consumer, event)
+    world.timeline.after(FORCE_RELEASE_S, _delete_owners, world, owned)
+
+
+def _delete_owners(world: World, owned: dict[str, int]) -> None:
+    for path, czxid in owned.items():
+        znode = world.ensemble.truth.znodes.get(path)
+        if znode is not None and znode.czxid == czxid:
+            world.operator.delete_async(path)
+
+
+# Servers
+
+
+def _for_a_while(fault: Callable[[World, FakeServer], None]) -> Callable[[World, FakeServer, Event], None]:
+    def do(world: World, server: FakeServer, event: Event) -> None:
+        others = [other for other in world.ensemble.servers if other is not server]
+        if all(other.up and not other.frozen and not other.cut for other in others):
+            fault(world, server)
+            world.timeline.after(event.duration_s, world.ensemble.heal, server)
+
+    return do
+
+
+def _lag(world: World, server: FakeServer, event: Event) -> None:
+    server.lag_s = 2.0 * event.choice
+    world.timeline.after(event.duration_s, setattr, server, "lag_s", 0.0)
+
+
+# The group
+
+
+def _join(world: World, event: Event) -> str:
+    return world.join(world.some_topics(event.choice)).name
+
+
+def _kill_publishing(world: World, event: Event) -> str:
+    """The leader is killed in the middle of its next publication."""
+    world.ledger.on_publishing = lambda: _kill_leader(world, event.choice)
+    return "the leader"
+
+
+def _kill_leader(world: World, choice: float) -> None:
+    for consumer in world.consumers:
+        if consumer.lives and consumer.member.leads and sum(other.lives for other in world.consumers) > 1:
+            world.timeline.after(0.01 * choice, consumer.kill)
+
+
+def _reset_offset(world: World, event: Event) -> str:
+    partitions = world.partitions()
+    if not partitions:
+        return ""
+    partition = partitions[event.who % len(partitions)]
+    offset = int(event.choice * 2 * world.log_end)
+    world.operator.set_async(world.layout.offset(partition), b"%d" % offset)
+    return f"{partition} to {offset}"
+
+
+def _delete_pointer(world: World, event: Event) -> str:
+    """Pointer and slices, which must go first; generations may begin anew then."""
+    if not world.has_plan:
+        return ""
+    pointer = world.layout.pointer
+    transaction = world.operator.transaction()
+    for slot in world.ensemble.truth.children(pointer):
+        transaction.delete(f"{pointer}/{slot}")
+    transaction.delete(pointer)
+    transaction.commit_async()
+    return ""
+
+
+def _delete_candidate(world: World, event: Event) -> str:
+    candidates = world.ensemble.truth.children(world.layout.election) if world.has_plan else []
+    if not candidates:
+        return ""
+    name = candidates[event.who % len(candidates)]
+    world.operator.delete_async(f"{world.layout.election}/{name}")
+    return name
+
+
+def _grow_topic(world: World, event: Event) -> str:
+    topic = world.some_topic(event.who)
+    world.set_partitions(topic, world.topics[topic] + 1 + int(event.choice * 3))
+    return topic
+
+
+def _recreate_topic(world: World, event: Event) -> str:
+    topic = world.some_topic(event.who)
+    transaction = world.operator.transaction()
+    transaction.delete(topic_path(topic))
+    transaction.create(topic_path(topic), world.topic_data(topic))
+    transaction.commit_async()
+    return topic
+
+
+_ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
+    "work": _work,
+    "kill": _kill,
+    "restart": _restart,
+    "leave": _leave,
+    "pause": _pause,
+    "block": _block,
+    "stall": _stall,
+    "reset": _reset,
+    "lose_reply": _lose_reply,
+    "lose_request": _lose_request,
+    "subscribe": _subscribe,
+    "delete_member": _delete_member,
+    "delete_slice": _delete_slice,
+    "force_release": _force_release,
+}
+_ON_SERVERS: dict[str, Callable[[World, FakeServer, Event], None]] = {
+    "lag": _lag,
+    "cut": _for_a_while(lambda world, server: world.ensemble.cut(server)),
+    "freeze": _for_a_while(lambda world, server: world.ensemble.freeze(server)),
+    "crash": _for_a_while(lambda world, server: world.ensemble.crash(server)),
+}
+_ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
+    "join": _join,
+    "kill_publishing": _kill_publishing,
+    "reset_offset": _reset_offset,
+    "delete_pointer": _delete_pointer,
+    "delete_candidate": _delete_candidate,
+    "grow_topic": _grow_topic,
+    "recreate_topic": _recreate_topic,
+}

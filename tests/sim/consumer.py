@@ -1,0 +1,215 @@
+"""One consumer of a simulated group: the real membership, around an application that only counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.group_member import GroupMember
+from kiel_groups.coordination.handler import Work
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.group.subscription import PartitionState, SubscriptionState
+from kiel_groups.listeners import Stall
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing.client import FakeConnection
+from kiel_groups.testing.simulated import SimulatedProcess
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+__all__ = ["Consumer"]
+
+#: How long the application that cannot join waits before it tries again, in seconds.
+REJOIN_S = 1.0
+
+
+@dataclass(slots=True)
+class Hand:
+    """What the application processes of one partition: up to the next offset ``until``."""
+
+    state: PartitionState
+    epoch: int
+    until: int
+
+
+class Consumer:
+    """
+    A process with one member.
+
+    ``flowing`` are the partitions that it may hand out from, each with the epoch of its offset (see ``ledger``).
+    """
+
+    def __init__(self, world: World, name: str, topics: Collection[str], instance_id: str | None) -> None:
+        self.world = world
+        self.name = name
+        self.instance_id = instance_id
+        self.process = _Process(self)
+        self.flowing: dict[TopicPartition, int] = {}
+        self.hands: dict[TopicPartition, Hand] = {}
+        self.failure: KielGroupsError | None = None
+        self.closing = False
+        self.closed = False
+        self._put_down = asyncio.Event()
+        self._subscription = SubscriptionState()
+        self._subscription.subscribe(topics)
+        config, zookeeper = world.settings(instance_id)
+        self.member = self.process.call(self._member, config, zookeeper)
+        self._living = self.process.start(self._live(config.auto_commit_interval_ms / 1000))
+
+    def _member(self, config: GroupConfig, zookeeper: ZooKeeperConfig) -> GroupMember:
+        return GroupMember(config, zookeeper, self, self._subscription, self.world.allocator, Metrics(), self._failed)
+
+    def _failed(self, error: KielGroupsError) -> None:
+        self.failure = error
+
+    async def _live(self, commit_interval_s: float) -> None:
+        while not self.closing:
+            try:
+                await self.member.start()
+                break
+            except KielGroupsError:
+                await asyncio.sleep(REJOIN_S)
+        while not self.closing:
+            await asyncio.sleep(commit_interval_s)
+            # What is not stored now is stored by the next one, or read again by the next owner.
+            with suppress(KielGroupsError):
+                await self.member.commit()
+
+    # What the story asks for
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return self._subscription.subscription
+
+    @property
+    def lives(self) -> bool:
+        return not (self.process.killed or self.closing or self.failure)
+
+    @property
+    def gate_is_open(self) -> bool:
+        """Whether it could hand out at this moment."""
+        return self.process.runs and self.member.gate.is_open(self.process.timeline.now_s)
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        if self._subscription.subscribe(topics):
+            self.process.start(self.member.resubscribe())
+
+    def work(self, choice: float, count: int, duration_s: float) -> None:
+        """Hand some records of one partition to the application."""
+        idle = sorted(self.flowing.keys() - self.hands.keys())
+        now_s = self.process.timeline.now_s
+        if not idle or not self.gate_is_open or now_s < self.process.blocked_until_s:
+            return
+        partition = idle[int(choice * len(idle))]
+        state = self._subscription.state(partition)
+        if state is None:
+            return
+        self.world.ledger.handed_out(self, partition, state.position)
+        state.position += count
+        self.hands[partition] = Hand(state, self.flowing[partition], state.position)
+        self.process.timeline.after(duration_s, self.process.run, self.process.call, self._finish, partition, state)
+
+    def _finish(self, partition: TopicPartition, state: PartitionState) -> None:
+        hand = self.hands.get(partition)
+        if hand is None or hand.state is not state:
+            return
+        del self.hands[partition]
+        if state.position == hand.until:
+            state.finished = hand.until
+            self.world.ledger.finished(partition, hand.epoch, hand.until)
+        self._put_down.set()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.flowing.clear()
+        self.hands.clear()
+
+    def leave(self) -> None:
+        """Close it in order."""
+        if not self.closing:
+            self.closing = True
+            self.process.start(self._leave())
+
+    async def _leave(self) -> None:
+        self._living.cancel()
+        await asyncio.wait({self._living})
+        await self.member.close()
+        self.closed = True
+
+    # What its member asks for (PartitionHandler)
+
+    async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
+        await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
+        return dict.fromkeys(partitions, 0 if policy == "earliest" else self.world.log_end)
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        for partition in partitions:
+            state = self._subscription.state(partition)
+            if state is not None:
+                self.flowing[partition] = self._epoch(partition)
+                self.world.ledger.opened(self, partition, state.position)
+        return _nothing()
+
+    def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        for partition in partitions:
+            self.flowing.pop(partition, None)
+        return frozenset(partitions) & self.hands.keys()
+
+    async def drained(self, partitions: Collection[TopicPartition]) -> None:
+        while not self.hands.keys().isdisjoint(partitions):
+            self._put_down.clear()
+            await self._put_down.wait()
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            self.flowing.pop(partition, None)
+            self.hands.pop(partition, None)
+        self._put_down.set()
+
+    def moved(self, partition: TopicPartition, offset: int) -> None:
+        if partition in self.flowing:
+            self.flowing[partition] = self._epoch(partition)
+        self.hands.pop(partition, None)
+        self._put_down.set()
+
+    def refused(self, topic: str, error: Exception) -> None:
+        raise error
+
+    async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
+        raise NotImplementedError
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
+        raise NotImplementedError
+
+    def in_progress(self) -> Collection[Work]:
+        return [Work(hand, "processing", frozenset({partition})) for partition, hand in self.hands.items()]
+
+    def stalled(self, stall: Stall) -> None:
+        """This application knows no hurry."""
+
+    def _epoch(self, partition: TopicPartition) -> int:
+        state = self._subscription.state(partition)
+        assert state is not None
+        return self.world.ledger.epoch_at(partition, state.version)
+
+
+class _Process(SimulatedProcess):
+    """A process that tells the judge whose sessions it opens."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        super().__init__(consumer.world.ensemble, consumer.name)
+        self._consumer = consumer
+
+    def opened_session(self, connection: FakeConnection, session_id: int) -> None:
+        super().opened_session(connection, session_id)
+        self._consumer.world.ledger.session_opened(self._consumer, session_id, is_first=connection.sessions == 1)
+
+
+async def _nothing() -> None:
+    """What is left to be done after ``assigned``."""

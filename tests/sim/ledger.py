@@ -1,0 +1,245 @@
+"""
+What must never happen to a group, and what must come about: watched from outside, at every commit of ZooKeeper.
+
+An offset has epochs: an operator's write begins one, and so does the restart of a topic that was created again. What
+was processed under an earlier epoch proves nothing in a later one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from kiel_groups.group.layout import TOPICS, GroupLayout
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing.ensemble import Entry
+from kiel_groups.testing.tree import Change, Kind
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
+    from tests.sim.world import World
+
+__all__ = ["Ledger", "Violation"]
+
+
+class Violation(AssertionError):  # noqa: N818 -- what a run has found
+    """An invariant does not hold."""
+
+
+class Ledger:
+    """All that a judge remembers of one run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._layout = GroupLayout(world.group)
+        #: Whose session is whose; operators' sessions are left out.
+        self.consumers: dict[int, Consumer] = {}
+        #: Partitions whose owner znode an operator deleted by hand: outside of the guarantee.
+        self.forced: set[TopicPartition] = set()
+        #: Topics that were created again, and the partitions of them that did not start over yet.
+        self.restarting: set[TopicPartition] = set()
+        #: Partitions that flow at more than one consumer; their gates tell.
+        self.contested: set[TopicPartition] = set()
+        #: Called once, when a publication of several transactions begins.
+        self.on_publishing: Callable[[], None] | None = None
+        self.generations: list[int] = []
+        self._publishing = False
+        self.commits = 0
+        self.hand_outs = 0
+        #: Sessions that kazoo opened by itself after the end of a member's only one.
+        self._later: set[int] = set()
+        self._closed: set[int] = set()
+        self._epochs: dict[TopicPartition, int] = {}
+        self._epoch_at: dict[tuple[TopicPartition, int], int] = {}
+        #: The next offset after all that was processed in the present epoch.
+        self._processed: dict[TopicPartition, int] = {}
+        self._stored: dict[TopicPartition, int] = {}
+        self._watchers = (
+            (f"{self._layout.offsets}/", self._offset_changed),
+            (f"{self._layout.owners}/", self._owner_changed),
+        )
+
+    def session_opened(self, consumer: Consumer, session_id: int, *, is_first: bool) -> None:
+        """A client of a consumer has a session; only its first is to be used."""
+        self.consumers[session_id] = consumer
+        if not is_first:
+            self._later.add(session_id)
+
+    # The application's side
+
+    def opened(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
+        """A consumer may hand out a partition from now on."""
+        if sum(partition in other.flowing for other in self._world.consumers) > 1:
+            self.contested.add(partition)
+        self._no_gap(consumer, partition, position)
+        self.check_gates()
+
+    def handed_out(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+        """A consumer hands out a record."""
+        self.hand_outs += 1
+        owner = self._world.ensemble.truth.znodes.get(self._layout.owner(partition))
+        if partition not in self.forced and (owner is None or self.consumers.get(owner.owner) is not consumer):
+            raise Violation(f"{consumer.name} hands out {partition}, and its claim is not there")
+        self._no_gap(consumer, partition, offset)
+
+    def _no_gap(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+        epoch = consumer.flowing[partition]
+        if epoch == self._epochs.get(partition) and offset > self._processed[partition]:
+            raise Violation(
+                f"{consumer.name} goes on in {partition} at {offset}, and only what is before"
+                f" {self._processed[partition]} was processed"
+            )
+
+    def finished(self, partition: TopicPartition, epoch: int, offset: int) -> None:
+        """The application has processed everything before an offset."""
+        if epoch == self._epochs.get(partition):
+            self._processed[partition] = max(self._processed[partition], offset)
+
+    def check_gates(self) -> None:
+        """One open gate a partition; to be called after every step."""
+        for partition in list(self.contested):
+            flowing = [consumer for consumer in self._world.consumers if partition in consumer.flowing]
+            opened = [consumer.name for consumer in flowing if consumer.gate_is_open]
+            if len(opened) > 1:
+                raise Violation(f"two gates are open for {partition}: {' and '.join(opened)}")
+            if len(flowing) < 2:
+                self.contested.discard(partition)
+
+    def epoch_at(self, partition: TopicPartition, version: int) -> int:
+        """In which epoch an offset znode got a version."""
+        return self._epoch_at.get((partition, version), -1)
+
+    # ZooKeeper's side
+
+    def committed(self, entry: Entry) -> None:
+        """Judge one entry of ZooKeeper's log."""
+        if entry.closes:
+            self._session_ends(entry)
+        elif entry.session_id in self._closed and entry.changes:
+            raise Violation(f"a session that is over writes {entry.changes[0].path}")
+        elif entry.session_id in self._later and entry.changes:
+            raise Violation(f"a member writes {entry.changes[0].path} on a session that kazoo opened by itself")
+        if entry.session_id in self.consumers:
+            self._allocation_changed(entry)
+        else:
+            self._operator_changed(entry)
+        for change in entry.changes:
+            for prefix, judge in self._watchers:
+                if change.path.startswith(prefix):
+                    judge(entry, change)
+                    break
+
+    def _operator_changed(self, entry: Entry) -> None:
+        for kind, path, _ in entry.changes:
+            if kind is Kind.DELETED and path == self._layout.pointer:
+                self.generations.append(0)
+                self._publishing = False
+            elif kind is Kind.DELETED and path.startswith(f"{TOPICS}/"):
+                topic = path.rpartition("/")[2]
+                self.restarting |= {partition for partition in self._stored if partition.topic == topic}
+
+    def _session_ends(self, entry: Entry) -> None:
+        self._closed.add(entry.session_id)
+        consumer = self.consumers.get(entry.session_id)
+        if consumer is not None and consumer.process.sessions[-1:] == [entry.session_id] and consumer.gate_is_open:
+            raise Violation(f"the session of {consumer.name} ends, and its gate is open")
+
+    def _partition(self, path: str) -> TopicPartition | None:
+        parts = path.split("/")
+        return TopicPartition(parts[-2], int(parts[-1])) if len(parts) == 6 else None
+
+    def _owner_changed(self, entry: Entry, change: Change) -> None:
+        partition = self._partition(change.path)
+        if partition is None or change.kind is not Kind.DELETED:
+            if partition is not None:
+                self.forced.discard(partition)
+            return
+        holder = self.consumers.get(change.znode.owner)
+        if holder is None or holder.process.sessions[-1] != change.znode.owner:
+            return
+        if entry.session_id not in self.consumers:
+            self.forced.add(partition)
+        elif not entry.closes and partition in holder.hands:
+            raise Violation(f"{holder.name} gives up {partition} while its application processes it")
+        if partition in holder.flowing and holder.gate_is_open and partition not in self.forced:
+            raise Violation(f"{holder.name} loses its claim of {partition}, and its gate is open")
+
+    def _offset_changed(self, entry: Entry, change: Change) -> None:
+        partition = self._partition(change.path)
+        if partition is None or change.kind is Kind.DELETED:
+            return
+        offset, version = int(change.znode.data), change.znode.version
+        by_member = entry.session_id in self.consumers
+        before = self._stored.get(partition)
+        if partition in self.restarting and by_member and offset == 0:
+            self.restarting.discard(partition)
+            self._begin_epoch(partition, offset)
+        elif before is None or not by_member:
+            self._begin_epoch(partition, offset)
+            if before is None and by_member:
+                self._check_first(entry, partition, offset)
+        else:
+            self._check_commit(entry, partition, before, offset)
+        self._stored[partition] = offset
+        self._epoch_at[partition, version] = self._epochs[partition]
+
+    def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:
+        self._epochs[partition] = self._epochs.get(partition, 0) + 1
+        self._processed[partition] = offset
+
+    def _check_first(self, entry: Entry, partition: TopicPartition, offset: int) -> None:
+        """A group's first offsets follow its policy; those of partitions that came later start at the beginning."""
+        together = {self._partition(change.path) for change in entry.changes}
+        known = any(other.topic == partition.topic and other not in together for other in self._stored)
+        expected = 0 if known or self._world.reset == "earliest" else self._world.log_end
+        if offset != expected:
+            raise Violation(f"the first offset of {partition} is {offset}, it should be {expected}")
+
+    def _check_commit(self, entry: Entry, partition: TopicPartition, before: int, offset: int) -> None:
+        self.commits += offset != before
+        who = self.consumers[entry.session_id].name
+        if offset < before:
+            raise Violation(f"{who} takes the offset of {partition} back from {before} to {offset}")
+        if offset > self._processed[partition]:
+            raise Violation(f"{who} commits {offset} of {partition}, processed is {self._processed[partition]}")
+
+    def _allocation_changed(self, entry: Entry) -> None:
+        """Pointer and slices of one entry: the pointer first, for it says whose the slices are."""
+        written = [change for change in entry.changes if change.kind is not Kind.DELETED]
+        for change in written:
+            if change.path == self._layout.pointer:
+                self._pointer_changed(json.loads(change.znode.data))
+        for change in written:
+            if change.path.startswith(f"{self._layout.pointer}/"):
+                generation = json.loads(change.znode.data)["generation"]
+                if self.generations[-1:] != [generation]:
+                    raise Violation(f"a slice of generation {generation} in {self.generations[-1:]}")
+
+    def _pointer_changed(self, fields: dict[str, Any]) -> None:
+        generation, last = fields["generation"], self.generations[-1] if self.generations else 0
+        if generation < last:
+            raise Violation(f"generation {generation} follows {last}")
+        if generation > last:
+            self.generations.append(generation)
+        elif not self._publishing:
+            raise Violation(f"generation {generation} has two plans")
+        self._publishing = fields["state"] == "publishing"
+        if self.on_publishing is not None:
+            hook, self.on_publishing = self.on_publishing, None
+            hook()
+
+    # In the end
+
+    def unowned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Partitions that flow at nobody, or at more than one."""
+        living = [consumer for consumer in self._world.consumers if consumer.lives]
+        return [
+            p for p in partitions if sum(p in consumer.flowing and consumer.gate_is_open for consumer in living) != 1
+        ]
+
+    def stored(self, partition: TopicPartition) -> int | None:
+        return self._stored.get(partition)
+
+    def processed(self, partition: TopicPartition) -> int:
+        return self._processed.get(partition, 0)

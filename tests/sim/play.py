@@ -1,0 +1,128 @@
+"""Play a story from its beginning to its end, and say how it went."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kiel_groups.coordination import machine
+from kiel_groups.group import transactions
+from kiel_groups.testing.simulated import SimulatedMachine
+from tests.sim.acts import perform
+from tests.sim.story import Story
+from tests.sim.world import World
+
+__all__ = ["Outcome", "play"]
+
+#: After the last fault every partition is owned within so many seconds: a session ends, another member's leader plans.
+SETTLED_S = 60.0
+LEAVING_S = 40.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a story went; ``error`` is what was found, "" where nothing was, ``trace`` where in the code."""
+
+    story: Story
+    steps: int
+    seconds: float
+    cpu_s: float
+    hand_outs: int
+    commits: int
+    generations: int
+    error: str
+    trace: str
+
+
+def play(
+    story: Story,
+    tell: Callable[[float, str], None] = lambda at_s, done: None,
+    follow: Callable[[World], None] = lambda world: None,
+) -> Outcome:
+    """
+    Play a story.
+
+    Args:
+        story: What happens.
+        tell: Called with each event's moment and what was done.
+        follow: Called with the world before the first of them.
+    """
+    began_s = time.process_time()
+    random.seed(story.seed)
+    world = World(story)
+    follow(world)
+    error = trace = ""
+    with _quiet_end(), machine.replaced(SimulatedMachine(world.timeline)), _small_transactions(story.most_operations):
+        try:
+            _play(world, story, tell)
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            trace = "".join(traceback.format_exception(raised))
+        outcome = Outcome(
+            story,
+            world.timeline.steps,
+            world.elapsed_s,
+            time.process_time() - began_s,
+            world.ledger.hand_outs,
+            world.ledger.commits,
+            len(world.ledger.generations),
+            error,
+            trace,
+        )
+        for consumer in world.consumers:
+            consumer.kill()
+        # What is left of it is thrown away before anybody hears of it.
+        del world, consumer
+    return outcome
+
+
+def _play(world: World, story: Story, tell: Callable[[float, str], None]) -> None:
+    for event in story.events:
+        world.run_for(max(0.0, event.at_s - world.elapsed_s))
+        tell(event.at_s, perform(world, event))
+    if not any(consumer.lives for consumer in world.consumers):
+        world.join(world.topics)
+    world.heal()
+    world.ledger.on_publishing = None
+    tell(world.elapsed_s, "all faults end")
+    world.settle(SETTLED_S)
+    tell(world.elapsed_s, "everybody leaves")
+    world.close(LEAVING_S)
+
+
+@contextmanager
+def _small_transactions(most_operations: int) -> Iterator[None]:
+    """A group of five needs several transactions for its slices then, as one of a thousand does otherwise."""
+    before = transactions.MOST_OPERATIONS
+    transactions.MOST_OPERATIONS = most_operations
+    try:
+        yield
+    finally:
+        transactions.MOST_OPERATIONS = before
+
+
+@contextmanager
+def _quiet_end() -> Iterator[None]:
+    """
+    Coroutines of killed processes are thrown away where they stand; what Python says about that is of no use.
+
+    Not before the end, lest it happen in the middle of something; and only what this run has made is looked through.
+    """
+    hook: Callable[[Any], Any] = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.unfreeze()
+        gc.enable()
+        sys.unraisablehook = hook

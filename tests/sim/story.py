@@ -1,0 +1,141 @@
+"""What happens to a simulated group: a list of events, made from a seed, that can be played, told and shortened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+__all__ = ["Event", "Story", "FAULTS", "make_story", "shorten"]
+
+#: How long things take, in seconds; the session timeout is 10.
+SHORT_S, LONG_S = (0.05, 4.0), (6.0, 25.0)
+
+
+class Event(NamedTuple):
+    """
+    Something that is done to the group at a moment, in seconds from the beginning.
+
+    ``who`` picks a consumer, a server or a topic (of those that there are, counted round), ``choice`` in [0, 1) one of
+    its partitions or so, ``duration_s`` is how long it takes.
+    """
+
+    at_s: float
+    act: str
+    who: int
+    choice: float
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything that a run is made from; ``seed`` is also that of all delays in it."""
+
+    seed: int
+    members: int
+    topics: tuple[int, ...]
+    reset: str
+    is_sticky: bool
+    is_static: bool
+    most_operations: int
+    events: tuple[Event, ...]
+
+    @property
+    def faults(self) -> int:
+        return sum(event.act in FAULTS for event in self.events)
+
+
+#: Faults, each with a weight.
+FAULTS = {
+    "kill": 3,
+    "restart": 3,
+    "pause": 4,
+    "block": 2,
+    "stall": 4,
+    "reset": 2,
+    "lose_reply": 5,
+    "lose_request": 1,
+    "lag": 3,
+    "cut": 4,
+    "freeze": 2,
+    "crash": 2,
+    "kill_publishing": 3,
+    "reset_offset": 4,
+    "force_release": 2,
+    "delete_slice": 1,
+    "delete_pointer": 1,
+    "delete_candidate": 1,
+    "delete_member": 1,
+    "recreate_topic": 1,
+}
+#: What is no fault, and makes partitions move.
+CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1}
+
+EVENTS = 150
+LEAST_FAULTS, MOST_FAULTS = 5, 9
+#: Seconds between two events, on average.
+PACE_S = 0.35
+#: How many of the groups have static members.
+STATIC_SHARE = 0.0
+
+
+def make_story(seed: int) -> Story:
+    """The story that belongs to a seed."""
+    random = Random(seed)
+    faults = random.randint(LEAST_FAULTS, MOST_FAULTS)
+    changes = random.randint(3, 7)
+    acts = _draw(random, FAULTS, faults) + _draw(random, CHANGES, changes)
+    acts += ["work"] * (EVENTS + faults - len(acts))
+    random.shuffle(acts)
+    at_s, events = 0.0, []
+    for act in acts:
+        at_s += random.expovariate(1 / PACE_S)
+        events.append(_event(random, at_s, act))
+    return Story(
+        seed=seed,
+        members=random.randint(3, 6),
+        topics=random.choice([(24,), (14, 12), (10, 9, 8)]),
+        reset=random.choice(["earliest", "latest"]),
+        is_sticky=random.random() < 0.5,
+        is_static=random.random() < STATIC_SHARE,
+        most_operations=random.choice([3, 8, 200]),
+        events=tuple(events),
+    )
+
+
+def _draw(random: Random, weights: dict[str, int], count: int) -> list[str]:
+    return random.choices(list(weights), list(weights.values()), k=count)
+
+
+def _event(random: Random, at_s: float, act: str) -> Event:
+    if act == "work":
+        duration_s = random.uniform(0.01, 1.0) if random.random() < 0.95 else random.uniform(5.0, 20.0)
+    else:
+        duration_s = random.uniform(*random.choice([SHORT_S, LONG_S]))
+    return Event(round(at_s, 3), act, random.randrange(60), random.random(), round(duration_s, 3))
+
+
+def shorten(story: Story, fails: Callable[[Story], bool], tries: int = 400) -> Story:
+    """
+    Leave out events, as many as can be, so that it still fails.
+
+    Larger pieces first, then single ones; at most so many tries.
+    """
+    events = list(story.events)
+    size = len(events) // 2
+    while size and tries:
+        start = 0
+        while start < len(events) and tries:
+            shorter = _with(story, events[:start] + events[start + size :])
+            tries -= 1
+            if fails(shorter):
+                events = list(shorter.events)
+            else:
+                start += size
+        size //= 2
+    return _with(story, events)
+
+
+def _with(story: Story, events: list[Event]) -> Story:
+    return replace(story, events=tuple(events))

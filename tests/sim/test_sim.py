@@ -1,0 +1,61 @@
+"""Thousands of fresh stories, every time: no invariant of the group breaks, and every partition finds its owner."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from tests.sim.play import play
+from tests.sim.story import FAULTS, Event, make_story, shorten
+
+pytestmark = pytest.mark.sim
+
+#: The workers of pytest-xdist share the seeds of one run; its id is the same in all of them.
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or os.urandom(8).hex()
+BASE = Random(RUN).randrange(1 << 40)
+PIECES, PIECE = 20, 250
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("piece", range(PIECES))
+def test_fresh_seeds(piece: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """No seed breaks an invariant; which ones were played is printed, and how a failing one is told again."""
+    command = [sys.executable, "-m", "tests.sim", "--jobs", "1", "--seeds", str(PIECE)]
+    played = subprocess.run(
+        [*command, "--seed-base", str(BASE + piece * PIECE)], capture_output=True, text=True, check=False
+    )
+    with capsys.disabled():
+        print(f"\nsim: {played.stdout.strip().splitlines()[0] if played.stdout else 'nothing was played'}")  # noqa: T201
+    assert played.returncode == 0, played.stdout + played.stderr
+
+
+def test_a_story_is_as_long_as_it_should_be() -> None:
+    """150 events or more in each, five or more of them faults, in a group of three members or more."""
+    stories = [make_story(seed) for seed in range(200)]
+    assert min(len(story.events) for story in stories) >= 150
+    assert min(story.faults for story in stories) >= 5
+    assert {story.members for story in stories} == {3, 4, 5, 6}
+    assert min(sum(story.topics) for story in stories) >= 24
+    assert {event.act for story in stories for event in story.events} >= FAULTS.keys()
+
+
+def test_a_seed_tells_the_same_story_again() -> None:
+    """Played twice, it takes the same steps and comes to the same end."""
+    first, second = play(make_story(7)), play(make_story(7))
+    assert (first.steps, first.seconds, first.commits) == (second.steps, second.seconds, second.commits)
+
+
+def test_a_story_is_shortened_to_what_it_needs() -> None:
+    """Of all events those two are left without which it would not fail."""
+    story = make_story(3)
+    needed = (story.events[20], story.events[97])
+
+    def fails(shorter: object) -> bool:
+        events: tuple[Event, ...] = shorter.events  # type: ignore[attr-defined]
+        return all(event in events for event in needed)
+
+    assert shorten(story, fails).events == needed

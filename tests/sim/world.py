@@ -1,0 +1,190 @@
+"""One simulated group with everything around it: servers, topics, consumers, an operator, and a judge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from kazoo.client import KazooClient
+
+from kiel_groups.allocators import round_robin, sticky
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.group.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+from tests.sim.consumer import Consumer
+from tests.sim.ledger import Ledger, Violation
+from tests.sim.story import Story
+
+__all__ = ["World"]
+
+SESSION_TIMEOUT_MS = 10_000
+RECONCILE_INTERVAL_MS = 20_000
+
+
+class World:
+    """Where a story happens."""
+
+    group = "g"
+
+    def __init__(self, story: Story) -> None:
+        self.timeline = Timeline(story.seed)
+        self.ensemble = FakeEnsemble(self.timeline, 3)
+        self.layout = GroupLayout(self.group)
+        self.reset = story.reset
+        self.allocator: Any = sticky if story.is_sticky else round_robin
+        self.is_static = story.is_static
+        #: Where logs end: what "latest" means.
+        self.log_end = 1_000
+        self.consumers: list[Consumer] = []
+        self.ledger = Ledger(self)
+        self.ensemble.observers.append(self.ledger.committed)
+        self.operator: KazooClient = fake_client(Host(self.ensemble))
+        self.operator.start()
+        self.operator.ensure_path(TOPICS)
+        self.operator.create(f"{BROKER_IDS}/0", b'{"host":"broker","port":9092}', makepath=True)
+        self.began_s = self.timeline.now_s
+        self.topics: dict[str, int] = {}
+        for number, partitions in enumerate(story.topics):
+            topic = f"t{number}"
+            self.topics[topic] = partitions
+            self.operator.create(topic_path(topic), self.topic_data(topic))
+        for member in range(story.members):
+            self.join(self.topics if member < 2 else self.some_topics(member / story.members))
+
+    def settings(self, instance_id: str | None) -> tuple[GroupConfig, ZooKeeperConfig]:
+        """What every consumer is configured with."""
+        group = GroupConfig(
+            group=self.group,
+            instance_id=instance_id,
+            auto_offset_reset=self.reset,  # type: ignore[arg-type]
+            reconcile_interval_ms=RECONCILE_INTERVAL_MS,
+        )
+        hosts = ",".join(f"fake{server.number}:2181" for server in self.ensemble.servers)
+        return group, ZooKeeperConfig(hosts=hosts, session_timeout_ms=SESSION_TIMEOUT_MS)
+
+    # Topics
+
+    def topic_data(self, topic: str) -> bytes:
+        partitions = {str(number): [0] for number in range(self.topics[topic])}
+        return json.dumps({"version": 1, "partitions": partitions}).encode()
+
+    def set_partitions(self, topic: str, partitions: int) -> None:
+        self.topics[topic] = partitions
+        self.operator.set_async(topic_path(topic), self.topic_data(topic))
+
+    def some_topic(self, who: int) -> str:
+        return sorted(self.topics)[who % len(self.topics)]
+
+    def some_topics(self, choice: float) -> list[str]:
+        """One of them, or all."""
+        names = sorted(self.topics)
+        return names if choice < 0.6 else [names[int(choice * 1000) % len(names)]]
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those that some living consumer subscribes to."""
+        subscribed = {topic for consumer in self.consumers if consumer.lives for topic in consumer.topics}
+        topics = sorted(subscribed & self.topics.keys())
+        return [TopicPartition(topic, number) for topic in topics for number in range(self.topics[topic])]
+
+    # The group
+
+    @property
+    def has_plan(self) -> bool:
+        return self.layout.pointer in self.ensemble.truth.znodes
+
+    def owned_by(self, consumer: Consumer) -> dict[str, int]:
+        """The owner znodes of a consumer's session, with their czxids."""
+        truth = self.ensemble.truth
+        paths = [path for session in consumer.process.sessions for path in truth.ephemerals(session)]
+        return {path: truth.znodes[path].czxid for path in paths if path.startswith(self.layout.owners)}
+
+    def join(self, topics: Iterable[str], instance_id: str | None = None) -> Consumer:
+        """Start a consumer; one that comes back brings its instance id."""
+        name = f"c{len(self.consumers) + 1}"
+        if self.is_static and instance_id is None:
+            instance_id = f"i-{name}"
+        consumer = Consumer(self, name, tuple(topics), instance_id)
+        self.consumers.append(consumer)
+        return consumer
+
+    # Time
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the story began."""
+        return self.timeline.now_s - self.began_s
+
+    def run_for(self, duration_s: float) -> None:
+        """Let time pass, and look after every step."""
+        timeline, ledger = self.timeline, self.ledger
+        until_s = timeline.now_s + duration_s
+        while timeline.next_s <= until_s:
+            timeline.step()
+            if ledger.contested:
+                ledger.check_gates()
+            if timeline.failures:
+                raise timeline.failures[0]
+        timeline.now_s = until_s
+
+    def heal(self) -> None:
+        """End all faults."""
+        for server in self.ensemble.servers:
+            self.ensemble.heal(server)
+        for consumer in self.consumers:
+            process = consumer.process
+            process.blocked_until_s = 0.0
+            process.resume()
+            if process.frozen:
+                process.thaw()
+
+    def settle(self, limit_s: float) -> None:
+        """
+        Let time pass until every partition is owned.
+
+        Raises:
+            Violation: It takes longer.
+        """
+        end_s = self.timeline.now_s + limit_s
+        while not self.is_settled():
+            if self.timeline.now_s > end_s:
+                unowned = self.ledger.unowned(self.partitions())
+                unsettled = [c.name for c in self.consumers if c.lives and not c.member.settled]
+                raise Violation(
+                    f"{limit_s:g} s after the last fault {len(unowned)} partitions are not owned by one, first"
+                    f" {unowned[:3]}; not settled: {unsettled}"
+                )
+            self.run_for(0.5)
+
+    def is_settled(self) -> bool:
+        return not self.ledger.unowned(self.partitions()) and all(
+            consumer.member.settled for consumer in self.consumers if consumer.lives
+        )
+
+    def close(self, limit_s: float) -> None:
+        """
+        Have everybody leave in order.
+
+        Raises:
+            Violation: Somebody does not come to an end, or leaves claims behind.
+        """
+        for consumer in self.consumers:
+            if consumer.lives:
+                consumer.leave()
+        leaving = [consumer for consumer in self.consumers if consumer.closing and not consumer.process.killed]
+        end_s = self.timeline.now_s + limit_s
+        while not all(consumer.closed for consumer in leaving):
+            if self.timeline.now_s > end_s:
+                names = [consumer.name for consumer in leaving if not consumer.closed]
+                raise Violation(f"{limit_s:g} s after everybody was asked to leave, {names} have not")
+            self.run_for(0.5)
+        # Sessions that nobody could close end by themselves.
+        self.run_for(SESSION_TIMEOUT_MS / 1000 + 1 if self.claims() else 0.0)
+        if claims := self.claims():
+            raise Violation(f"everybody has left, and {claims[0]} stands")
+
+    def claims(self) -> list[str]:
+        """The paths of all owner znodes."""
+        owners = f"{self.layout.owners}/"
+        return [path for path in self.ensemble.truth.znodes if path.startswith(owners) and path.count("/") == 5]
