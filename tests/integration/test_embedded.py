@@ -17,6 +17,7 @@ from kiel_groups.coordination import admin
 from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer
 from kiel_groups.embedded.ports import accepts
 from kiel_groups.embedded.rundir import runs_folder
+from kiel_groups.embedded.server import Server
 from kiel_groups.errors import ChrootMissingError, ConfigError, NoZooKeeperError, ServerError, UnknownTopicError
 
 pytestmark = pytest.mark.integration
@@ -57,40 +58,49 @@ async def test_topics_that_cannot_be_are_refused(cluster_39: Cluster, unique: Un
             await call
 
 
-async def test_servers_come_back_on_the_same_port_with_their_data(
-    start_cluster: Callable[..., Cluster], zookeeper_version: str
+async def comes_back(server: Server) -> None:
+    """Stop it, kill it and freeze it; it serves again after each, on its port."""
+    port = server.port
+    await server.stop()
+    assert not accepts(port)
+    await server.start()
+    await server.kill()
+    assert not server.is_running
+    await server.start()
+    server.pause()
+    server.resume()
+    await server.restart()
+    assert server.port == port
+
+
+async def test_a_zookeeper_comes_back_with_its_data(
+    start_zookeeper: Callable[..., ZooKeeperServer], zookeeper_version: str
 ) -> None:
-    """After a stop, a kill −9 and a freeze of every server, ports and topics are what they were."""
-    cluster = start_cluster(zookeeper=zookeeper_version, chroot="/a/chroot")
-    ports = [cluster.zookeeper.port, cluster.kafka[0].port]
+    """After a stop, a kill −9 and a freeze, port and znodes are what they were."""
+    server = start_zookeeper(zookeeper_version)
+    with admin.zookeeper(server.hosts) as client:
+        client.create("/before", b"kept")
+    await comes_back(server)
+    with admin.zookeeper(server.hosts) as client:
+        assert client.get("/before")[0] == b"kept"
+
+
+async def test_a_broker_comes_back_with_its_data_until_it_is_wiped(start_cluster: Callable[..., Cluster]) -> None:
+    """After a stop, a kill −9 and a freeze it leads as before; a wipe is refused while it runs, and leaves nothing."""
+    cluster = start_cluster(chroot="/a/chroot")
     await cluster.create_topic("before", 2)
-    for server in (cluster.zookeeper, cluster.kafka[0]):
-        await server.stop()
-        assert not accepts(server.port)
-        await server.start()
-        await server.kill()
-        assert not server.is_running
-        await server.start()
-        server.pause()
-        server.resume()
-        await server.restart()
-    assert [cluster.zookeeper.port, cluster.kafka[0].port] == ports
+    await comes_back(cluster.kafka[0])
     assert partitions(cluster, "before") == 2
     await cluster.create_topic("after", 2)
-
-
-async def test_a_wiped_server_starts_empty(start_cluster: Callable[..., Cluster]) -> None:
-    """A running server refuses to be wiped; a stopped one comes back without its data."""
-    cluster = start_cluster()
-    await cluster.create_topic("t", 1)
     with pytest.raises(ServerError, match="stop it"):
         await cluster.zookeeper.wipe()
     for server in (cluster.kafka[0], cluster.zookeeper):
         await server.stop()
         await server.wipe()
     await cluster.zookeeper.start()
+    admin.create_chroot(cluster.zk_hosts)
     await cluster.kafka[0].start()
-    await cluster.create_topic("t", 1)
+    await cluster.create_topic("before", 1)
 
 
 async def test_a_paused_zookeeper_answers_nothing_until_it_is_resumed(

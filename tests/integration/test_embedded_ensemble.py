@@ -15,12 +15,40 @@ from kiel_groups.embedded.ports import accepts
 
 pytestmark = pytest.mark.integration
 
+Unique = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def ensembles() -> Iterator[Callable[[str], ZooKeeperEnsemble]]:
+    """Three servers for each version of ZooKeeper, started when first asked for."""
+    running: dict[str, ZooKeeperEnsemble] = {}
+    with ExitStack() as stack:
+
+        def ensemble_of(version: str) -> ZooKeeperEnsemble:
+            if version not in running:
+                running[version] = stack.enter_context(ZooKeeperEnsemble(3, version))
+            return running[version]
+
+        yield ensemble_of
+
 
 @pytest.fixture
-def ensemble(zookeeper_version: str) -> Iterator[ZooKeeperEnsemble]:
-    """Three servers of the test's own, once for every version of ZooKeeper."""
-    with ZooKeeperEnsemble(3, zookeeper_version) as started:
-        yield started
+def ensemble(ensembles: Callable[[str], ZooKeeperEnsemble], zookeeper_version: str) -> ZooKeeperEnsemble:
+    """Three servers to maltreat, once for every version of ZooKeeper; whole again, whatever the last test left."""
+    ensemble = ensembles(zookeeper_version)
+    asyncio.run(whole(ensemble))
+    return ensemble
+
+
+async def whole(ensemble: ZooKeeperEnsemble) -> None:
+    """Thaw and start what is frozen or down; wait until every server has its role."""
+    for server in ensemble.servers:
+        if server.is_running:
+            server.resume()
+    await asyncio.gather(*(server.start() for server in ensemble.servers if not server.is_running))
+    async with asyncio.timeout(60):
+        while await modes(ensemble) != ["follower", "follower", "leader"]:  # noqa: ASYNC110 - no event to wait for
+            await asyncio.sleep(0.05)
 
 
 def write(hosts: str, path: str) -> None:
@@ -38,44 +66,50 @@ async def modes(ensemble: ZooKeeperEnsemble) -> list[str | None]:
     return sorted(await asyncio.gather(*(server.mode() for server in ensemble.servers)), key=str)
 
 
-async def test_three_servers_have_one_leader_and_one_truth(ensemble: ZooKeeperEnsemble) -> None:
+async def test_three_servers_have_one_leader_and_one_truth(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
     """What is written through one server is read through every other, and one of them leads."""
+    path = f"/{unique('znode')}"
     assert await modes(ensemble) == ["follower", "follower", "leader"]
     assert ensemble.hosts == ",".join(server.hosts for server in ensemble.servers)
-    write(ensemble.servers[0].hosts, "/written")
-    assert [read(server.hosts, "/written") for server in ensemble.servers] == [b"kept"] * 3
+    write(ensemble.servers[0].hosts, path)
+    assert [read(server.hosts, path) for server in ensemble.servers] == [b"kept"] * 3
 
 
-async def test_an_ensemble_outlives_its_leader(ensemble: ZooKeeperEnsemble) -> None:
+async def test_an_ensemble_outlives_its_leader(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
     """After kill −9 of the leader another leads, writes go on, and the dead one comes back as a follower with them."""
+    path = f"/{unique('znode')}"
     dead = await ensemble.leader()
     await dead.kill()
     assert await ensemble.leader() is not dead
-    write(ensemble.hosts, "/written")
+    write(ensemble.hosts, path)
     await dead.start()
     assert await dead.mode() == "follower"
-    assert read(dead.hosts, "/written") == b"kept"
+    assert read(dead.hosts, path) == b"kept"
 
 
-async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble) -> None:
+async def test_a_frozen_leader_is_replaced(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
     """Frozen, it says nothing and the others elect one of themselves; thawed, it follows."""
+    path = f"/{unique('znode')}"
     frozen = await ensemble.leader()
     frozen.pause()
     assert await frozen.mode() is None
     assert accepts(frozen.port)
     successor = await ensemble.leader()
-    write(successor.hosts, "/written")
+    write(successor.hosts, path)
     frozen.resume()
     async with asyncio.timeout(30):
         while await frozen.mode() != "follower":  # noqa: ASYNC110 - a server's role has no event to wait for
             await asyncio.sleep(0.05)
     assert await ensemble.leader() is successor
-    assert read(frozen.hosts, "/written") == b"kept"
+    assert read(frozen.hosts, path) == b"kept"
 
 
-async def test_a_minority_serves_nobody_until_there_is_a_quorum_again(ensemble: ZooKeeperEnsemble) -> None:
+async def test_a_minority_serves_nobody_until_there_is_a_quorum_again(
+    ensemble: ZooKeeperEnsemble, unique: Unique
+) -> None:
     """With two of three gone the third answers nobody; when one of them is back, both serve what was written before."""
-    write(ensemble.hosts, "/written")
+    path = f"/{unique('znode')}"
+    write(ensemble.hosts, path)
     left, back, _ = ensemble.servers
     for server in ensemble.servers[1:]:
         await server.kill()
@@ -85,12 +119,13 @@ async def test_a_minority_serves_nobody_until_there_is_a_quorum_again(ensemble: 
     assert not await asyncio.to_thread(admin.answers, left.hosts, timeout_s=0.5)
     await back.start()
     assert await ensemble.leader() in (left, back)
-    assert read(left.hosts, "/written") == b"kept"
+    assert read(left.hosts, path) == b"kept"
 
 
-async def test_every_server_comes_back_on_its_port_and_data(ensemble: ZooKeeperEnsemble) -> None:
+async def test_every_server_comes_back_on_its_port_and_data(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
     """One after another, then all at once; a server that was wiped gets everything from the others."""
-    write(ensemble.hosts, "/written")
+    path = f"/{unique('znode')}"
+    write(ensemble.hosts, path)
     before = ensemble.hosts
     for server in ensemble.servers:
         await server.restart()
@@ -101,7 +136,7 @@ async def test_every_server_comes_back_on_its_port_and_data(ensemble: ZooKeeperE
     await wiped.wipe()
     await wiped.start()
     assert ensemble.hosts == before
-    assert [read(server.hosts, "/written") for server in ensemble.servers] == [b"kept"] * 3
+    assert [read(server.hosts, path) for server in ensemble.servers] == [b"kept"] * 3
 
 
 async def test_a_cluster_stands_on_an_ensemble(start_cluster: Callable[..., Cluster], zookeeper_version: str) -> None:
