@@ -27,10 +27,11 @@ _COMMANDS = {
     "cluster": ("kiel_groups.cli.cluster", "cluster", "Run a real Kafka and ZooKeeper on this machine."),
     "topics": ("kiel_groups.cli.topics", "topics", "List, create, describe, grow and delete topics."),
     "produce": ("kiel_groups.cli.produce", "produce", "Send lines as records."),
-    "consume": ("kiel_groups.cli.consume", "consume", "Print topics as a member of a group."),
+    "consume": ("kiel_groups.cli.consume", "consume", "Print records, as a member of a group or alone."),
     "groups": ("kiel_groups.cli.groups", "groups", "List the groups of a cluster."),
     "describe": ("kiel_groups.cli.describe", "describe", "Show a group: what is wrong, who owns what, the lag."),
     "serve": ("kiel_groups.cli.serve", "serve", "Allocate the partitions of a group without consuming."),
+    "completion": ("kiel_groups.cli.completion", "completion", "Print a script that has a shell complete."),
     "demo": ("kiel_groups.cli.demo", "demo", "Watch a group lose a member to kill -9, and no record."),
 }
 

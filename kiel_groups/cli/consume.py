@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kiel_groups.cli.completing import complete_topics
 from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, brokers_option, verbose_option, zookeeper_option
-from kiel_groups.cli.statuses import EPILOG
+from kiel_groups.cli.options import (
+    ZOOKEEPER_WAIT_S,
+    brokers_option,
+    json_lines_option,
+    key_separator_option,
+    optional_zookeeper_option,
+    quiet_option,
+    separator_bytes,
+    verbose_option,
+)
+from kiel_groups.cli.statuses import EPILOG, READER_GONE
+
+if TYPE_CHECKING:
+    from kiel_groups.cli.positions import Position
+    from kiel_groups.clients import GroupedConsumer, SingleConsumer
+
+    Subscribe = Callable[[], Awaitable[None]]
 
 __all__ = ["consume"]
 
+#: What is said about a group where none is to be joined, and the other way round.
+_OF_A_GROUP = ("allocator", "session_timeout_ms")
+_WITHOUT_A_GROUP = ("partitions",)
+
 
 @click.command(epilog=EPILOG)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @brokers_option
-@zookeeper_option
-@click.option("--group", required=True, metavar="NAME", help="The group to join.")
-@click.option("--allocator", metavar="NAME", help="When it leads: round_robin, sticky, or your MODULE:FUNCTION.")
+@optional_zookeeper_option
+@click.option("--group", metavar="NAME", help="The group to join; without one, everything is read, and nothing kept.")
+@click.option(
+    "--from",
+    "start",
+    metavar="WHERE",
+    help="earliest, latest, an offset, a time (UTC), or how long ago: 10m, 2h. In a group, earliest or latest, and only"
+    " where it has no offset yet.  [default: latest; in a group, earliest]",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
+    help="This partition only; can be repeated. Not in a group.",
+)
+@json_lines_option
+@key_separator_option
 @click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many records.")
 @click.option(
     "--timeout",
@@ -27,6 +64,7 @@ __all__ = ["consume"]
     metavar="SECONDS",
     help="End when no record has come for so long, since the joining or the last one.",
 )
+@click.option("--allocator", metavar="NAME", help="When it leads: round_robin, sticky, or your MODULE:FUNCTION.")
 @click.option(
     "--session-timeout-ms",
     type=int,
@@ -35,46 +73,124 @@ __all__ = ["consume"]
     metavar="MS",
     help="How long after its death a member keeps its partitions.",
 )
+@quiet_option
 @verbose_option
-@click.pass_obj
+@click.pass_context
 def consume(
-    lines: Lines,
+    context: click.Context,
+    /,
     *,
     topics: tuple[str, ...],
-    brokers: str,
-    zookeeper: str,
-    group: str,
-    allocator: str | None,
+    as_json: bool,
+    key_separator: str | None,
     most: int | None,
     timeout_s: float | None,
-    session_timeout_ms: int,
+    quiet: bool,
     verbose: bool,
+    **options: Any,
 ) -> int:
     """
-    Print the values of topics, a line each, as a member of a group.
+    Print the values of topics, a line each: as a member of a group, or by oneself.
 
     Whoever runs this with the same group shares the topics' partitions. A record that was printed is committed; Ctrl-C
     leaves the group at once.
     """
     import asyncio
 
-    from kiel_groups.cli.loading import load_allocator
     from kiel_groups.cli.logs import show_logs
     from kiel_groups.cli.output import standard_output
     from kiel_groups.cli.printing import Printing
+    from kiel_groups.cli.record_lines import json_line, plain_line
+    from kiel_groups.config import check_name
+
+    lines = context.ensure_object(Lines)
+    show_logs(lines, verbose=verbose)
+    for topic in topics:
+        check_name(topic, "topic")
+    consumer, subscribe = (_alone if options["group"] is None else _in_group)(context, topics, options)
+    line = json_line if as_json else plain_line(separator_bytes(key_separator))
+    printing = Printing(consumer, standard_output(), line, most=most, timeout_s=timeout_s)
+    status = asyncio.run(printing.run(subscribe))
+    if not quiet and status != READER_GONE:
+        rate = printing.printed / max(printing.took_s, 1e-3)
+        lines.say("info", f"printed {printing.printed:,} records in {printing.took_s:.1f} s, {rate:,.0f} records/s")
+    return status
+
+
+def _in_group(
+    context: click.Context, topics: Sequence[str], options: dict[str, Any]
+) -> tuple[GroupedConsumer, Subscribe]:
+    """A member, and what has it subscribe."""
+    from kiel_groups.cli.loading import load_allocator
     from kiel_groups.clients import GroupedConsumer
 
-    show_logs(lines, verbose=verbose)
+    _refuse(context, _WITHOUT_A_GROUP, "goes without '--group' only; a group shares all partitions")
+    zookeeper, start = options["zookeeper"], options["start"]
+    if zookeeper is None:
+        parameter = next(each for each in context.command.params if each.name == "zookeeper")
+        raise click.MissingParameter("A group needs it.", context, parameter)
+    if start not in (None, "earliest", "latest"):
+        why = f"{start!r} given; a group goes on where it committed, and starts 'earliest' or 'latest'."
+        raise click.BadParameter(why, context, param_hint="'--from'")
     consumer = GroupedConsumer(
-        brokers,
-        group,
+        options["brokers"],
+        options["group"],
         zookeeper,
-        partition_allocator=load_allocator(allocator, "--allocator"),
-        session_timeout_ms=session_timeout_ms,
+        partition_allocator=load_allocator(options["allocator"], "--allocator"),
+        session_timeout_ms=options["session_timeout_ms"],
+        auto_offset_reset="latest" if start == "latest" else "earliest",
         zk_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000),
     )
     _check_topics(zookeeper, topics)
-    return asyncio.run(Printing(consumer, standard_output(), most=most, timeout_s=timeout_s).run(topics))
+    return consumer, lambda: consumer.subscribe(topics)
+
+
+def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> tuple[SingleConsumer, Subscribe]:
+    """A consumer of all partitions, or of those chosen, and what has it start."""
+    from kiel_groups.cli.positions import parse_position
+    from kiel_groups.clients import SingleConsumer
+
+    _refuse(context, _OF_A_GROUP, "goes with '--group' only")
+    start = parse_position(options["start"] or "latest")
+    consumer = SingleConsumer(options["brokers"], auto_offset_reset="none")
+    return consumer, lambda: _start(consumer, options["brokers"], topics, start, options["partitions"] or None)
+
+
+async def _start(
+    consumer: SingleConsumer, brokers: str, topics: Sequence[str], start: Position, partitions: Sequence[int] | None
+) -> None:
+    from kiel_groups.cli.positions import Offset
+    from kiel_groups.clients import BEGINNING
+
+    await consumer.connect()
+    if not isinstance(start, Offset):
+        await consumer.subscribe(topics, start, partitions)
+        return
+    await consumer.subscribe(topics, BEGINNING, partitions)
+    await _check_offset(consumer, brokers, start)
+    for partition in consumer.assignment:
+        consumer.seek(partition, start)
+
+
+async def _check_offset(consumer: SingleConsumer, brokers: str, offset: int) -> None:
+    """Refuse an offset that a log does not have; ``consumer`` stands at the logs' beginnings."""
+    from kiel_groups.clients.log_ends import find_log_ends
+    from kiel_groups.config import KAFKA_PORT, parse_hosts
+    from kiel_groups.errors import ConfigError
+
+    ends = await find_log_ends(parse_hosts(brokers, KAFKA_PORT, "brokers"), consumer.assignment)
+    for partition, end in sorted(ends.offsets.items()):
+        first = consumer.position(partition) or 0
+        if not first <= offset <= end:
+            raise ConfigError(f"--from: {offset} given; the log of {partition} has {first} to {end}")
+
+
+def _refuse(context: click.Context, names: Sequence[str], why: str) -> None:
+    """Rather say that an option has no effect than let it have none."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and given is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"'{max(parameter.opts, key=len)}' {why}.", context)
 
 
 def _check_topics(zookeeper: str, topics: Sequence[str]) -> None:
@@ -83,18 +199,8 @@ def _check_topics(zookeeper: str, topics: Sequence[str]) -> None:
 
     ZooKeeper is asked, because a broker may answer the question for a topic by creating it.
     """
-    from kiel_groups.config import check_name
     from kiel_groups.coordination import admin
-    from kiel_groups.errors import UnknownTopicError
 
-    for topic in topics:
-        check_name(topic, "topic")
     with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         for topic in topics:
-            try:
-                admin.partitions_of(client, topic)
-            except UnknownTopicError as error:
-                raise UnknownTopicError(
-                    f"{error}; 'kafka-topics.sh --zookeeper {zookeeper} --list' shows those that do, and with"
-                    " --create makes one"
-                ) from error
+            admin.partitions_of(client, topic)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import click
 
 from kiel_groups.cli.completing import complete_topics
 from kiel_groups.errors import ConfigError
 
+FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
+
 __all__ = [
     "ZOOKEEPER_WAIT_S",
     "SHARED",
     "brokers_option",
     "zookeeper_option",
+    "optional_zookeeper_option",
     "json_option",
+    "json_lines_option",
     "verbose_option",
     "quiet_option",
     "key_separator_option",
@@ -37,16 +42,27 @@ brokers_option = click.option(
     help="Some brokers, with commas between them.",
 )
 
-zookeeper_option = click.option(
-    "--zookeeper",
-    required=True,
-    envvar="KIEL_GROUPS_ZOOKEEPER",
-    show_envvar=True,
-    metavar="HOST:PORT",
-    help="Its servers; a chroot after the last: z:2181/x.",
-)
+
+def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
+    return click.option(
+        "--zookeeper",
+        required=required,
+        envvar="KIEL_GROUPS_ZOOKEEPER",
+        show_envvar=True,
+        metavar="HOST:PORT",
+        help="Its servers; a chroot after the last: z:2181/x.",
+    )
+
+
+zookeeper_option = _zookeeper_option(required=True)
+
+#: For commands that can do without it.
+optional_zookeeper_option = _zookeeper_option(required=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+#: For commands that print without end.
+json_lines_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")
 
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say what goes on, on standard error.")
 

@@ -1,44 +1,58 @@
-"""A member of a group whose records go to an output, until somebody ends it."""
+"""Records that go to an output, a line each, until somebody ends it."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable
 
+from kiel_groups.cli.ending import Ending
 from kiel_groups.cli.output import Output
-from kiel_groups.clients import GroupedConsumer
+from kiel_groups.cli.record_lines import RecordLine
+from kiel_groups.cli.statuses import DONE, READER_GONE
+from kiel_groups.clients import GroupedConsumer, SingleConsumer
 
 __all__ = ["Printing"]
-
-#: A process that a signal ended is told by its status: this, and the signal's number.
-_SIGNALLED = 128
 
 
 class Printing:
     """
-    Prints the values of a consumer's records, a line each; used once.
+    Prints a consumer's records; used once.
 
     Args:
         consumer: Not connected yet; it is closed at the end.
         output: A record counts as finished when all of its line is written here.
+        line: Makes the line of a record.
         most: After so many records it ends; never, where that is None.
         timeout_s: When no record has come for so long it ends; never, where that is None.
     """
 
     def __init__(
-        self, consumer: GroupedConsumer, output: Output, *, most: int | None = None, timeout_s: float | None = None
+        self,
+        consumer: GroupedConsumer | SingleConsumer,
+        output: Output,
+        line: RecordLine,
+        *,
+        most: int | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         self._consumer = consumer
         self._output = output
+        self._line = line
         self._most = most
         self._timeout_s = timeout_s
-        self._status: int | None = None
-        self._task: asyncio.Task[object] | None = None
+        self._began_s = time.monotonic()
+        self.printed = 0
 
-    async def run(self, topics: Sequence[str]) -> int:
+    @property
+    def took_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._began_s
+
+    async def run(self, subscribe: Callable[[], Awaitable[None]]) -> int:
         """
-        Join the group, print, and leave the group.
+        Subscribe, print, and leave.
 
         Returns:
             The exit status: 0, or 128 and the number of the signal that ended it: 130 (Ctrl-C), 143 (SIGTERM), 141
@@ -47,32 +61,31 @@ class Printing:
         Raises:
             KielGroupsError: What the consumer raises when it connects or reads, or the output when it is written.
         """
-        self._task = asyncio.current_task()
-        self._heed_signals()
-        self._output.when_reader_goes(self._reader_went)
+        ending = Ending()
+        self._output.when_reader_goes(lambda: ending.end(signal.SIGPIPE))
         try:
-            await self._consumer.subscribe(topics)
+            await subscribe()
             async with self._consumer:
                 await self._print()
-                # From here on there is nothing to cut short: an end would only disturb the leaving.
-                self._status = 0
+                ending.settle()
         except BrokenPipeError:
-            return _SIGNALLED + signal.SIGPIPE
+            return READER_GONE
         except asyncio.CancelledError:
-            if self._status is None:
+            if ending.status is None:
                 raise
-        return self._status or 0
+        finally:
+            await self._consumer.close()
+        return ending.status or DONE
 
     async def _print(self) -> None:
-        printed = 0
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 async for record in self._consumer:
                     # A reader that is behind is no lack of records.
                     limit.reschedule(None)
-                    await self._output.write((record.value or b"") + b"\n")
-                    printed += 1
-                    if printed == self._most:
+                    await self._output.write(self._line(record))
+                    self.printed += 1
+                    if self.printed == self._most:
                         break
                     limit.reschedule(self._deadline_s())
         except TimeoutError:
@@ -81,23 +94,3 @@ class Printing:
 
     def _deadline_s(self) -> float | None:
         return None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
-
-    def _end(self, number: int) -> None:
-        """Give up what is waited for, and leave the group."""
-        if self._status is None and self._task is not None:
-            self._status = _SIGNALLED + number
-            self._task.cancel()
-
-    def _heed_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-
-        def heed(number: int) -> None:
-            for each in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(each)
-            self._end(number)
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, heed, number)
-
-    def _reader_went(self) -> None:
-        self._end(signal.SIGPIPE)

@@ -81,6 +81,7 @@ def produce(
     from kiel_groups.cli.sending_progress import progress, summarize
     from kiel_groups.clients import Producer, hash_partitioner, random_partitioner
     from kiel_groups.config import check_name
+    from kiel_groups.errors import KielGroupsError
 
     check_name(topic, "topic")
     show_logs(lines, verbose=verbose, told_otherwise=_TOLD_BY_LINE)
@@ -105,7 +106,9 @@ def produce(
     try:
         with progress(source, sending, quiet=quiet):
             status = asyncio.run(sending.run(source))
-    finally:
-        if not sending.is_hopeless:
+    except KielGroupsError:
+        if sending.stored:
             summarize(lines, sending, acks=acks, quiet=quiet)
+        raise
+    summarize(lines, sending, acks=acks, quiet=quiet)
     return status or (FAILED if sending.failed else DONE)

@@ -70,11 +70,6 @@ class Sending:
         return time.monotonic() - self._began_s
 
     @property
-    def is_hopeless(self) -> bool:
-        """Whether no line can be stored, and none was: then that is all there is to say."""
-        return self._hopeless is not None and not self.stored
-
-    @property
     def failed(self) -> int:
         """How many lines were not stored, as far as is known."""
         return len(self._failed)

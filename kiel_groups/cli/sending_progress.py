@@ -31,6 +31,7 @@ def progress(source: LineInput, sending: Sending, *, quiet: bool) -> Iterator[No
 
         sending.show = show
         yield
+        show()
 
 
 def summarize(lines: Lines, sending: Sending, *, acks: str, quiet: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeAlias, Unpack
 
@@ -28,7 +28,7 @@ __all__ = ["SingleConsumer", "Start", "BEGINNING", "END"]
 log = logging.getLogger(__name__)
 
 #: BEGINNING, END, or the next offset of each partition; partitions that are left out start at their beginning.
-Start: TypeAlias = int | Mapping[TopicPartition, int]
+Start: TypeAlias = StartAt | Mapping[TopicPartition, int]
 
 
 class SingleConsumer(ConsumerAttributes):
@@ -86,6 +86,8 @@ class SingleConsumer(ConsumerAttributes):
         self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
         self._fetcher = Fetcher(self._cluster, self._fetching, self.metrics, reset=self._reset)
         self._topics: set[str] = set()
+        #: Those of them that are read as a whole.
+        self._growing: set[str] = set()
         #: Where ``consume`` is to start a topic, and to go on where its log does not have a position any more.
         self._starts: dict[str, StartAt | None] = {}
         #: Topics whose start positions are being asked for; who waits for them may give up before.
@@ -117,13 +119,17 @@ class SingleConsumer(ConsumerAttributes):
         await self._cluster.refresh([], "connect")
 
     @started
-    async def subscribe(self, topics: str | Iterable[str], start: Start = END) -> None:
+    async def subscribe(
+        self, topics: str | Iterable[str], start: Start = END, partitions: Collection[int] | None = None
+    ) -> None:
         """
         Read these topics too; returns when their start positions are known, so that END means this moment.
 
         Args:
             topics: One topic or several; those subscribed already go on as they are.
-            start: BEGINNING (-2), END (-1), or offsets by partition.
+            start: BEGINNING (-2), END (-1), a datetime (in UTC where it names no zone), a timedelta into the past, or
+                offsets by partition. Brokers know times only as exactly as their log segments are cut.
+            partitions: The numbers of those to read, in every topic; all of them, also future ones, if left out.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics.
@@ -133,10 +139,19 @@ class SingleConsumer(ConsumerAttributes):
         """
         names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
         fresh = [check_name(name, "topics") for name in names if name not in self._topics]
-        partitions = [TopicPartition(name, p) for name in fresh for p in await self._cluster.partitions_of(name)]
-        positions = await self._start_positions(partitions, start)
+        chosen = [TopicPartition(name, p) for name in fresh for p in await self._chosen(name, partitions)]
+        positions = await self._start_positions(chosen, start)
         for name in fresh:
             self._read(name, {tp: at for tp, at in positions.items() if tp.topic == name})
+        if partitions is None:
+            self._growing.update(fresh)
+
+    async def _chosen(self, topic: str, partitions: Collection[int] | None) -> Collection[int]:
+        there = await self._cluster.partitions_of(topic)
+        for number in partitions or ():
+            if number not in there:
+                raise ConfigError(f"partitions: {number!r} given; {topic} has {there[0]} to {there[-1]}")
+        return there if partitions is None else sorted(set(partitions))
 
     def _read(self, topic: str, positions: Mapping[TopicPartition, int]) -> None:
         if self._ended.is_set():
@@ -207,6 +222,7 @@ class SingleConsumer(ConsumerAttributes):
         try:
             partitions = [TopicPartition(topic, number) for number in await self._cluster.partitions_of(topic)]
             self._read(topic, await self._cluster.list_offsets(partitions, self._time_of(topic)))
+            self._growing.add(topic)
         except KielGroupsError as error:
             if not self._ended.is_set():
                 log.error("%s cannot be consumed yet: %s; the next call tries again", topic, error)
@@ -337,10 +353,8 @@ class SingleConsumer(ConsumerAttributes):
     # ------------------------------------------------------------------ positions
 
     async def _start_positions(self, partitions: list[TopicPartition], start: Start) -> dict[TopicPartition, int]:
-        if isinstance(start, int):
-            if start not in (BEGINNING, END):
-                raise ConfigError(f"start: {start!r} given; expected BEGINNING (-2), END (-1), or offsets by partition")
-            return await self._cluster.list_offsets(partitions, start)
+        if not isinstance(start, Mapping):
+            return await self._cluster.list_offsets(partitions, offset_time(start, datetime.now(UTC)))
         unknown = [str(tp) for tp in start if tp not in partitions]
         if unknown:
             raise ConfigError(f"start: {', '.join(unknown)} given; expected partitions of the topics being subscribed")
@@ -370,7 +384,7 @@ class SingleConsumer(ConsumerAttributes):
                 log.warning("could not look for new partitions: %s", error)
 
     async def _read_new_partitions(self) -> None:
-        known = {TopicPartition(t, p) for t in self._topics for p in self._cluster.known_partitions(t) or ()}
+        known = {TopicPartition(t, p) for t in self._growing for p in self._cluster.known_partitions(t) or ()}
         fresh = known - self._fetcher.assignment
         if fresh:
             log.info("reading %d new partitions from their beginning", len(fresh))

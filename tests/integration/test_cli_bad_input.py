@@ -101,7 +101,7 @@ def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, uni
     """A topic that does not exist is named, with a way to those that do; the group is not joined."""
     group = unique("group")
     outcome = consume(group=group)
-    assert_one_line(outcome, WRONG, f"topic {topic!r} does not exist", "kafka-topics.sh", "--list", "--create")
+    assert_one_line(outcome, WRONG, f"topic {topic!r} does not exist", "topics list", "topics create")
     with zookeeper(cluster_39) as client:
         assert client.exists(GroupLayout(group).root) is None
 
@@ -149,7 +149,7 @@ async def test_an_allocator_that_fails_does_not_stop_the_group(
     (tmp_path / "mine.py").write_text(ALLOCATORS)
     await cluster_39.create_topic(topic, 2)
     values = await produce(cluster_39, topic, 6)
-    status, printed, (line,) = consume("--max=6", allocator=f"mine:{function}")
+    status, printed, (line,) = consume("--max=6", "-q", allocator=f"mine:{function}")
     assert (status, sorted(printed)) == (0, sorted(value.decode() for value in values))
     assert line.startswith("error: ")
     assert f"allocator {function}: " in line

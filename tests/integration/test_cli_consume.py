@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -46,8 +47,8 @@ async def test_each_run_goes_on_where_the_last_one_ended(cluster_39: Cluster, wo
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 3)
     values = await produce(cluster_39, topic, 50)
-    first = kiel_groups(*words, "--max=20")
-    second = kiel_groups(*words, "--timeout=1.5")
+    first = kiel_groups(*words, "--max=20", "-q")
+    second = kiel_groups(*words, "--timeout=1.5", "--quiet")
     assert (first.returncode, first.stderr, second.returncode, second.stderr) == (0, "", 0, "")
     assert len(first.stdout.split()) == 20
     assert sorted((first.stdout + second.stdout).split()) == sorted(value.decode() for value in values)
@@ -57,7 +58,7 @@ async def test_each_run_goes_on_where_the_last_one_ended(cluster_39: Cluster, wo
 async def test_a_signal_has_it_leave_the_group(
     cluster_39: Cluster, words: list[str], number: signal.Signals, status: int
 ) -> None:
-    """What was printed is committed, the member and its claims are gone, and nothing is said."""
+    """What was printed is committed, the member and its claims are gone, and a summary is all that is said."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 10)
@@ -67,7 +68,7 @@ async def test_a_signal_has_it_leave_the_group(
         assert client.get_children(GroupLayout(group).members) == []
         assert owners(client, group, topic) == {}
         assert sum(stored_offsets(client, group, topic).values()) == 10
-        assert command.errors == []
+        assert [line.partition(" in ")[0] for line in command.errors] == ["info: printed 10 records"]
 
 
 async def test_a_reader_that_goes_ends_it_in_silence(cluster_39: Cluster, words: list[str]) -> None:
@@ -115,3 +116,84 @@ async def test_verbose_says_what_the_group_does(cluster_39: Cluster, words: list
     assert done.returncode == 0
     assert f"info: group {group}: generation 1 is published" in done.stderr
     assert all(line.startswith("info: ") for line in done.stderr.splitlines())
+
+
+@pytest.fixture
+def alone(cluster_39: Cluster, words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command without a group, on the brokers alone, with further options."""
+    return lambda *further: kiel_groups(
+        "consume", words[1], f"--brokers={cluster_39.brokers[0]}", "--timeout=1.5", *further
+    )
+
+
+async def test_alone_it_reads_from_where_it_is_told_and_keeps_nothing(
+    cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """The earliest offset, one of one partition, a time before all, none at all: the latest."""
+    topic, _ = names(words)
+    await cluster_39.create_topic(topic, 2)
+    async with Producer(cluster_39.brokers) as producer:
+        for number in range(6):
+            await producer.produce(topic, b"%d" % number, key=b"key", partition=number % 2)
+    for where in ("earliest", "2020-01-01T00:00", "3650d"):
+        assert sorted(alone(f"--from={where}", "--max=6").stdout.split()) == ["0", "1", "2", "3", "4", "5"]
+    assert alone("--from=1", "--partition=1", "--key-separator=\\t", "--max=2").stdout == "key\t3\nkey\t5\n"
+    assert alone().stdout == ""
+    done = alone("--from=earliest", "--partition=0", "--max=2")
+    assert (done.returncode, done.stdout) == (0, "0\n2\n")
+    assert done.stderr.startswith("info: printed 2 records in ")
+
+
+async def test_json_tells_everything_of_a_record(
+    cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """An object a line; null stays null, and what is not text is not lost."""
+    topic, _ = names(words)
+    await cluster_39.create_topic(topic, 1)
+    async with Producer(cluster_39.brokers) as producer:
+        for key, value in ((None, "grün\n".encode()), (b"k", b"\xff\x00"), (b"", b"")):
+            await producer.produce(topic, value, key=key)
+    place = {"topic": topic, "partition": 0}
+    assert [json.loads(line) for line in alone("--from=earliest", "--json", "--max=3").stdout.splitlines()] == [
+        place | {"offset": 0, "key": None, "value": "grün\n"},
+        place | {"offset": 1, "key": "k", "value_base64": "/wA="},
+        place | {"offset": 2, "key": "", "value": ""},
+    ]
+
+
+async def test_a_group_starts_where_it_is_told(cluster_39: Cluster, words: list[str]) -> None:
+    """--from=latest leaves out what is there already, and records that it does."""
+    topic, group = names(words)
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 5)
+    assert kiel_groups(*words, "--from=latest", "--timeout=1").stdout == ""
+    with zookeeper(cluster_39) as client:
+        assert stored_offsets(client, group, topic) == {0: 5}
+
+
+@pytest.mark.parametrize(
+    ("further", "said"),
+    [
+        (["--from=tomorrow"], "--from: 'tomorrow' given; expected 'earliest', 'latest', an offset, a time such as"),
+        (["--from=7"], "--from: 7 given; the log of {topic}:0 has 0 to 0"),
+        (["--partition=9"], "partitions: 9 given; {topic} has 0 to 1"),
+        (["--allocator=sticky"], "'--allocator' goes with '--group' only."),
+        (["--group=g", "--partition=0", "--zookeeper=z"], "'--partition' goes without '--group' only; a group shares"),
+        (["--group=g"], "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER'). A group needs it."),
+        (["--group=g", "--zookeeper=z", "--from=5"], "'--from': '5' given; a group goes on where it committed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+async def test_mistakes_are_one_line(
+    cluster_39: Cluster,
+    words: list[str],
+    alone: Callable[..., subprocess.CompletedProcess[str]],
+    further: list[str],
+    said: str,
+) -> None:
+    """What is wrong, and what to do about it."""
+    topic, _ = names(words)
+    await cluster_39.create_topic(topic, 2)
+    done = alone(*further)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said.format(topic=topic) in done.stderr

@@ -1,0 +1,46 @@
+"""``--from``: where reading starts, as a person says it."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from kiel_groups.constants import BEGINNING, END
+from kiel_groups.errors import ConfigError
+
+__all__ = ["Offset", "Position", "parse_position"]
+
+_WORDS = {"earliest": BEGINNING, "latest": END}
+_DURATION = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+class Offset(int):
+    """The offset of a record, where a plain int is BEGINNING or END."""
+
+
+#: BEGINNING, END, an offset, a moment, or how long ago.
+Position: TypeAlias = int | Offset | datetime | timedelta
+
+
+def parse_position(text: str) -> Position:
+    """
+    Read ``earliest``, ``latest``, an offset, a moment in ISO 8601, or how long ago: ``90s``, ``10m``, ``2h``, ``7d``.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if text.isascii() and text.isdigit():
+        return Offset(text)
+    try:
+        if duration := _DURATION.fullmatch(text):
+            return timedelta(**{_UNITS[duration[2]]: int(duration[1])})
+        return datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"--from: {text!r} given; expected 'earliest', 'latest', an offset, a time such as '2026-11-21T17:45', or"
+            " how long ago: '90s', '10m', '2h', '7d'"
+        ) from None

@@ -1,0 +1,104 @@
+"""TAB: the scripts that ``kiel-groups completion`` prints, and what a shell is told by them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from tests.integration.commands import environment, kiel_groups
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No cluster is known from elsewhere."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("KIEL_GROUPS_ZOOKEEPER", raising=False)
+
+
+def completed(line: str, **variables: str) -> list[str]:
+    """What bash offers after this line, as its completion script has it ask."""
+    words = line.split(" ")
+    asking = {"_KIEL_GROUPS_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run(
+        [sys.executable, "-m", "kiel_groups"],
+        env=environment() | asking | variables,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stderr == ""
+    return [offered.partition(",")[2] for offered in done.stdout.splitlines() if offered]
+
+
+@pytest.mark.parametrize(
+    ("shell", "word"),
+    [("bash", "complete -o nosort"), ("zsh", "#compdef kiel-groups"), ("fish", "complete --no-files")],
+)
+def test_a_script_for_each_shell(shell: str, word: str) -> None:
+    """It registers the command, also where that shell is not installed."""
+    done = kiel_groups("completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert word in done.stdout
+    assert "_KIEL_GROUPS_COMPLETE=" in done.stdout
+
+
+def test_bash_takes_its_script() -> None:
+    """As the help has it: evaluated, and then asked."""
+    script = 'eval "$("$PYTHON" -m kiel_groups completion bash)" && complete -p kiel-groups'
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=environment() | {"PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_kiel_groups_completion kiel-groups" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("kiel-groups co", ["consume", "completion"]),
+        ("kiel-groups topics d", ["delete", "describe"]),
+        ("kiel-groups cluster up --kafka", ["--kafka-version"]),
+        ("kiel-groups produce --codec g", ["gzip"]),
+        ("kiel-groups completion ", ["bash", "zsh", "fish"]),
+    ],
+)
+def test_commands_options_and_choices(line: str, offered: list[str]) -> None:
+    """What begins as the line ends."""
+    assert completed(line) == offered
+
+
+async def test_topics(cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path) -> None:
+    """Where the line, the environment or the file says which ZooKeeper to ask."""
+    topic = unique("completed")
+    await cluster_39.create_topic(topic, 1)
+    start = topic[:-3]
+    assert completed(f"kiel-groups topics describe --zookeeper {cluster_39.zk_hosts} {start}") == [topic]
+    assert completed(f"kiel-groups produce {start}", KIEL_GROUPS_ZOOKEEPER=cluster_39.zk_hosts) == [topic]
+    (tmp_path / "kiel-groups").mkdir()
+    (tmp_path / "kiel-groups" / "config.toml").write_text(f"zookeeper = '{cluster_39.zk_hosts}'\n")
+    assert completed(f"kiel-groups consume {start}") == [topic]
+
+
+@pytest.mark.parametrize("zookeeper", ["", "127.0.0.1:1", "no address"])
+def test_without_an_answer_nothing_is_offered(zookeeper: str) -> None:
+    """Nor said: it would stand in the middle of a line that is being typed."""
+    assert completed("kiel-groups consume x", **({"KIEL_GROUPS_ZOOKEEPER": zookeeper} if zookeeper else {})) == []
+
+
+def test_a_broken_file_does_not_disturb(tmp_path: Path) -> None:
+    """Whoever runs a command is told of it soon enough."""
+    (tmp_path / "kiel-groups").mkdir()
+    (tmp_path / "kiel-groups" / "config.toml").write_text("brokres = ''\n")
+    assert completed("kiel-groups topics li") == ["list"]

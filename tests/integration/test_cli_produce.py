@@ -1,0 +1,187 @@
+"""``kiel-groups produce`` as a process: what is stored, what is said of it, how it ends."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.clients import BEGINNING, SingleConsumer
+from kiel_groups.embedded import Cluster
+from tests.integration.commands import REPOSITORY, environment
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+Produce = Callable[..., tuple[int, list[str]]]
+
+TERMINAL = {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
+
+
+@pytest.fixture
+def topic(unique: Unique) -> str:
+    """A name for a topic."""
+    return unique("topic")
+
+
+@pytest.fixture
+def produce(cluster_39: Cluster, topic: str, tmp_path: Path) -> Produce:
+    """Run ``kiel-groups produce`` with some input; its status and the lines of its errors."""
+
+    def run(sent: bytes, *further: str) -> tuple[int, list[str]]:
+        words = command(cluster_39, topic, *further)
+        done = subprocess.run(words, input=sent, cwd=tmp_path, env=environment(), capture_output=True, timeout=60)
+        assert done.stdout == b""
+        return done.returncode, done.stderr.decode().splitlines()
+
+    return run
+
+
+def command(cluster: Cluster, topic: str, *further: str) -> list[str]:
+    """The command line; an option given twice counts as the last one says."""
+    return [sys.executable, "-m", "kiel_groups", "produce", topic, f"--brokers={cluster.brokers[0]}", *further]
+
+
+async def stored(cluster: Cluster, topic: str, count: int) -> list[tuple[int, bytes | None, bytes]]:
+    """Partition, key and value of so many records, by partition."""
+    found = []
+    async with SingleConsumer(cluster.brokers) as consumer:
+        await consumer.subscribe(topic, BEGINNING)
+        while len(found) < count:
+            record = await anext(consumer)
+            found.append((record.partition, record.key, record.value))
+    return sorted(found, key=lambda each: each[0])
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
+async def test_each_line_becomes_a_record(cluster_39: Cluster, topic: str, produce: Produce, codec: str) -> None:
+    """In order, also an empty one, one that is no text, and a last one without an end; the summary counts them."""
+    await cluster_39.create_topic(topic, 1)
+    status, said = produce(b"first\n\n\xff\r\nlast", f"--codec={codec}")
+    assert status == 0
+    assert re.fullmatch(r"info: stored 4 records in \d+\.\d s, \d+ records/s", "\n".join(said))
+    assert await stored(cluster_39, topic, 4) == [(0, None, value) for value in (b"first", b"", b"\xff\r", b"last")]
+
+
+async def test_keys_choose_partitions_and_lines_without_one_are_named(
+    cluster_39: Cluster, topic: str, produce: Produce
+) -> None:
+    """One key, one partition; what has no key is not stored, and the status says so."""
+    await cluster_39.create_topic(topic, 8)
+    lines = [f"{number % 3}\t{number}" for number in range(30)]
+    lines[7:10] = ["no", "key", "here"]
+    status, said = produce("\n".join(lines).encode(), "--key-separator=\\t")
+    assert (status, said[0]) == (1, r"error: line 8: there is no key separator '\t'")
+    assert said[1].startswith("info: stored 27 records in ")
+    assert said[2] == "error: not stored: 3 lines, 8 to 10"
+    records = await stored(cluster_39, topic, 27)
+    assert len({(partition, key) for partition, key, _ in records}) == 3
+    assert {int(value) % 3 == int(key or b"") for _, key, value in records} == {True}
+
+
+async def test_a_file_to_one_partition(cluster_39: Cluster, topic: str, produce: Produce, tmp_path: Path) -> None:
+    """The file is read in pieces; --quiet has nothing said."""
+    await cluster_39.create_topic(topic, 3)
+    values = [b"%06d" % number * 10 for number in range(10_000)]
+    (tmp_path / "lines").write_bytes(b"\n".join(values) + b"\n")
+    assert produce(b"", "lines", "--partition=2", "--quiet") == (0, [])
+    assert await stored(cluster_39, topic, len(values)) == [(2, None, value) for value in values]
+
+
+async def test_a_record_that_is_refused_is_named_and_the_others_are_stored(
+    cluster_39: Cluster, topic: str, produce: Produce
+) -> None:
+    """The broker takes a million bytes."""
+    await cluster_39.create_topic(topic, 1)
+    status, said = produce(b"before\n" + b"x" * 2_000_000 + b"\nafter\n")
+    assert status == 1
+    assert said[0].startswith(f"error: line 2: producing to {topic}:0 failed: a message of 2000026 bytes was refused")
+    assert said[-1] == "error: not stored: 1 line, 2"
+    assert [value for _, _, value in await stored(cluster_39, topic, 2)] == [b"before", b"after"]
+
+
+def started(words: list[str], **streams: int) -> subprocess.Popen[bytes]:
+    """A command that is not waited for; some of its streams are ours."""
+    return subprocess.Popen(words, cwd=REPOSITORY, env=environment() | TERMINAL, **streams)
+
+
+async def test_ctrl_c_stores_what_was_read(cluster_39: Cluster, topic: str) -> None:
+    """A pipe that stays open is read as lines come; the end is a summary and 130."""
+    await cluster_39.create_topic(topic, 1)
+    reader, writer = os.pipe()
+    process = started(command(cluster_39, topic), stdin=reader, stderr=subprocess.PIPE)
+    with process, os.fdopen(writer, "wb", buffering=0) as pipe:
+        os.close(reader)
+        pipe.write(b"one\ntwo\n")
+        assert [value for _, _, value in await stored(cluster_39, topic, 2)] == [b"one", b"two"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().startswith(b"info: stored 2 records in ")
+
+
+async def test_at_a_terminal_a_bar_shows_the_rate(cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
+    """It is gone at the end; without colours where NO_COLOR says so."""
+    await cluster_39.create_topic(topic, 1)
+    (tmp_path / "lines").write_bytes(b"a line\n" * 100)
+    ours, theirs = pty.openpty()
+    with started(command(cluster_39, topic, str(tmp_path / "lines")), stderr=theirs) as process:
+        os.close(theirs)
+        said = b""
+        while chunk := _read(ours):
+            said += chunk
+        assert process.wait(20) == 0
+    os.close(ours)
+    assert b" records/s" in said
+    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}".encode() in said
+    assert not re.search(rb"\x1b\[[0-9;]*3[0-9]", said)
+    assert said.rstrip().rpartition(b"\n")[2].rpartition(b"info: ")[2].startswith(b"stored 100 records in ")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        return b""  # The last one to write has gone.
+
+
+@pytest.mark.parametrize(
+    ("further", "status", "said"),
+    [
+        (["missing.txt"], 2, "File 'missing.txt' does not exist."),
+        (["."], 2, "File '.' is a directory."),
+        (["--partition=9"], 2, "partition: 9 given; {topic} has 0 to 1"),
+        (["--codec=zip"], 2, "'zip' is not one of 'none', 'gzip', 'snappy', 'lz4'."),
+        (["--acks=2"], 2, "'2' is not one of 'all', '1', '0'."),
+        (["--key-separator="], 2, "--key-separator: nothing given; expected at least one character"),
+        (["--brokers=127.0.0.1:1"], 1, "no broker answered: 127.0.0.1:1: cannot connect: Connection refused"),
+        (["--brokers=localhost:kafka"], 2, "brokers: 'localhost:kafka' is not an address; expected 'host' or"),
+        (["--key", "x"], 2, "No such option '--key'. See 'kiel-groups produce --help'."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+async def test_mistakes_are_one_line(
+    cluster_39: Cluster, topic: str, produce: Produce, further: list[str], status: int, said: str
+) -> None:
+    """What is wrong, and what to do about it; nothing is stored, and nothing further is said."""
+    await cluster_39.create_topic(topic, 2)
+    done, lines = produce(b"one\ntwo\n", *further)
+    assert (done, len(lines)) == (status, 1)
+    assert said.format(topic=topic) in lines[0]
+
+
+def test_a_topic_that_does_not_exist_is_one_line(topic: str, produce: Produce) -> None:
+    """However many lines were to be sent."""
+    status, (line,) = produce(b"line\n" * 1000)
+    assert status == 2
+    assert line == (
+        f"error: no broker knows the topic {topic}; check the name, or create it first; 'kiel-groups topics list' shows"
+        " those that do exist, 'topics create' makes one"
+    )
