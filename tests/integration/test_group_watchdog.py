@@ -1,0 +1,173 @@
+"""Members that are alive and do not get on: their partitions, and the lead, go to somebody who does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pytest
+
+from kiel_groups import GroupedConsumer, TopicPartition
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.listeners import Stall
+from tests.integration.members import Member, eventually, group_of, produce, zookeeper
+
+pytestmark = [pytest.mark.integration, pytest.mark.failures]
+
+Unique = Callable[[str], str]
+
+
+class BlockedMember(threading.Thread):
+    """A member on an event loop of its own, which its application blocks for good with the first record."""
+
+    def __init__(self, cluster: Cluster, group: str, topic: str, **settings: Any) -> None:
+        super().__init__(daemon=True)
+        self.consumer = GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, listener=self, **settings)
+        self.stalls: list[tuple[Stall, threading.Thread]] = []
+        self.lost: list[TopicPartition] = []
+        self.joined, self.blocked, self.let_go = threading.Event(), threading.Event(), threading.Event()
+        self._topic = topic
+
+    def run(self) -> None:
+        asyncio.run(self._consume())
+
+    async def _consume(self) -> None:
+        async with self.consumer:
+            await self.consumer.subscribe(self._topic)
+            self._loop = asyncio.get_running_loop()
+            self.joined.set()
+            async for _ in self.consumer:
+                self.blocked.set()
+                self.let_go.wait()
+
+    async def stop(self) -> None:
+        """Let its application go on, and close it."""
+        self.let_go.set()
+        if self.joined.is_set():
+            self._loop.call_soon_threadsafe(self.consumer.close)
+        await eventually(lambda: not self.is_alive(), "its thread has ended")
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Nothing to set up."""
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """Nothing to clear up."""
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.lost += partitions
+
+    def on_stalled(self, stall: Stall) -> None:
+        self.stalls.append((stall, threading.current_thread()))
+
+
+@pytest.mark.parametrize("role", ["leader", "owner"])
+async def test_an_event_loop_is_blocked_for_good(cluster: Cluster, unique: Unique, role: str) -> None:
+    """Its session is closed although that loop never turns; the others go on, and it may come back when it does."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    async with group_of(cluster, name, [topic]) as group:
+        if role == "owner":
+            await group.join()
+        blocked = BlockedMember(cluster, name, topic, loop_stall_ms=1_000)
+        blocked.start()
+        try:
+            await eventually(blocked.joined.is_set, "the other thread's member has joined")
+            survivor = group.members[0] if role == "owner" else await group.join()
+            await eventually(lambda: len(blocked.consumer.allocation.get(topic, ())) == 2, "they share the topic")
+            assert blocked.consumer.is_leader == (role == "leader")
+            values = await produce(cluster, topic, 40)
+            await eventually(blocked.blocked.is_set, "its loop is blocked")
+            await eventually(lambda: len(survivor.partitions(topic)) == 4, "the survivor has everything")
+            assert survivor.consumer.is_leader
+            await group.delivered(values)
+            ((stall, thread),) = blocked.stalls
+            assert (stall.kind, stall.limit_s, thread is blocked) == ("loop", 1.0, False)
+            assert blocked.lost == [], "nobody can tell a loop that does not turn"
+            assert blocked.consumer.metrics.counter("watchdog_exits", kind="loop") == 1
+            blocked.let_go.set()
+            await eventually(lambda: len(blocked.lost) == 2, "it hears of its loss")
+            await eventually(lambda: len(blocked.consumer.allocation.get(topic, ())) == 2, "it is back")
+        finally:
+            await blocked.stop()
+
+
+class HangingMember(Member):
+    """A member whose application awaits something that does not come, with the first record in hand."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.let_go = asyncio.Event()
+        self.stalls: list[Stall] = []
+
+    async def _consume(self) -> None:
+        async for record in self.consumer:
+            self.records.append(record)
+            await self.let_go.wait()
+
+    def on_stalled(self, stall: Stall) -> None:
+        self.stalls.append(stall)
+
+
+async def test_an_application_hangs_in_a_record(cluster: Cluster, unique: Unique) -> None:
+    """Others get its partitions; it joins anew when it asks for the next record, not to stand in the way again."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    values = await produce(cluster, topic, 40)
+    async with group_of(cluster, name, [topic]) as group:
+        hanging = HangingMember(cluster, name, [topic], max_poll_interval_ms=1_000)
+        group.members.append(hanging)
+        await hanging.start()
+        await eventually(lambda: hanging.records, "it has a record in hand")
+        old_id = hanging.consumer.member_id
+        survivor = await group.join()
+        await eventually(lambda: len(survivor.partitions(topic)) == 4, "the survivor has everything")
+        await group.delivered(values)
+        (stall,) = hanging.stalls
+        assert stall.kind == "processing"
+        assert stall.partitions == {hanging.records[0].topic_partition}
+        assert hanging.records[0].topic_partition in hanging.lost_partitions
+        assert group.overlaps() == []
+        with zookeeper(cluster) as client:
+            await asyncio.sleep(0.5)  # Longer than the pause before an ordinary rejoining.
+            assert client.get_children(GroupLayout(name).members) == [survivor.consumer.member_id]
+        hanging.let_go.set()
+        await group.balanced(topic, 4)
+        assert hanging.consumer.member_id != old_id
+
+
+async def test_a_slow_application_is_left_alone(cluster_39: Cluster, unique: Unique) -> None:
+    """However slow all of its records together, as long as it gets on with each."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    values = await produce(cluster_39, topic, 8)
+    async with group_of(cluster_39, name, [topic], max_poll_interval_ms=1_000, loop_stall_ms=1_000) as group:
+        member = await group.join()
+        member.pace_s = 0.2
+        await group.delivered(values)
+        assert member.consumer.metrics.total("sessions_lost") == 0
+        assert member.consumer.metrics.total("stalls") == 0
+
+
+async def test_a_listener_hangs(cluster_39: Cluster, unique: Unique) -> None:
+    """Partitions that wait for a hook are not kept for ever either."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    values = await produce(cluster_39, topic, 20)
+    async with group_of(cluster_39, name, [topic]) as group:
+        hanging = Member(cluster_39, name, [topic], max_poll_interval_ms=1_000)
+        let_go = asyncio.Event()
+
+        async def hang(partitions: Collection[TopicPartition]) -> None:
+            await let_go.wait()
+
+        hanging.on_partitions_assigned = hang  # type: ignore[method-assign, assignment]
+        group.members.append(hanging)
+        await hanging.start()
+        survivor = await group.join()
+        await eventually(lambda: len(survivor.partitions(topic)) == 2, "the survivor has everything")
+        await group.delivered(values)
+        assert hanging.consumer.metrics.counter("watchdog_exits", kind="listener") >= 1
+        let_go.set()
