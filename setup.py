@@ -30,12 +30,15 @@ setup(
     extras_require={
         "dev": [
             "build>=1.2",
+            # Carries the schema of compose files.
+            "check-jsonschema>=0.31",
             "docutils>=0.20",
             "hypothesis>=6.100",
             "mypy>=1.14",
             "pytest>=8.2",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
+            "ruamel.yaml>=0.18",
             "ruff>=0.9",
             "types-six>=1.16",
         ],

@@ -16,13 +16,12 @@ from typing import NamedTuple, TypedDict, Unpack
 
 from kiel_groups.embedded.ports import ReservedPort
 from kiel_groups.embedded.server import Startable
+from kiel_groups.embedded.server_settings import LOOPBACK, Peer, Settings, ensemble_settings
 from kiel_groups.embedded.zookeeper import ZooKeeperServer
 from kiel_groups.errors import ConfigError, ServerError
 
 __all__ = ["ZooKeeperEnsemble"]
 
-#: In ticks: how long a server may take to catch up with the leader at its start, and how far behind it may fall later.
-_LIMITS: dict[str, object] = {"initLimit": 20, "syncLimit": 4}
 #: A server by itself leads itself.
 _LEADING = ("leader", "standalone")
 _LEADER_LIMIT_S = 30.0
@@ -65,12 +64,13 @@ class _Member(ZooKeeperServer):
         (data / "myid").write_text(f"{self._number}\n", encoding="utf-8")
         return super()._command()
 
-    def _quorum(self) -> Mapping[str, object]:
-        peers = {
-            f"server.{number}": f"127.0.0.1:{ports.quorum.number}:{ports.election.number}"
-            for number, ports in self._ports.items()
-        }
-        return _LIMITS | peers
+    def _quorum(self) -> Settings:
+        return ensemble_settings(
+            {
+                number: Peer(LOOPBACK, ports.quorum.number, ports.election.number)
+                for number, ports in self._ports.items()
+            }
+        )
 
 
 class ZooKeeperEnsemble(Startable):

@@ -20,9 +20,9 @@ from xml.sax.saxutils import escape
 from kiel_groups.embedded.classpaths import ClassPath, Coordinate, NpmPackage
 from kiel_groups.errors import ServerError
 
-__all__ = ["Progress", "no_progress", "fetch"]
+__all__ = ["COPY_GOAL", "Progress", "fetch", "no_progress", "pom"]
 
-_COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _LIMIT_S = 600.0
 _DOWNLOADED = re.compile(r"Downloaded from \S+: \S+/(?P<file>[^/\s]+)")
 _COPIED = re.compile(r"Copying (?P<file>\S+\.jar) to")
@@ -60,8 +60,8 @@ def fetch(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
 
 def _from_maven(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
     target = scratch / "maven"
-    (scratch / "pom.xml").write_text(_pom(wanted), encoding="utf-8")
-    command = ["mvn", "-B", _COPY_GOAL, f"-DoutputDirectory={target}", "-Dmaven.wagon.http.retryHandler.count=3"]
+    (scratch / "pom.xml").write_text(pom(wanted), encoding="utf-8")
+    command = ["mvn", "-B", COPY_GOAL, f"-DoutputDirectory={target}", "-Dmaven.wagon.http.retryHandler.count=3"]
     missing = (
         f"Maven is needed to fetch {wanted.name}, and there is no 'mvn' here; install it (Debian: apt install maven)"
     )
@@ -150,7 +150,8 @@ def _telling(lines: list[str]) -> list[str]:
     return errors[:3] if errors else lines[-5:]
 
 
-def _pom(wanted: ClassPath) -> str:
+def pom(wanted: ClassPath) -> str:
+    """What Maven is given to copy the jars of a class path, and nothing but them."""
     dependencies = "\n".join(map(_dependency, wanted.coordinates))
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>

@@ -8,16 +8,10 @@ from pathlib import Path
 
 from kiel_groups.embedded.classpaths import ClassPath
 from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.server_settings import LOG4J
 from kiel_groups.errors import ServerError
 
 __all__ = ["java_command"]
-
-_LOG4J = """\
-log4j.rootLogger=INFO, stdout
-log4j.appender.stdout=org.apache.log4j.ConsoleAppender
-log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
-log4j.appender.stdout.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1}: %m%n
-"""
 
 
 def java_command(classes: ClassPath, folder: Path, main: str, configuration: Path, *, heap_mb: int) -> list[str]:
@@ -35,7 +29,7 @@ def java_command(classes: ClassPath, folder: Path, main: str, configuration: Pat
         ServerError: There is no Java, or the jars cannot be had.
     """
     logging = folder / "log4j.properties"
-    logging.write_text(_LOG4J, encoding="utf-8")
+    logging.write_text(LOG4J, encoding="utf-8")
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
     return [

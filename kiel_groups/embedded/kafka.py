@@ -12,6 +12,7 @@ from kiel_groups.coordination import admin
 from kiel_groups.embedded.java import java_command
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.server import Server
+from kiel_groups.embedded.server_settings import as_properties, broker_settings
 from kiel_groups.errors import CoordinationError, ServerError
 
 __all__ = ["KafkaBroker", "stop_brokers"]
@@ -80,26 +81,11 @@ class KafkaBroker(Server):
 
     def _command(self) -> list[str]:
         configuration = self.folder / "server.properties"
-        settings = {**self._settings(), **self._release.settings, **self._overrides}
-        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+        settings = broker_settings(
+            self._release, self.folder / "data", self.port, self.zk_connect, broker_id=self.broker_id
+        )
+        configuration.write_text(as_properties({**settings, **self._overrides}), encoding="utf-8")
         return java_command(self._release.classes, self.folder, _MAIN, configuration, heap_mb=256)
-
-    def _settings(self) -> dict[str, object]:
-        return {
-            "broker.id": self.broker_id,
-            "host.name": "127.0.0.1",
-            "port": self.port,
-            "log.dirs": self.folder / "data",
-            "zookeeper.connect": self.zk_connect,
-            "zookeeper.session.timeout.ms": 3000,
-            "auto.create.topics.enable": "false",
-            # Indexes are preallocated: 10 MiB each as it comes.
-            "log.index.size.max.bytes": 1048576,
-            # Otherwise stopping a whole cluster takes 17 to 45 s.
-            "controlled.shutdown.enable": "false",
-            "num.io.threads": 2,
-            "num.network.threads": 2,
-        }
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:

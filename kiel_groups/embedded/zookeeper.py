@@ -12,6 +12,7 @@ from kiel_groups.embedded.classpaths import zookeeper_class_path
 from kiel_groups.embedded.java import java_command
 from kiel_groups.embedded.ports import accepts
 from kiel_groups.embedded.server import Server, in_thread
+from kiel_groups.embedded.server_settings import Settings, as_properties, zookeeper_settings
 
 __all__ = ["ZooKeeperServer"]
 
@@ -44,16 +45,10 @@ class ZooKeeperServer(Server):
         super().__init__(f"zookeeper-{version}", port)
         self.version = version
         self._classes = zookeeper_class_path(version)
-        self._settings: dict[str, object] = {
-            "tickTime": tick_time_ms,
-            "clientPortAddress": "127.0.0.1",
-            "maxClientCnxns": 0,
-            "admin.enableServer": "false",
-            "4lw.commands.whitelist": "*",
-        }
+        self._tick_time_ms = tick_time_ms
+        self._overrides: Settings = overrides or {}
         if max_session_timeout_ms is not None:
-            self._settings["maxSessionTimeout"] = max_session_timeout_ms
-        self._settings |= overrides or {}
+            self._overrides = {"maxSessionTimeout": max_session_timeout_ms, **self._overrides}
 
     @property
     def hosts(self) -> str:
@@ -75,16 +70,16 @@ class ZooKeeperServer(Server):
         found = _MODE.search(said)
         return found["mode"].decode() if found else None
 
-    def _quorum(self) -> Mapping[str, object]:
+    def _quorum(self) -> Settings:
         """Lines of ``zoo.cfg`` about other servers; a stand-alone one has none."""
         return {}
 
     def _command(self) -> list[str]:
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        settings = {"dataDir": data, "clientPort": self.port, **self._quorum(), **self._settings}
+        alone = zookeeper_settings(data, self.port, tick_time_ms=self._tick_time_ms)
         configuration = self.folder / "zoo.cfg"
-        configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+        configuration.write_text(as_properties({**alone, **self._quorum(), **self._overrides}), encoding="utf-8")
         return java_command(self._classes, self.folder, _MAIN, configuration, heap_mb=128)
 
     @contextmanager

@@ -1,0 +1,78 @@
+"""What stands in the configuration files of the servers: one place, for those we run and those that we hand out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import NamedTuple, TypeAlias
+
+from kiel_groups.embedded.releases import KafkaRelease
+
+__all__ = ["LOG4J", "Peer", "Settings", "as_properties", "broker_settings", "ensemble_settings", "zookeeper_settings"]
+
+Settings: TypeAlias = Mapping[str, object]
+
+LOOPBACK = "127.0.0.1"
+
+#: Everything older than ZooKeeper 3.9 logs through log4j; to standard output, as that does.
+LOG4J = """\
+log4j.rootLogger=INFO, stdout
+log4j.appender.stdout=org.apache.log4j.ConsoleAppender
+log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
+log4j.appender.stdout.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1}: %m%n
+"""
+
+
+class Peer(NamedTuple):
+    """Where the other servers of an ensemble reach one of them."""
+
+    host: str
+    quorum_port: int
+    election_port: int
+
+
+def as_properties(settings: Settings) -> str:
+    """A line a setting, as Java's properties and ``zoo.cfg`` have it."""
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def zookeeper_settings(data: PurePath, port: int, *, tick_time_ms: int = 500) -> dict[str, object]:
+    """``zoo.cfg`` of one server by itself, on the loopback interface."""
+    return {
+        "dataDir": data,
+        "clientPort": port,
+        "tickTime": tick_time_ms,
+        "clientPortAddress": LOOPBACK,
+        "maxClientCnxns": 0,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+    }
+
+
+def ensemble_settings(peers: Mapping[int, Peer]) -> dict[str, object]:
+    """The lines that make several servers one ensemble, the same for all of them; peers by their numbers."""
+    servers = {f"server.{number}": f"{host}:{quorum}:{election}" for number, (host, quorum, election) in peers.items()}
+    # In ticks: how long a server may take to catch up with the leader at its start, and how far behind it may fall.
+    return {"initLimit": 20, "syncLimit": 4, **servers}
+
+
+def broker_settings(
+    release: KafkaRelease, data: PurePath, port: int, zk_connect: str, *, broker_id: int = 0
+) -> dict[str, object]:
+    """``server.properties`` of a small broker on the loopback interface."""
+    return {
+        "broker.id": broker_id,
+        "host.name": LOOPBACK,
+        "port": port,
+        "log.dirs": data,
+        "zookeeper.connect": zk_connect,
+        "zookeeper.session.timeout.ms": 3000,
+        "auto.create.topics.enable": "false",
+        # Indexes are preallocated: 10 MiB each as it comes.
+        "log.index.size.max.bytes": 1048576,
+        # Otherwise stopping a whole cluster takes 17 to 45 s.
+        "controlled.shutdown.enable": "false",
+        "num.io.threads": 2,
+        "num.network.threads": 2,
+        **release.settings,
+    }

@@ -1,0 +1,55 @@
+"""What the compose file has containers do, done by processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from tests.integration.commands import Running, kiel_groups
+from tests.integration.members import eventually, produce
+from tests.unit.test_compose import services
+
+pytestmark = pytest.mark.integration
+
+
+async def test_its_commands_make_a_group_that_the_allocator_leads(cluster_39: Cluster) -> None:
+    """The topic is made, two consumers share and print it, an allocator leads; the signal for a stop ends them."""
+    found = services()
+    addresses = {
+        "KIEL_GROUPS_ZOOKEEPER": cluster_39.zk_hosts,
+        "KIEL_GROUPS_BROKERS": ",".join(cluster_39.brokers),
+    }
+    assert addresses.keys() == found["cli"]["environment"].keys()
+    with patch.dict(os.environ, addresses), ExitStack() as stack:
+        topic = await asyncio.to_thread(kiel_groups, *found["topic"]["command"])
+        assert topic.returncode == 0, topic.stderr
+
+        def run(service: str) -> Running:
+            return stack.enter_context(Running(["-m", "kiel_groups", *found[service]["command"]]))
+
+        allocator = run("allocator")
+        await eventually(lambda: any(line.endswith(" leads") for line in allocator.errors), "the allocator leads")
+        consumers = [run("consumer-1"), run("consumer-2")]
+
+        async def described() -> dict[str, object]:
+            outcome = await asyncio.to_thread(kiel_groups, "describe", "example", "--json")
+            document: dict[str, object] = json.loads(outcome.stdout or "{}")
+            return document
+
+        async with asyncio.timeout(30):
+            while (document := await described()).get("state") != "settled" or len(document["members"]) < 2:  # type: ignore[arg-type]
+                assert all(consumer.process.poll() is None for consumer in consumers), consumers[0].errors
+        members = {member["id"] for member in document["members"]}  # type: ignore[attr-defined]
+        assert document["leader"] not in members
+        assert document["wrong"] == []
+        values = await produce(cluster_39, found["topic"]["command"][2], 50)
+        await eventually(lambda: sum(len(consumer.lines) for consumer in consumers) == len(values), "all are printed")
+        stop = getattr(signal, found["consumer-1"]["stop_signal"])
+        assert [await asyncio.to_thread(each.end, stop) for each in (*consumers, allocator)] == [130] * 3
