@@ -1,0 +1,180 @@
+"""Every path that only an owner may take asks the gate first: claims, commits of either store, releases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+from manual_machine import ManualMachine
+
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination import session as session_module
+from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
+from kiel_groups.coordination.claiming import Claimant
+from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.gate import Gate
+from kiel_groups.coordination.machine import replaced
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets import Offsets
+from kiel_groups.coordination.session import Node, Session
+from kiel_groups.errors import SessionLostError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.transactions import MOST_OPERATIONS, Answer, Check, Done, Operation, Put
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = GroupLayout("g")
+P0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualMachine]:
+    """Time passes when the test says so; a gate that is not open is looked at again at once."""
+    monkeypatch.setattr(session_module, "GATE_PAUSE_S", 0)
+    manual = ManualMachine()
+    with replaced(manual):
+        yield manual
+
+
+class FakeSession:
+    """A session with a real gate, on which every transaction succeeds; ``sent`` are those that went out."""
+
+    trusted = Session.trusted
+
+    def __init__(self, machine: ManualMachine) -> None:
+        self._machine = machine
+        self.id = 1
+        self.gate = Gate()
+        self.gate.grant(6_000)
+        self.gate.renew(machine.now_s)
+        self.sent: list[list[Operation]] = []
+        #: How long each transaction takes, in seconds of the machine's time.
+        self.takes_s = 0.0
+
+    async def transact(self, operations: Sequence[Operation]) -> Answer:
+        listed = list(operations)
+        self.sent.append(listed)
+        self._machine.now_s += self.takes_s
+        return Done(tuple(7 if isinstance(op, Put) else None for op in listed), (None,) * len(listed))
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        return [Node(b"10", 1, 1, 1, 0) for _ in paths]
+
+    async def exists_many(self, paths: Sequence[str]) -> list[Node | None]:
+        return [Node(b"", 0, 5, 5, self.id) for _ in paths]
+
+    async def children(self, path: str) -> list[str]:
+        return []
+
+    async def ensure(self, folders: Sequence[str]) -> None:
+        assert not folders
+
+
+class Handler:
+    """Sends commits to a broker that takes note of them."""
+
+    def __init__(self) -> None:
+        self.commits: list[Mapping[TopicPartition, int]] = []
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        self.commits.append(offsets)
+
+
+class Owner:
+    """A member that holds partition 0 from offset 10 on, and has finished it up to 12."""
+
+    def __init__(self, machine: ManualMachine) -> None:
+        self.session, self.handler = FakeSession(machine), Handler()
+        session, metrics = cast(Any, self.session), Metrics()
+        self.subscription = SubscriptionState()
+        self.subscription.assign_from_subscribed({P0: StartPosition(10, 1, 5)})
+        self.subscription.state(P0).finished = 12  # type: ignore[union-attr]
+        self.writer = FencedWriter(session, "/m")
+        arguments = (session, LAYOUT, self.writer, metrics, None, "earliest")
+        self.store = ZooKeeperOffsetStore(*cast(Any, arguments))
+        self.broker_store = BrokerOffsetStore(*cast(Any, arguments))
+        self.broker_store.send_commit = self.handler.send_commit
+        self.claimant = Claimant(
+            session, LAYOUT, "m", self.writer, self.store, self.subscription, metrics, commits=True
+        )
+        self.offsets = Offsets(
+            GroupConfig(group="g"), self.store, cast(Any, self.handler), self.subscription, metrics, frozenset
+        )
+
+
+PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
+    "a proof": lambda owner: owner.writer.prove(),
+    "a claim": lambda owner: owner.claimant.claim([P0]),
+    "a commit": lambda owner: owner.offsets.commit(),
+    "a commit by brokers": lambda owner: owner.broker_store.commit({P0: (12, 1)}),
+    "a release": lambda owner: owner.claimant.release([P0]),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_with_the_gate_open_it_is_done(machine: ManualMachine, path: str) -> None:
+    """Each transaction begins with the check of the member znode."""
+    owner = Owner(machine)
+    await PATHS[path](owner)
+    assert owner.session.sent
+    assert all(operations[0] == Check("/m") for operations in owner.session.sent)
+    assert owner.handler.commits == ([{P0: 12}] if path == "a commit by brokers" else [])
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("end", ["over", "shut"])
+async def test_with_the_gate_shut_nothing_goes_out(machine: ManualMachine, path: str, end: str) -> None:
+    """Whether the lease ran out or somebody shut it: neither ZooKeeper nor a broker is asked for anything."""
+    owner = Owner(machine)
+    if end == "over":
+        machine.now_s += 3
+    else:
+        owner.session.gate.shut("by the test")
+    with pytest.raises(SessionLostError, match="lease over" if end == "over" else "by the test"):
+        await PATHS[path](owner)
+    assert owner.session.sent == []
+    assert owner.handler.commits == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_while_the_connection_is_broken_it_waits(machine: ManualMachine, path: str) -> None:
+    """And is done when the same session is back within the lease."""
+    owner = Owner(machine)
+    owner.session.gate.suspended = True
+    doing = asyncio.ensure_future(PATHS[path](owner))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert owner.session.sent == []
+    assert owner.handler.commits == []
+    owner.session.gate.suspended = False
+    await asyncio.wait_for(doing, 5)
+    assert owner.session.sent
+
+
+async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(machine: ManualMachine) -> None:
+    """What was sent stands; the rest is not even tried."""
+    owner = Owner(machine)
+    owner.session.takes_s = 2.0
+    many = {TopicPartition("t", number): (1, 1) for number in range(3 * MOST_OPERATIONS)}
+    with pytest.raises(SessionLostError):
+        await owner.store.commit(many)
+    assert len(owner.session.sent) == 2
+
+
+async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualMachine) -> None:
+    """A broker that is silent does not keep a member from noticing that its time is over."""
+    owner = Owner(machine)
+    machine.now_s = owner.session.gate.deadline_s - 0.05
+
+    async def silent(offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        await asyncio.Event().wait()
+
+    owner.broker_store.send_commit = silent
+    # The store proves its session before it reads again, which on this session succeeds at once.
+    await asyncio.wait_for(owner.broker_store.commit({P0: (12, 1)}), 5)
+    assert owner.session.sent
