@@ -110,6 +110,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _forget_output()
         return READER_GONE
+    except OSError as error:
+        # Such as a full disk under our own help; what a command reads or writes, it tells by itself.
+        _forget_output()
+        lines.say("error", str(error))
+        return FAILED
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     return status
@@ -127,6 +132,8 @@ def _invoke(arguments: Sequence[str], lines: Lines) -> int:
 
 def _forget_output() -> None:
     """Have the interpreter's last flush go nowhere, instead of failing once more on the way out."""
+    if sys.stdout is None:
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

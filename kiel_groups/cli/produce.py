@@ -32,7 +32,11 @@ _TOLD_BY_LINE = ("kiel_groups.clients.sender", "kiel_groups.clients.producer")
 @brokers_option
 @key_separator_option
 @click.option(
-    "--codec", type=click.Choice(["none", "gzip", "snappy", "lz4"]), default="none", help="How to compress batches."
+    "--codec",
+    type=click.Choice(["none", "gzip", "snappy", "lz4"]),
+    default="none",
+    show_default=True,
+    help="How to compress batches.",
 )
 @click.option(
     "--acks",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from io import StringIO
+from typing import IO, Any
 
 import click
 from rich import box
@@ -19,16 +20,21 @@ __all__ = ["console", "plain_table", "show", "show_json"]
 _UNBOUNDED = 100_000
 
 
-def console() -> Console:
+def console(file: IO[str] | None = None) -> Console:
     """
     Standard output as rich sees it, without markup; as wide as the terminal, or unbounded where there is none.
 
     Colours are left out where the output is no terminal, or NO_COLOR is set.
+
+    Args:
+        file: Where to write instead, as if it were standard output.
+
+    Raises:
+        KielGroupsError: Standard output is closed.
     """
-    if sys.stdout is None:
-        raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")
-    terminal = sys.stdout.isatty()
-    return Console(width=None if terminal else _UNBOUNDED, highlight=False, markup=False, emoji=False)
+    terminal = _standard_output().isatty()
+    width = None if terminal else _UNBOUNDED
+    return Console(file=file, force_terminal=terminal, width=width, highlight=False, markup=False, emoji=False)
 
 
 def plain_table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
@@ -47,12 +53,12 @@ def show(*things: RenderableType) -> None:
         BrokenPipeError: The reader has gone.
         KielGroupsError: Standard output cannot be written.
     """
-    output = console()
-    with output.capture() as captured:
-        for thing in things:
-            output.print(thing)
+    text = StringIO()
+    output = console(text)
+    for thing in things:
+        output.print(thing)
     # Rich pads lines to the width of a table, and puts empty ones above and below it.
-    _write("\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n") + "\n")
+    _write("\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n")
 
 
 def show_json(value: Any, *, on_one_line: bool = False) -> None:
@@ -61,11 +67,16 @@ def show_json(value: Any, *, on_one_line: bool = False) -> None:
 
 
 def _write(text: str) -> None:
-    if sys.stdout is None:
-        raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")
+    _standard_output()
     try:
         click.echo(text, nl=False)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise KielGroupsError(f"standard output cannot be written: {error.strerror}") from error
+
+
+def _standard_output() -> IO[str]:
+    if sys.stdout is None:
+        raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")
+    return sys.stdout

@@ -43,3 +43,40 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"the cache of jars at {tmp_path}/kiel-groups/jars cannot be used" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["topics", "create", "--help"], ["cluster", "status"], ["completion", "zsh"]]
+)
+def test_a_reader_that_has_gone_ends_a_command_in_silence(words: list[str], tmp_path: Path) -> None:
+    """141, as a program that SIGPIPE ends, and no word about it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(
+            [sys.executable, "-m", "kiel_groups", *words],
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            stdout=output,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["cluster", "status"], "standard output cannot be written: "), (["--help"], "[Errno 28] ")]
+)
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[str], said: str) -> None:
+    """A full disk is neither a success nor a traceback."""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kiel_groups", *words],
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode() == f"error: {said}No space left on device\n"

@@ -100,10 +100,3 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert out == ""
     assert "Usage: kiel-groups [OPTIONS]" in err
     assert "consume" in err
-
-
-@pytest.mark.parametrize("command", [(), ("consume",), ("demo",)])
-def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
-    """Nothing wraps in the smallest terminal that is still around."""
-    assert cli.run([*command, "--help"]) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
