@@ -108,7 +108,12 @@ def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
     if not view.members or view.pointer is None:
         return
     subscribed = {topic for member in view.members for topic in member.info.subscription}
-    left = [each for each in view.partitions if each.target is None and each.topic_partition.topic in subscribed]
+    kept = {partition for share in view.away.values() for partition in share.partitions}
+    left = [
+        each
+        for each in view.partitions
+        if each.target is None and each.topic_partition.topic in subscribed and each.topic_partition not in kept
+    ]
     if left:
         reasons = "; ".join(f"{count:,}: {reason}" for reason, count in view.pointer.unassigned.items())
         what = counted(left, "partition is", "partitions are")
@@ -118,6 +123,19 @@ def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
             "" if reasons else "the leader plans anew when it sees them; its log says what keeps it",
             passing=not reasons and _is_young(view, now_ms),
             partitions=_names(left),
+        )
+
+
+def _away(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    for slot, share in sorted(view.away.items()):
+        seconds = max(0, now_ms - (share.away_since_ms or now_ms)) // 1000
+        partitions = tuple(sorted(share.partitions))
+        what = counted(partitions, "partition is", "partitions are")
+        yield Finding(
+            "away",
+            f"{what} kept for instance {slot}, which went {seconds} s ago: {some(partitions)}",
+            passing=True,
+            partitions=partitions,
         )
 
 
@@ -207,6 +225,7 @@ _RULES: tuple[Callable[[GroupView, int], Iterator[Finding]], ...] = (
     _wrongly_owned,
     _unowned,
     _unassigned,
+    _away,
     _unplanned,
     _fallback,
     _beyond,

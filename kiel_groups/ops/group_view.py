@@ -7,12 +7,12 @@ Nothing here fails on a znode that is missing or unreadable: a tool that looks a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.snapshot import Snapshot
-from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer
-from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer, Slice
+from kiel_groups.model import MemberId, Slot, TopicPartition
 from kiel_groups.ops.reading import Reading
 
 __all__ = ["Foreigner", "GroupView", "MemberView", "PartitionView", "view_group"]
@@ -74,7 +74,8 @@ class GroupView:
 
     ``pointer`` is None before the first plan, ``settings`` before the first member. ``candidates`` are the processes
     that stand for election, the leader first; one that is no member is an allocator's. ``missing_topics`` are
-    subscribed to and do not exist. ``unreadable`` lists what stands in the way of a complete picture.
+    subscribed to and do not exist. ``away`` are the shares of static members that went and may return. ``unreadable``
+    lists what stands in the way of a complete picture.
     """
 
     group: str
@@ -87,6 +88,7 @@ class GroupView:
     candidates: tuple[MemberId, ...] = ()
     foreigners: tuple[Foreigner, ...] = ()
     missing_topics: tuple[str, ...] = ()
+    away: Mapping[Slot, Slice] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:
@@ -143,7 +145,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     reading = Reading(GroupLayout(group), znodes)
     candidates, members = reading.candidates(), reading.members()
     leader = candidates[0] if candidates else None
-    targets = {info.member_id: reading.target(info.member_id) for info in members}
+    targets = {info.member_id: reading.target(info) for info in members}
     partitions = _partitions(reading, members, targets, log_ends or {})
     return GroupView(
         group=group,
@@ -155,6 +157,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         candidates=candidates,
         foreigners=tuple(Foreigner(path.rpartition("/")[2], path) for path in reading.foreigners()),
         missing_topics=reading.missing_topics(members),
+        away=reading.away(),
         unreadable=tuple(dict.fromkeys(reading.unreadable)),
     )
 

@@ -18,7 +18,7 @@ from kiel_groups.group.znodes import (
     parse_topic,
     unsigned_hex,
 )
-from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.model import MemberId, Slot, TopicPartition
 
 __all__ = ["Reading"]
 
@@ -71,10 +71,16 @@ class Reading:
     def settings(self) -> GroupSettings | None:
         return self._parsed(GroupSettings.parse, self._layout.config)
 
-    def target(self, slot: str) -> frozenset[TopicPartition]:
-        """What a slot is to own."""
-        found = self._parsed(Slice.parse, self._layout.slice(slot))
-        return frozenset() if found is None else found.partitions
+    def target(self, info: MemberInfo) -> frozenset[TopicPartition]:
+        """What a member is to own: the slice of its slot, once that is meant for it and not for one before it."""
+        found = self._parsed(Slice.parse, self._layout.slice(info.slot))
+        return found.partitions if found is not None and found.member_id == info.member_id else frozenset()
+
+    def away(self) -> dict[Slot, Slice]:
+        """The slices that are kept for static members which are gone for the moment."""
+        slots = [_name(path) for path, _ in self._children(self._layout.pointer)]
+        found = {slot: self._parsed(Slice.parse, self._layout.slice(slot)) for slot in slots}
+        return {slot: share for slot, share in found.items() if share is not None and share.away_since_ms is not None}
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Those that the topic has by its own znode."""

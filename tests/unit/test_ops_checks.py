@@ -148,6 +148,23 @@ def test_a_young_plan_is_given_time(kind: str) -> None:
     assert (young, old) == ([True], [False])
 
 
+def test_static_members_are_known_by_their_slots() -> None:
+    """The slice of an instance counts for the member it is meant for; one that went keeps its share for a while."""
+    slot = f"/kiel-groups/g/allocation/{B}"
+    info = MemberInfo(member_id=B, session_timeout_ms=6_000, subscription=("t",), instance_id="two", started_at_ms=1)
+    static = {
+        **without(slot),
+        f"/kiel-groups/g/members/{B}": Znode(info.encode(), 0xBBBB),
+        "/kiel-groups/g/allocation/two": Znode(Slice(4, B, frozenset(PARTITIONS[2:])).encode()),
+    }
+    assert findings(static) == ()
+    gone = {path: znode for path, znode in static.items() if B not in path and path != "/consumers/g/owners/t/2"}
+    kept = Slice(4, B, frozenset(PARTITIONS[2:]), away_since_ms=LATER_MS - 20_000)
+    (found,) = findings({**gone, "/kiel-groups/g/allocation/two": Znode(kept.encode())})
+    assert (found.kind, found.passing) == ("away", True)
+    assert found.text == "1 partition is kept for instance two, which went 20 s ago: t:2"
+
+
 def test_what_will_not_pass_is_said_first() -> None:
     """Among several findings, those that need somebody stand on top."""
     znodes = {**WRONG["unowned"][0], **{path: WRONG["foreign"][0][path] for path in ("/kiel/groups/g/members/w:1",)}}
