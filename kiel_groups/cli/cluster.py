@@ -36,7 +36,13 @@ def cluster() -> None:
 @click.option("--zookeeper-version", "zookeeper", metavar="VERSION", help="3.9.5 (the default) or 3.4.6.")
 @click.option("--broker-count", "brokers", type=click.IntRange(1, 20), default=1, metavar="N", help="How many brokers.")
 @click.option(
-    "--zookeeper-count", "zookeepers", type=click.IntRange(1, 9), default=1, metavar="N", help="How many servers: odd."
+    "--zookeeper-count",
+    "zookeepers",
+    type=click.Choice(["1", "3", "5", "7"]),
+    default="1",
+    metavar="N",
+    callback=lambda context, parameter, value: int(value),
+    help="How many servers: 1, 3, 5 or 7.",
 )
 @click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Of the first broker; others follow it.")
 @click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Of the first server; others follow it.")

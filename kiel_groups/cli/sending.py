@@ -14,7 +14,7 @@ from kiel_groups.cli.line_input import LineInput
 from kiel_groups.clients import Producer, RecordMetadata
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError
 
-__all__ = ["Sending"]
+__all__ = ["Sending", "ranges"]
 
 #: They would end every other line alike.
 _HOPELESS = (ConfigError, NoBrokersError)
@@ -77,7 +77,7 @@ class Sending:
     @property
     def failed_lines(self) -> str:
         """Their numbers, such as ``3, 7 to 12``."""
-        return _ranges(sorted(self._failed))
+        return ranges(sorted(self._failed))
 
     async def run(self, source: LineInput) -> int:
         """
@@ -156,7 +156,7 @@ async def _now_and_then(show: Callable[[], None]) -> AsyncIterator[None]:
         showing.cancel()
 
 
-def _ranges(numbers: Iterable[int]) -> str:
+def ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers, neighbours as one."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     told = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]

@@ -128,7 +128,7 @@ async def test_ctrl_c_before_it_serves_ends_it(cluster: Cluster, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["up", "--zookeeper-count=2"], 2, "2 given; expected an odd number"),
+        (["up", "--zookeeper-count=2"], 2, "'--zookeeper-count': '2' is not one of '1', '3', '5', '7'."),
         (["up", "--kafka-version=0.8.9"], 2, "known: 0.8.0, 0.8.1.1, 0.8.2.2, 0.9.0.1"),
         (["up", "--detach", "--data=/"], 2, "data: / holds files of somebody else"),
         (["up", "--broker-count=none"], 2, "'--broker-count': 'none' is not a valid integer range"),

@@ -1,0 +1,150 @@
+"""What lines are made of and made into: input in pieces, positions as people say them, records as text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.cli import line_input
+from kiel_groups.cli.line_input import LineInput, open_input
+from kiel_groups.cli.options import separator_bytes
+from kiel_groups.cli.positions import Offset, parse_position
+from kiel_groups.cli.record_lines import json_line, plain_line
+from kiel_groups.cli.sending import ranges
+from kiel_groups.clients import BEGINNING, END
+from kiel_groups.errors import ConfigError
+from kiel_groups.model import Record
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[LineInput, int]]:
+    """An input, and the writing end of the pipe behind it."""
+    reader, writer = os.pipe()
+    yield LineInput(reader), writer
+    os.close(reader)
+
+
+async def lines_of(source: LineInput) -> list[bytes]:
+    """All of them, in one list."""
+    return [line async for lines in source.lines() for line in lines]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 1 << 18])
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"a\nbc\n\n", b"\n\nabc\ndef"])
+async def test_lines_are_the_same_in_whatever_pieces_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, chunk: int
+) -> None:
+    """A last line may lack its end; an empty one is a line."""
+    monkeypatch.setattr(line_input, "_CHUNK_BYTES", chunk)
+    (tmp_path / "file").write_bytes(text)
+    source = open_input(tmp_path / "file")
+    assert await lines_of(source) == (text.removesuffix(b"\n").split(b"\n") if text else [])
+    assert source.read_bytes == len(text)
+
+
+async def test_lines_of_a_pipe_come_as_they_are_written(pipe: tuple[LineInput, int]) -> None:
+    """Without waiting for its end, nor holding up others; half a line waits for the other half."""
+    source, writer = pipe
+    coming = source.lines()
+    os.write(writer, b"one\ntwo\nthr")
+    assert await anext(coming) == [b"one", b"two"]
+    waiting = asyncio.ensure_future(anext(coming))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    os.write(writer, b"ee\n")
+    assert await waiting == [b"three"]
+    os.close(writer)
+    with pytest.raises(StopAsyncIteration):
+        await anext(coming)
+
+
+async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it fills the memory, and with its number."""
+    monkeypatch.setattr(line_input, "_CHUNK_BYTES", 16)
+    monkeypatch.setattr(line_input, "_LONGEST_LINE_BYTES", 64)
+    (tmp_path / "file").write_bytes(b"short\n" + b"x" * 1000)
+    with pytest.raises(ConfigError, match="line 2 is longer than"):
+        await lines_of(open_input(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("earliest", BEGINNING),
+        ("latest", END),
+        ("90s", timedelta(seconds=90)),
+        ("10m", timedelta(minutes=10)),
+        ("2h", timedelta(hours=2)),
+        ("7d", timedelta(days=7)),
+        ("2026-11-21", datetime(2026, 11, 21)),
+        ("2026-11-21T17:45:58+00:00", datetime(2026, 11, 21, 17, 45, 58, tzinfo=UTC)),
+    ],
+)
+def test_a_position_as_a_person_says_it(text: str, position: object) -> None:
+    """Words, times, and how long ago."""
+    assert parse_position(text) == position
+    assert not isinstance(parse_position(text), Offset)
+
+
+def test_a_number_is_an_offset() -> None:
+    """Also one that an int of the same value would not be."""
+    assert isinstance(parse_position("0"), Offset)
+    assert parse_position("4711") == 4711
+
+
+@pytest.mark.parametrize("text", ["", "-1", "10 m", "10y", "99999999999999d", "yesterday", "2026-13-01", "１０"])
+def test_what_is_no_position_is_refused(text: str) -> None:
+    """With all that would be one."""
+    with pytest.raises(ConfigError, match=r"^--from: .* given; expected 'earliest', 'latest', an offset, a time"):
+        parse_position(text)
+
+
+def test_a_record_as_a_line() -> None:
+    """Its value; behind its key; as JSON. What is null is empty, and null in JSON."""
+    record = Record("t", 3, 7, "schlüssel".encode(), b"value")
+    assert plain_line()(record) == b"value\n"
+    assert plain_line(b"\t")(record) == "schlüssel\tvalue\n".encode()
+    assert plain_line(b"\t")(record._replace(key=None, value=None)) == b"\t\n"
+    assert json.loads(json_line(record)) == {
+        "topic": "t",
+        "partition": 3,
+        "offset": 7,
+        "key": "schlüssel",
+        "value": "value",
+    }
+    assert json.loads(json_line(record._replace(key=b"\xff", value=None))) == {
+        "topic": "t",
+        "partition": 3,
+        "offset": 7,
+        "key_base64": "/w==",
+        "value": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ([3], "3"),
+        ([3, 4, 5], "3 to 5"),
+        ([1, 3, 4, 9], "1, 3 to 4, 9"),
+        (list(range(0, 30, 2)), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18 and 5 more ranges"),
+    ],
+)
+def test_neighbours_are_told_as_one(numbers: list[int], told: str) -> None:
+    """A million lines that failed fit on a line, too."""
+    assert ranges(numbers) == told
+
+
+def test_a_separator_as_it_is_typed() -> None:
+    """A shell hands on a backslash and a t; nothing separates nothing."""
+    assert (separator_bytes(None), separator_bytes(":"), separator_bytes("\\t")) == (None, b":", b"\t")
+    with pytest.raises(ConfigError, match="--key-separator: nothing given"):
+        separator_bytes("")
