@@ -1,0 +1,203 @@
+"""Static members: an ``instance_id`` keeps a place in the plan across restarts, and belongs to one member at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from kazoo.client import KazooClient
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ConfigError, DuplicateInstanceError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
+from tests.integration.members import Member, eventually, group_of, owners, produce, zookeeper
+
+pytestmark = [pytest.mark.integration, pytest.mark.failures]
+
+Unique = Callable[[str], str]
+
+#: A static member in a process of its own; it says when it holds something, and lives until it is killed.
+PROGRAM = """
+import asyncio, sys
+from kiel_groups import GroupedConsumer
+
+async def main(brokers, zookeeper, group, topic, instance_id):
+    consumer = GroupedConsumer(brokers, group, zookeeper, instance_id=instance_id, session_timeout_ms=4000)
+    async with consumer:
+        await consumer.subscribe(topic)
+        while len(consumer.allocation.get(topic, ())) < 2:
+            await asyncio.sleep(0.01)
+        print(consumer.member_id, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def slice_of(client: KazooClient, group: str, slot: str) -> Slice:
+    path = GroupLayout(group).slice(slot)
+    return Slice.parse(client.get(path)[0], path)
+
+
+def pointer(client: KazooClient, group: str) -> Pointer:
+    path = GroupLayout(group).pointer
+    return Pointer.parse(client.get(path)[0], path)
+
+
+async def test_a_rolling_restart_moves_nothing(cluster: Cluster, unique: Unique) -> None:
+    """Each member gets back what it had; what the others hold is not touched, and no record is read twice."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 6)
+    async with group_of(cluster, name, [topic]) as group:
+        for instance in ("a", "b", "c"):
+            await group.join(instance_id=instance)
+        await group.balanced(topic, 6)
+        with zookeeper(cluster) as client:
+            values = await produce(cluster, topic, 60)
+            await group.delivered(values)
+            shares = {instance: slice_of(client, name, instance).partitions for instance in ("a", "b", "c")}
+            before = owners(client, name, topic)
+            for instance in ("a", "b", "c"):
+                old = next(m for m in group.living if m.consumer._settings.group.instance_id == instance)
+                rebalances = {member: member.rebalances for member in group.living if member is not old}
+                await old.stop()
+                after = owners(client, name, topic)
+                assert after == {p: owner for p, owner in before.items() if p in after}, "the others keep theirs"
+                assert len(after) == 4
+                await group.join(instance_id=instance)
+                await group.balanced(topic, 6)
+                assert {member: member.rebalances for member in rebalances} == rebalances
+                assert slice_of(client, name, instance).partitions == shares[instance]
+                before = owners(client, name, topic)
+        values += await produce(cluster, topic, 60, first=60)
+        assert await group.delivered(values) == Counter(values)
+        assert group.overlaps() == []
+
+
+async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: Cluster, unique: Unique) -> None:
+    """The new member has the place at once, the partitions as soon as the old claims are gone; nobody else moves."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    async with group_of(cluster, name, [topic], session_timeout_ms=4_000) as group:
+        other = await group.join(instance_id="stays")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            PROGRAM,
+            ",".join(cluster.brokers),
+            cluster.zk_hosts,
+            name,
+            topic,
+            "restarts",
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        try:
+            old_id = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+            await eventually(lambda: len(other.partitions(topic)) == 2, "both share the topic")
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            await process.wait()
+        with zookeeper(cluster) as client:
+            held = {number: owners(client, name, topic)[number] for number in other.partitions(topic)}
+            wanted = slice_of(client, name, "restarts").partitions
+            new = await group.join(instance_id="restarts")
+            await eventually(
+                lambda: slice_of(client, name, "restarts").member_id == new.consumer.member_id, "the slice is rebound"
+            )
+            assert client.exists(GroupLayout(name).member(old_id)), "the old session lives yet"
+            await eventually(lambda: len(new.partitions(topic)) == 2, "it has its partitions again")
+            assert slice_of(client, name, "restarts").partitions == wanted
+            assert {number: owners(client, name, topic)[number] for number in held} == held
+            path = GroupLayout(name).member(str(new.consumer.member_id))
+            assert MemberInfo.parse("m", client.get(path)[0], path).instance_id == "restarts"
+        values = await produce(cluster, topic, 20)
+        assert await group.delivered(values) == Counter(values)
+
+
+async def test_two_members_have_one_instance(cluster: Cluster, unique: Unique) -> None:
+    """The later one gets everything; the earlier one hands over in order, and its loop ends with an error."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    values = await produce(cluster, topic, 40)
+    async with group_of(cluster, name, [topic], instance_id="only-one") as group:
+        earlier = await group.join()
+        await group.delivered(values)
+        later = await group.join()
+        await eventually(lambda: len(later.partitions(topic)) == 4, "the later one has everything")
+        assert earlier._task is not None
+        with pytest.raises(DuplicateInstanceError) as caught:
+            await asyncio.wait_for(asyncio.shield(earlier._task), 10)
+        assert "another member of instance 'only-one' is alive and has its place" in str(caught.value)
+        assert "Give every process an instance_id of its own" in str(caught.value)
+        values += await produce(cluster, topic, 40, first=40)
+        assert await group.delivered(values) == Counter(values), "an orderly hand-over repeats nothing"
+        assert earlier.lost_partitions == []
+        assert group.overlaps() == []
+        with zookeeper(cluster) as client:
+            assert client.get_children(GroupLayout(name).members) == [later.consumer.member_id]
+        earlier._task = None
+
+
+async def test_a_member_is_drained_by_config(cluster: Cluster, unique: Unique) -> None:
+    """Its slot is given nothing: it hands over and stays a member; taken out of the list, it gets its share again."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 4)
+    values = await produce(cluster, topic, 40)
+    async with group_of(cluster, name, [topic]) as group:
+        drained, other = await group.join(instance_id="tired"), await group.join()
+        await group.balanced(topic, 4)
+        with zookeeper(cluster) as client:
+            path = GroupLayout(name).config
+            before = client.get(path)[0]
+            client.set(path, json.dumps({**json.loads(before), "drained": ["tired"]}).encode())
+            await eventually(lambda: len(other.partitions(topic)) == 4, "the other one has everything")
+            assert drained.partitions(topic) == []
+            assert len(client.get_children(GroupLayout(name).members)) == 2
+            client.set(path, before)
+            await group.balanced(topic, 4)
+        assert await group.delivered(values) == Counter(values)
+        assert drained.lost_partitions == []
+
+
+async def test_a_slice_for_another_member_of_a_dynamic_ones_slot(cluster_39: Cluster, unique: Unique) -> None:
+    """Somebody's hand wrote it: what is held stays, and the leader puts it right."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    async with group_of(cluster_39, name, [topic], reconcile_interval_ms=200) as group:
+        member = await group.join()
+        await group.balanced(topic, 2)
+        member_id = str(member.consumer.member_id)
+        with zookeeper(cluster_39) as client:
+            client.set(GroupLayout(name).slice(member_id), Slice(99, "nobody", frozenset()).encode())
+            await eventually(lambda: slice_of(client, name, member_id).member_id == member_id, "it is put right")
+        assert member.partitions(topic) == [0, 1]
+        assert member.consumer.settled
+
+
+@pytest.mark.parametrize("instance_id", ["", "a/b", "x" * 256, 7])
+async def test_an_instance_id_is_a_name(cluster_39: Cluster, unique: Unique, instance_id: object) -> None:
+    """It becomes a znode."""
+    with pytest.raises(ConfigError, match="instance_id"):
+        Member(cluster_39, unique("group"), ["t"], instance_id=instance_id)
+
+
+async def test_heartbeats_too_seldom_for_the_server(cluster_39: Cluster, unique: Unique) -> None:
+    """Refused at the first connecting, when the granted timeout is known; nothing is left of that member."""
+    name = unique("group")
+    member = Member(cluster_39, name, [unique("topic")], session_timeout_ms=4_000, heartbeat_interval_ms=2_000)
+    with pytest.raises(ConfigError, match="heartbeat_interval_ms: 2000 given; expected at most 1333"):
+        await member.start()
+    with zookeeper(cluster_39) as client:
+        assert client.exists(GroupLayout(name).root) is None
+    patient = Member(cluster_39, name, [unique("topic")], session_timeout_ms=4_000, heartbeat_interval_ms=100)
+    await patient.start()
+    await eventually(lambda: patient.consumer.metrics.latency("heartbeat").count >= 10, "ten heartbeats", 3)
+    await patient.stop()
