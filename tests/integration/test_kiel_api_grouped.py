@@ -14,6 +14,7 @@ from tornado import gen, ioloop
 
 from kiel_groups.clients import GroupedConsumer, Producer
 from kiel_groups.embedded import Cluster
+from kiel_groups.errors import MessageTooLargeError
 from kiel_groups.exc import NoBrokersError
 from tests.integration.members import eventually, stored_offsets, zookeeper
 
@@ -507,6 +508,74 @@ def test_a_close_outside_of_the_loop_leaves_the_group_before_it_returns(cluster_
         assert client.get_children(f"/kiel-groups/{group}/members") == []
         assert stored_offsets(client, group, topic) == {0: 2}
     loop.close(all_fds=True)
+
+
+def test_calls_before_the_loop_runs(cluster_39: Cluster, unique: Unique) -> None:
+    """They do their work when it does: programs call before ``IOLoop.current().start()``."""
+    topic, group = unique("topic"), unique("group")
+    asyncio.run(cluster_39.create_topic(topic, 1))
+    asyncio.run(produce(cluster_39, topic, 1))
+    loop = ioloop.IOLoop(make_current=True)
+    consumer = consumer_of(cluster_39, group, max_wait_time=30_000)
+    connecting, asked = consumer.connect(), consumer.consume(topic)
+    assert loop.run_sync(lambda: asked) == [1]
+    assert connecting.done()
+    committing = consumer.commit_offsets()
+    loop.run_sync(lambda: committing)
+    loop.run_sync(consumer.close)
+    loop.close(all_fds=True)
+    with zookeeper(cluster_39) as client:
+        assert stored_offsets(client, group, topic) == {0: 1}
+
+
+async def test_what_kiels_programs_read_of_a_member(cluster_39: Cluster, unique: Unique) -> None:
+    """Its settings, and the name by which allocator functions know it once it has joined."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    seen: list[str] = []
+
+    def allocator(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+        seen.extend(members)
+        return {members[0]: {topic: [0]}}
+
+    consumer = consumer_of(cluster_39, group, autocommit=False, partition_allocator=allocator)
+    assert consumer.name.endswith(f":{id(consumer)}")
+    assert (consumer.group_name, consumer.autocommit, consumer.closing) == (group, False, False)
+    assert consumer.deserializer is json.loads
+    await consumer.connect()
+    await consumer.consume(topic)
+    await eventually(lambda: set(seen) == {consumer.name}, "it leads, and allocates to itself")
+    await consumer.wind_down()
+    assert consumer.closing
+
+
+async def test_what_unpacks_to_too_much_is_refused(cluster_39: Cluster, unique: Unique) -> None:
+    """By the bound that the program sets, with topic, partition and offset; the next call goes on elsewhere."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 2)
+    async with Producer(cluster_39.brokers, compression="gzip") as producer:
+        await producer.produce(topic, "x" * 100_000, partition=0)
+        await producer.produce(topic, "y", partition=1)
+    consumer = consumer_of(cluster_39, unique("group"), max_decompressed_bytes=10_000)
+    found: list[str] = []
+    refused: list[str] = []
+    async with asyncio.timeout(30):
+        while not found or not refused:
+            try:
+                found += await consumer.consume(topic) or []
+            except MessageTooLargeError as error:
+                refused.append(str(error))
+    assert found == ["y"]
+    assert f"{topic}:0 at offset 0" in refused[0]
+    await consumer.close()
+
+
+@pytest.mark.parametrize("topic", ["a/b", "", 7, ["t"]], ids=repr)
+async def test_a_topic_that_cannot_be_is_told_by_the_future(topic: Any) -> None:
+    """The call itself returns, whatever it is given."""
+    asked = GroupedConsumer(["localhost"], "g", ["localhost"]).consume(topic)
+    with pytest.raises(ValueError, match="topic: "):
+        await asked
 
 
 def test_a_close_before_anything_began_is_nothing(cluster_39: Cluster, unique: Unique) -> None:

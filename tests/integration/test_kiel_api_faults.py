@@ -1,0 +1,305 @@
+"""kiel's API before brokers that refuse, or say nothing: whose program hears of it, and what it loses (nothing)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tornado import gen, ioloop
+
+from kiel_groups.clients import GroupedConsumer
+from kiel_groups.embedded import Cluster, KafkaProxy
+from kiel_groups.embedded.answers import with_error
+from kiel_groups.embedded.kafka_proxy import Answer, Exchange, Reply, failing
+from kiel_groups.errors import ClosedError, NoOffsetsError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.wire.primitives import Reader
+from tests.integration.members import eventually, stored_offsets, zookeeper
+from tests.integration.test_kiel_api_grouped import committed, consumer_of, offsets, produce, values
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+FETCH, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 1, 3, 8, 9
+
+
+class Proxy(KafkaProxy):
+    """Remembers every exchange."""
+
+    def __init__(self, cluster: Cluster, answer: Answer | None = None) -> None:
+        super().__init__(cluster.brokers[0], self._reply_to)
+        self.seen: list[Exchange] = []
+        self.say = answer
+
+    def _reply_to(self, exchange: Exchange) -> Reply:
+        self.seen.append(exchange)
+        return exchange.response if self.say is None else self.say(exchange)
+
+    def asked(self, api_key: int) -> list[Exchange]:
+        return [exchange for exchange in self.seen if exchange.api_key == api_key]
+
+    def consumer(self, cluster: Cluster, group: str, **settings: Any) -> GroupedConsumer:
+        """One that has its offsets stored by brokers, all behind this proxy."""
+        quick = {"store": "broker-v0", "max_wait_time": 200}
+        return GroupedConsumer([self.address], group, [cluster.zk_hosts], **(quick | settings))
+
+
+def commits(proxy: Proxy) -> list[tuple[str, int, int, str]]:
+    """Topic, partition, offset and metadata of all commits, in their order."""
+    found = []
+    for exchange in proxy.asked(OFFSET_COMMIT):
+        body = Reader(exchange.request, "a commit")
+        body.string()
+        body.string()
+        for _ in body.array(2):
+            topic = body.string()
+            found += [(topic, body.int32(), body.int64(), body.string()) for _ in body.array(4)]
+    return found
+
+
+def silence(exchange: Exchange) -> Reply:
+    return None
+
+
+async def test_offsets_that_are_refused_concern_one_topic(cluster_39: Cluster, unique: Unique) -> None:
+    """Who asks for that topic is told, each time that it is tried; others flow, and it does when it may."""
+    refused, fine, group = unique("refused"), unique("fine"), unique("group")
+    for topic in (refused, fine):
+        await cluster_39.create_topic(topic, 1)
+        await produce(cluster_39, topic, topic)
+
+    def refuse(exchange: Exchange) -> Reply:
+        if exchange.api_key == OFFSET_FETCH and refused.encode() in exchange.request:
+            return with_error(OFFSET_FETCH, exchange.response, 17)
+        return exchange.response
+
+    with Proxy(cluster_39, refuse) as proxy:
+        consumer = proxy.consumer(cluster_39, group)
+        for _ in range(2):
+            with pytest.raises(NoOffsetsError, match=rf"{refused}:0 .*INVALID_TOPIC \(17\)") as caught:
+                await values(consumer, refused, 1)
+            assert caught.value.code == 17
+        assert await values(consumer, fine, 1) == [fine]
+        proxy.say = None
+        found = []
+        async with asyncio.timeout(30):
+            while not found:
+                try:
+                    found = await consumer.consume(refused)
+                except NoOffsetsError:
+                    continue
+        assert found == [refused]
+        assert consumer.allocation == {refused: [0], fine: [0]}
+        assert consumer.metrics.counter("sessions_opened") == 1, "no member was lost for it"
+        await consumer.close()
+
+
+async def test_values_come_after_a_commit_that_was_refused_for_good(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Logged and counted, by autocommit as by call; the values of the next calls are returned all the same."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    with Proxy(cluster_39, failing(OFFSET_COMMIT, 17)) as proxy:
+        consumer = proxy.consumer(cluster_39, group)
+        for n in range(1, 4):
+            await produce(cluster_39, topic, n)
+            assert await values(consumer, topic, 1) == [n]
+            await consumer.commit_offsets()
+            await eventually(lambda n=n: consumer.metrics.total("commits_refused") >= n, "it is refused")
+        assert "INVALID_TOPIC (17)" in caplog.text
+        await consumer.close()
+
+
+@pytest.mark.parametrize("code", [14, 15, 16])
+@pytest.mark.parametrize("way", ["commit_offsets", "consume"])
+async def test_a_commit_that_may_pass_is_tried_again(cluster_39: Cluster, unique: Unique, code: int, way: str) -> None:
+    """By call or by autocommit: with what is known of the cluster healed before each further try."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 1, 2)
+    with Proxy(cluster_39, failing(OFFSET_COMMIT, code, times=2)) as proxy:
+        consumer = proxy.consumer(
+            cluster_39, group, autocommit=way == "consume", auto_commit_interval_ms=60_000, backoff_ms=5
+        )
+        assert await values(consumer, topic, 2) == [1, 2]
+        before = len(proxy.asked(METADATA))
+        if way == "consume":
+            await consumer.consume(topic)
+        else:
+            await consumer.commit_offsets()
+        await eventually(lambda: len(proxy.asked(OFFSET_COMMIT)) == 3, "it is committed at the third try")
+        assert len(proxy.asked(METADATA)) >= before + 2
+        await committed(cluster_39, group, topic, 2)
+        assert consumer.metrics.total("commits_refused") == 0
+        await consumer.close()
+
+
+async def test_what_a_commit_says(cluster_39: Cluster, unique: Unique) -> None:
+    """Who committed, unless told otherwise, as brokers read it; and only topics consumed since the last commit."""
+    first, second, group = unique("first"), unique("second"), unique("group")
+    for topic in (first, second):
+        await cluster_39.create_topic(topic, 1)
+        await produce(cluster_39, topic, 1)
+    with Proxy(cluster_39) as proxy:
+        consumer = proxy.consumer(cluster_39, group, autocommit=False)
+        await values(consumer, first, 1)
+        await consumer.commit_offsets()
+        await values(consumer, second, 1)
+        await consumer.commit_offsets(metadata="a text")
+        assert consumer.name == consumer.member_id
+        assert commits(proxy) == [(first, 0, 1, f"committed by {consumer.name}"), (second, 0, 1, "a text")]
+        await consumer.close()
+
+
+async def test_what_a_fetch_says_by_default(cluster_39: Cluster, unique: Unique) -> None:
+    """A second at most for a byte at least, and a mebibyte, as the broker reads it."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 1)
+    with Proxy(cluster_39) as proxy:
+        consumer = GroupedConsumer([proxy.address], unique("group"), [cluster_39.zk_hosts])
+        assert (consumer.max_wait_time, consumer.min_bytes, consumer.max_bytes) == (1_000, 1, 1 << 20)
+        assert await values(consumer, topic, 1) == [1]
+        await consumer.close()
+        body = Reader(proxy.asked(FETCH)[0].request, "a fetch")
+    assert body.string() == "kiel-groups"
+    assert (body.int32(), body.int32(), body.int32()) == (-1, 1_000, 1)
+    for _ in body.array(2):
+        assert body.string() == topic
+        for _ in body.array(4):
+            assert (body.int32(), body.int64(), body.int32()) == (0, 0, 1 << 20)
+
+
+@pytest.mark.parametrize("moment", ["held", "opening"])
+async def test_a_silent_broker_does_not_hold_up_a_close(cluster_39: Cluster, unique: Unique, moment: str) -> None:
+    """Neither where it is to store offsets nor where it is to tell them: the group is left after two seconds."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 1)
+    with Proxy(cluster_39) as proxy, zookeeper(cluster_39) as client:
+        consumer = proxy.consumer(cluster_39, group, auto_commit_interval_ms=60_000)
+        await consumer.connect()
+        if moment == "held":
+            assert await values(consumer, topic, 1) == [1]
+            proxy.say = silence
+        else:
+            proxy.say = silence
+            await consumer.consume(topic)
+            owner = f"{GroupLayout(group).topic_owners(topic)}/0"
+            await eventually(lambda: client.exists(owner), "it is claimed")
+        started_s = time.monotonic()
+        await consumer.close()
+        assert time.monotonic() - started_s < 3.5
+        assert client.get_children(GroupLayout(group).members) == []
+
+
+def test_a_silent_broker_does_not_hold_up_a_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:
+    """With a commit on its way that nobody answers: about two seconds after it, the group is left."""
+    topic, group = unique("topic"), unique("group")
+    asyncio.run(cluster_39.create_topic(topic, 1))
+    asyncio.run(produce(cluster_39, topic, 1, 2))
+    loop = ioloop.IOLoop(make_current=False)
+    with Proxy(cluster_39) as proxy, zookeeper(cluster_39) as client:
+        consumer = proxy.consumer(cluster_39, group)
+
+        @gen.coroutine
+        def run() -> Any:
+            yield consumer.connect()
+            while not (yield consumer.consume(topic)):
+                pass
+            proxy.say = silence
+            consumer.commit_offsets()
+            yield gen.sleep(0.2)
+            loop.add_callback(_interrupt)
+
+        def _interrupt() -> None:
+            raise KeyboardInterrupt
+
+        loop.add_callback(run)
+        with pytest.raises(KeyboardInterrupt):
+            loop.start()
+        started_s = time.monotonic()
+        assert consumer.close().done()
+        assert time.monotonic() - started_s < 3.5
+        assert client.get_children(GroupLayout(group).members) == []
+    loop.close(all_fds=True)
+
+
+async def test_a_connect_that_is_closed_says_so(cluster_39: Cluster, unique: Unique) -> None:
+    """At whatever moment: nobody has cancelled who waits for the connection."""
+    group = unique("group")
+    for number in range(20):
+        consumer = consumer_of(cluster_39, group)
+        connecting = consumer.connect()
+        await asyncio.wait({connecting}, timeout=0.005 * number)
+        was_done = connecting.done()
+        await asyncio.wait_for(consumer.close(), 10)
+        if was_done:
+            connecting.result()
+        else:
+            with pytest.raises(ClosedError, match="was closed"):
+                await connecting
+    with zookeeper(cluster_39) as client:
+        assert client.get_children(GroupLayout(group).members) == []
+
+
+async def test_a_close_that_nobody_awaits_leaves_the_group(cluster_39: Cluster, unique: Unique) -> None:
+    """On a running loop: the call itself is enough."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 1)
+    consumer = consumer_of(cluster_39, group)
+    assert await values(consumer, topic, 1) == [1]
+    consumer.close()
+    assert consumer.closing
+    with zookeeper(cluster_39) as client:
+        await eventually(lambda: not client.get_children(GroupLayout(group).members), "the group is left", 10)
+        assert stored_offsets(client, group, topic) == {0: 1}
+
+
+async def test_commits_that_nobody_awaits_lose_nothing_at_hand_overs(cluster_39: Cluster, unique: Unique) -> None:
+    """Members come and go while all of them commit what they have processed without waiting for it."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 4)
+    found: list[int] = []
+
+    async def work(consumer: GroupedConsumer) -> None:
+        while (batch := await consumer.consume(topic)) is not None:
+            for value in batch:
+                await asyncio.sleep(0.001)
+                found.append(value)
+            if batch:
+                consumer.commit_offsets()
+
+    def member() -> tuple[GroupedConsumer, asyncio.Task[None]]:
+        consumer = consumer_of(cluster_39, group, autocommit=False, max_bytes=400)
+        return consumer, asyncio.create_task(work(consumer))
+
+    first, first_task = member()
+    await produce(cluster_39, topic, *range(300))
+    await eventually(lambda: len(found) > 50, "the first one works")
+    second, second_task = member()
+    await eventually(lambda: second.allocation, "partitions move to the second")
+    await produce(cluster_39, topic, *range(300, 600))
+    await first.close()
+    await eventually(lambda: set(found) == set(range(600)), "nothing is lost")
+    await committed(cluster_39, group, topic, 600)
+    await second.close()
+    await asyncio.gather(first_task, second_task)
+
+
+async def test_a_chroot_in_a_list_of_servers(start_cluster: Callable[..., Cluster]) -> None:
+    """As kazoo writes it, after the last one; a server before it that is not there costs nothing."""
+    cluster = start_cluster(chroot="/kafka/one")
+    await cluster.create_topic("t", 1)
+    await produce(cluster, "t", 1)
+    server = cluster.zk_hosts.removesuffix("/kafka/one")
+    consumer = GroupedConsumer(cluster.brokers, "g", ["127.0.0.1:1", f"{server}/kafka/one"], max_wait_time=200)
+    assert await values(consumer, "t", 1) == [1]
+    await consumer.close()
+    assert await offsets(cluster, "g", "t") == {0: 1}
