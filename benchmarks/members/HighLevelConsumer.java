@@ -1,6 +1,7 @@
 import java.util.ArrayList;
-import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 
 import kafka.consumer.Consumer;
@@ -10,7 +11,7 @@ import kafka.javaapi.consumer.ConsumerConnector;
 /**
  * Members by Kafka 0.8's own high-level consumer, with its defaults, until standard input ends; then they leave.
  *
- * Arguments: ZooKeeper, group, topic, how many members, session timeout in ms.
+ * Arguments: ZooKeeper, group, topics with commas between them, how many members, session timeout in ms.
  */
 public class HighLevelConsumer {
     public static void main(String[] given) throws Exception {
@@ -22,7 +23,11 @@ public class HighLevelConsumer {
             properties.put("zookeeper.session.timeout.ms", given[4]);
             properties.put("auto.offset.reset", "smallest");
             ConsumerConnector connector = Consumer.createJavaConsumerConnector(new ConsumerConfig(properties));
-            connector.createMessageStreams(Collections.singletonMap(given[2], 1));
+            Map<String, Integer> streams = new HashMap<>();
+            for (String topic : given[2].split(",")) {
+                streams.put(topic, 1);
+            }
+            connector.createMessageStreams(streams);
             connectors.add(connector);
         }
         while (System.in.read() >= 0) {

@@ -1,8 +1,8 @@
 """
 Members of ours in one process, until its standard input ends; then they leave.
 
-Arguments: ZooKeeper, broker, group, topic, how many members, session timeout in ms, settings of the
-consumer as JSON.
+Arguments: ZooKeeper, broker, group, topics with commas between them, how many members, session timeout in ms, settings
+of the consumer as JSON.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kiel_groups import GroupedConsumer
 
 
 async def main(
-    zookeeper: str, broker: str, group: str, topic: str, count: int, session_timeout_ms: int, settings: dict[str, Any]
+    zookeeper: str, broker: str, group: str, topics: str, count: int, session_timeout_ms: int, settings: dict[str, Any]
 ) -> None:
     consumers = [
         GroupedConsumer([broker], group, [zookeeper], session_timeout_ms=session_timeout_ms, **settings)
         for _ in range(count)
     ]
     for consumer in consumers:
-        await consumer.subscribe([topic])
+        await consumer.subscribe(topics.split(","))
         await consumer.connect()
     await asyncio.to_thread(sys.stdin.read)
     await asyncio.gather(*(consumer.close() for consumer in consumers))

@@ -11,17 +11,19 @@ from functools import partial
 from kiel_groups.allocators import Allocator, allocator_name, named_allocator, run_allocator, sticky
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.machine import in_thread, wall_ms
+from kiel_groups.coordination.overseer import Overseer
 from kiel_groups.coordination.plan_reader import PlanReader
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.errors import AllocatorError, CoordinationError, SessionLostError
 from kiel_groups.group import leader
 from kiel_groups.group.absences import next_end_ms
+from kiel_groups.group.claim_cap import capped
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.planning import Inputs, Target, describe_change, fallback_target, plan, still_fits
 from kiel_groups.group.transactions import Answer, Check, Done, Operation, Refused
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import MemberId, Slot
+from kiel_groups.model import MemberId, Slot, TopicPartition
 
 __all__ = ["Leading"]
 
@@ -63,6 +65,9 @@ class Leading:
         self._before: Inputs | None = None
         self._planned_from: Inputs | None = None
         self._reader = PlanReader(session, layout, config, metrics, self._on_change)
+        self._overseer = Overseer(session, layout, tasks, metrics, config.drain_alarm_ms / 1000)
+        #: What the newest plan wants: who is to own what.
+        self._wanted: dict[TopicPartition, MemberId] = {}
         self._grace_timer: asyncio.TimerHandle | None = None
         #: Folders that a plan needs and that are there.
         self._folders: set[str] = set()
@@ -92,6 +97,7 @@ class Leading:
     def resign(self) -> None:
         """This member leads no more."""
         log.info("group %s: %s leads no more", self._layout.group, self._member_id)
+        self._overseer.stop()
         self._feed(leader.Deposed())
 
     def changed(self, cause: str) -> None:
@@ -114,13 +120,14 @@ class Leading:
             if timer is not None:
                 timer.cancel()
         self._timer = self._grace_timer = None
+        self._overseer.stop()
 
     def _feed(self, event: leader.Event) -> None:
         self._state, effects = leader.step(self._state, event)
         for effect in effects:
             match effect:
-                case leader.MakePlan(term, candidate, cause):
-                    self._tasks.start(self._make_plan(term, candidate, cause))
+                case leader.MakePlan(term, candidate, cause, since_s):
+                    self._tasks.start(self._make_plan(term, candidate, cause, since_s))
                 case leader.Prepare(term, folders):
                     self._tasks.start(self._prepare(term, folders))
                 case leader.Write(term, operations):
@@ -172,12 +179,18 @@ class Leading:
         return False
 
     def _published(self, generation: int, moved: int) -> None:
-        self._before = self._planned_from
+        self._expect()
         self._metrics.count("generations_published")
         self._metrics.gauge("generation", generation)
         log.info("group %s: generation %d is published, %d partitions move", self._layout.group, generation, moved)
 
-    async def _make_plan(self, term: int, candidate: str, cause: str) -> None:
+    def _expect(self) -> None:
+        """What was planned stands there now."""
+        assert self._planned_from is not None
+        self._before = self._planned_from
+        self._overseer.expect(self._wanted, {member.member_id for member in self._before.members.values()})
+
+    async def _make_plan(self, term: int, candidate: str, cause: str, since_s: float) -> None:
         """Prove leadership, read, allocate, compare."""
         try:
             # Sent before the reads, and so before them at the server: they need not wait for its answer.
@@ -187,10 +200,11 @@ class Leading:
                 self._feed(leader.Planned(term, None, _now_s(), failed=True))
                 return
             self._follow(inputs)
-            cause = describe_change(self._before, inputs) or cause
+            # Where nothing else changed, somebody has changed what an earlier plan wrote.
+            cause = describe_change(self._before, inputs) or (cause if self._before is None else "manual")
             publication = None
             if self._may_plan(inputs):
-                target = await self._allocate(inputs)
+                target = capped(await self._allocate(inputs), self._layout, self._session.client.chroot)
                 publication = plan(
                     self._layout,
                     inputs,
@@ -199,10 +213,17 @@ class Leading:
                     candidate=candidate,
                     cause=cause,
                     now_ms=wall_ms(),
+                    took_ms=round(1000 * (_now_s() - since_s)),
                 )
-                if publication is None:
-                    self._before = inputs
                 self._planned_from = inputs
+                self._wanted = {
+                    partition: inputs.members[slot].member_id
+                    for slot, owned in target.allocation.items()
+                    if slot in inputs.members
+                    for partition in owned
+                }
+                if publication is None:
+                    self._expect()
         except SessionLostError:
             raise
         except Exception:
@@ -245,8 +266,10 @@ class Leading:
             target = fallback_target(inputs, fresh, str(error))
             log.error("group %s: %s", self._layout.group, target.fallback)
             return target
-        # While somebody is away nothing moves that need not: an allocator may know nothing of that.
-        return replace(target, allocation=inputs.stored) if inputs.away and still_fits(inputs) else target
+        if inputs.away and still_fits(inputs):
+            # While somebody is away nothing moves that need not: an allocator may know nothing of that.
+            target = replace(target, allocation=inputs.stored)
+        return target
 
     async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
         """Run an allocator on a thread: it is the user's code and may take its time."""

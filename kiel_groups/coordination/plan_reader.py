@@ -13,6 +13,7 @@ from kiel_groups.coordination.machine import wall_ms
 from kiel_groups.coordination.session import Node, Session, gather_some
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.absences import absences
+from kiel_groups.group.history import generation_of
 from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.planning import Inputs
 from kiel_groups.group.tuning import Tuning
@@ -65,11 +66,12 @@ class PlanReader:
 
     async def read(self) -> Inputs:
         """Everything that a plan is made from; from now on changes are told."""
-        brokers, members, pointer, slices, self._tuning = await asyncio.gather(
+        brokers, members, pointer, slices, history, self._tuning = await asyncio.gather(
             self._session.children(BROKER_IDS, self._watcher("brokers")),
             self._living(),
             self._session.get(self._layout.pointer),
             self._slices(),
+            self._session.children(self._layout.history),
             self._read_tuning(),
         )
         topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
@@ -81,6 +83,7 @@ class PlanReader:
             pointer_version=None if pointer is None else pointer.version,
             slices=slices,
             away=absences(slices, members, wall_ms(), self.grace_ms),
+            history=tuple(sorted(number for name in history or () if (number := generation_of(name)) is not None)),
             tuning=self._tuning,
         )
 

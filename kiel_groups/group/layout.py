@@ -71,6 +71,11 @@ class GroupLayout:
         return f"{self.root}/config"
 
     @property
+    def history(self) -> str:
+        """The folder of what past generations were about."""
+        return f"{self.root}/history"
+
+    @property
     def ids(self) -> str:
         return f"{consumer_root(self.group)}/ids"
 

@@ -14,7 +14,7 @@ Rules
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -63,7 +63,8 @@ class Duty(Enum):
 class Leader:
     """
     ``term`` counts its leaderships. ``due_s`` is when to plan (while settling), ``bound_s`` the latest moment for it,
-    both on the driver's clock. ``causes`` are why, in order; those that came during a plan belong to the next one.
+    both on the driver's clock, as ``since_s``, when the first change was seen. ``causes`` are why, in order; those
+    that came during a plan belong to the next one.
     """
 
     debounce: DebounceConfig
@@ -72,6 +73,7 @@ class Leader:
     candidate: str | None = None
     due_s: float | None = None
     bound_s: float = 0.0
+    since_s: float = field(default=0.0, compare=False)
     causes: tuple[str, ...] = ()
     publication: Publication | None = None
     written: int = 0
@@ -146,11 +148,12 @@ Event: TypeAlias = Elected | Deposed | Changed | Tuned | Tick | Planned | Prepar
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Prove leadership, read, allocate; answer with Planned."""
+    """Prove leadership, read, allocate; answer with Planned. ``since_s`` is when the first of its changes was seen."""
 
     term: int
     candidate: str
     cause: str
+    since_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,7 @@ def _plan(leader: Leader) -> tuple[Leader, tuple[Effect, ...]]:
     assert leader.candidate is not None
     cause = ", ".join(dict.fromkeys(leader.causes))
     planning = replace(leader, duty=Duty.PLANNING, due_s=None, causes=())
-    return planning, (MakePlan(leader.term, leader.candidate, cause),)
+    return planning, (MakePlan(leader.term, leader.candidate, cause, leader.since_s),)
 
 
 def _planned(leader: Leader, planned: Planned) -> tuple[Leader, tuple[Effect, ...]]:
@@ -238,6 +241,7 @@ def _elected(leader: Leader, candidate: str, now_s: float, *, succeeds: bool) ->
         due_s=due_s,
         # What changes before the first plan must not postpone it beyond the ordinary bound.
         bound_s=max(due_s, now_s + leader.debounce.bound_ms / 1000),
+        since_s=now_s,
         causes=("leader change",),
     )
 
@@ -250,7 +254,9 @@ def _changed(leader: Leader, cause: str, now_s: float) -> Leader:
     if leader.duty is Duty.SETTLING and leader.due_s is not None:
         return replace(leader, causes=causes, due_s=max(leader.due_s, min(quiet_s, leader.bound_s)))
     bound_s = now_s + leader.debounce.bound_ms / 1000
-    return replace(leader, duty=Duty.SETTLING, causes=causes, due_s=min(quiet_s, bound_s), bound_s=bound_s)
+    return replace(
+        leader, duty=Duty.SETTLING, causes=causes, due_s=min(quiet_s, bound_s), bound_s=bound_s, since_s=now_s
+    )
 
 
 def _rest(leader: Leader, now_s: float) -> Leader:

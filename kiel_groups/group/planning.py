@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kiel_groups.group.history import HistoryEntry, record
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.transactions import Check, Create, Delete, Operation, Put, chunks
 from kiel_groups.group.tuning import Tuning
@@ -40,8 +41,8 @@ class Inputs:
     Everything that a plan is made from, read after a proof of leadership.
 
     ``members`` holds one member a slot, the newest. ``slices`` holds None for a slice that cannot be read; ``away`` are
-    those of static slots whose member may come back; ``pointer`` is None where it is absent or unreadable, and
-    ``pointer_version`` None where it is absent.
+    those of static slots whose member may come back; ``history`` the generations that are kept; ``pointer`` is None
+    where it is absent or unreadable, and ``pointer_version`` None where it is absent.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -51,6 +52,7 @@ class Inputs:
     pointer_version: int | None = None
     slices: Mapping[Slot, Slice | None] = field(default_factory=dict)
     away: Mapping[Slot, Slice] = field(default_factory=dict)
+    history: tuple[int, ...] = ()
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
@@ -111,7 +113,15 @@ class Publication:
 
 
 def plan(
-    layout: GroupLayout, inputs: Inputs, target: Target, *, leader: MemberId, candidate: str, cause: str, now_ms: int
+    layout: GroupLayout,
+    inputs: Inputs,
+    target: Target,
+    *,
+    leader: MemberId,
+    candidate: str,
+    cause: str,
+    now_ms: int,
+    took_ms: int = 0,
 ) -> Publication | None:
     """
     What to write so that the stored slices say what the target says; None when they do already.
@@ -126,6 +136,7 @@ def plan(
         candidate: Path of the leader's election znode: every write proves that it still exists.
         cause: Why there is a new plan, for people.
         now_ms: Wall-clock time, milliseconds since 1970.
+        took_ms: How long the first change that led here had to wait.
     """
     pointer = _pointer(inputs, target, leader, cause, now_ms)
     changes = _changed_slices(layout, inputs, target, pointer.generation)
@@ -141,17 +152,17 @@ def plan(
         opening = Put(layout.pointer, pointer.encode(), inputs.pointer_version)
     guard = (proof, Check(layout.pointer, version))
     done = replace(pointer, state=DONE).encode()
+    moved = _moved(inputs, target)
+    history = tuple(record(layout, _entry(pointer, moved, took_ms), inputs.history))
     batches = list(chunks(changes))
     writes: tuple[tuple[Operation, ...], ...]
     if len(batches) <= 1:
         # Whole or not at all: nobody needs to finish it.
-        writes = ((proof, replace(opening, data=done), *(batches[0] if batches else ())),)
+        writes = ((proof, replace(opening, data=done), *(batches[0] if batches else ()), *history),)
     else:
-        closing = (proof, Put(layout.pointer, done, version))
+        closing = (proof, Put(layout.pointer, done, version), *history)
         writes = ((proof, opening), *((*guard, *batch) for batch in batches), closing)
-    return Publication(
-        generation=pointer.generation, moved=_moved(inputs, target), folders=_folders(layout, inputs), writes=writes
-    )
+    return Publication(generation=pointer.generation, moved=moved, folders=_folders(layout, inputs), writes=writes)
 
 
 def _matters(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:
@@ -192,6 +203,19 @@ def _slice(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicP
     return replace(inputs.away[slot], generation=generation, partitions=wanted)
 
 
+def _entry(pointer: Pointer, moved: int, took_ms: int) -> HistoryEntry:
+    return HistoryEntry(
+        generation=pointer.generation,
+        cause=pointer.cause,
+        leader=pointer.leader,
+        moved=moved,
+        members=pointer.members,
+        partitions=pointer.partitions,
+        took_ms=took_ms,
+        created_at_ms=pointer.created_at_ms,
+    )
+
+
 def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> Pointer:
     """The pointer of the next generation, which is above every stored one."""
     generations = [stored.generation for stored in inputs.slices.values() if stored is not None]
@@ -201,7 +225,7 @@ def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_m
     for reason in target.unassigned.values():
         reasons[reason] = reasons.get(reason, 0) + 1
     return Pointer(
-        generation=1 + max(generations, default=0),
+        generation=1 + max([*generations, *inputs.history], default=0),
         state=PUBLISHING,
         leader=leader,
         allocator=target.allocator,
@@ -224,11 +248,14 @@ def _moved(inputs: Inputs, target: Target) -> int:
 
 
 def _folders(layout: GroupLayout, inputs: Inputs) -> tuple[str, ...]:
-    """What old tools look for, and what claims and commits are created under."""
-    return tuple(
-        folder
-        for topic in sorted(inputs.topics.keys() & inputs.subscribed)
-        for folder in (layout.topic_owners(topic), layout.topic_offsets(topic))
+    """What old tools look for, what claims and commits are created under, and the past."""
+    return (
+        layout.history,
+        *(
+            folder
+            for topic in sorted(inputs.topics.keys() & inputs.subscribed)
+            for folder in (layout.topic_owners(topic), layout.topic_offsets(topic))
+        ),
     )
 
 

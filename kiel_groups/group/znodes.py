@@ -28,12 +28,15 @@ __all__ = [
     "make_member_id",
     "unsigned_hex",
     "encode_consumer_id",
+    "encode_object",
     "encode_owner",
     "encode_offset",
     "parse_object",
     "parse_offset",
+    "parse_owner",
     "parse_topic",
     "parse_broker",
+    "typed_field",
 ]
 
 PointerState = str
@@ -64,7 +67,8 @@ def unsigned_hex(session_id: int) -> str:
     return f"{session_id & 0xFFFFFFFFFFFFFFFF:x}"
 
 
-def _dump(fields: Mapping[str, Any]) -> bytes:
+def encode_object(fields: Mapping[str, Any]) -> bytes:
+    """A JSON object as it stands in a znode."""
     return ensure_binary(json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
@@ -79,7 +83,8 @@ def parse_object(data: bytes, path: str) -> dict[str, Any]:
     return fields
 
 
-def _typed(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
+def typed_field(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
+    """A field of a JSON object; raises ProtocolError where it is missing or of another type."""
     value = fields.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"{path}: field {name!r} should be {kind.__name__}, found {value!r}")
@@ -109,7 +114,7 @@ class MemberInfo:
         return self.instance_id or self.member_id
 
     def encode(self) -> bytes:
-        return _dump(
+        return encode_object(
             {
                 "version": _VERSION,
                 "instance_id": self.instance_id,
@@ -125,7 +130,7 @@ class MemberInfo:
     @classmethod
     def parse(cls, member_id: MemberId, data: bytes, path: str) -> MemberInfo:
         fields = parse_object(data, path)
-        topics = _typed(fields, "subscription", list, path)
+        topics = typed_field(fields, "subscription", list, path)
         instance_id = fields.get("instance_id")
         try:
             for topic in topics:
@@ -136,7 +141,7 @@ class MemberInfo:
             raise ProtocolError(f"{path}: {error}") from error
         return cls(
             member_id=member_id,
-            session_timeout_ms=_typed(fields, "session_timeout_ms", int, path),
+            session_timeout_ms=typed_field(fields, "session_timeout_ms", int, path),
             subscription=tuple(topics),
             host=str(fields.get("host", "")),
             pid=fields["pid"] if isinstance(fields.get("pid"), int) else 0,
@@ -168,7 +173,7 @@ class Pointer:
     created_at_ms: int = 0
 
     def encode(self) -> bytes:
-        return _dump(
+        return encode_object(
             {
                 "version": _VERSION,
                 "generation": self.generation,
@@ -188,15 +193,15 @@ class Pointer:
     @classmethod
     def parse(cls, data: bytes, path: str) -> Pointer:
         fields = parse_object(data, path)
-        state = _typed(fields, "state", str, path)
+        state = typed_field(fields, "state", str, path)
         if state not in (PUBLISHING, DONE):
             raise ProtocolError(f"{path}: field 'state' should be 'publishing' or 'done', found {state!r}")
         unassigned = fields.get("unassigned")
         names = fields.get("unassigned_names")
         return cls(
-            generation=_typed(fields, "generation", int, path),
+            generation=typed_field(fields, "generation", int, path),
             state=state,
-            leader=_typed(fields, "leader", str, path),
+            leader=typed_field(fields, "leader", str, path),
             allocator=str(fields.get("allocator", "")),
             cause=str(fields.get("cause", "")),
             members=fields["members"] if isinstance(fields.get("members"), int) else 0,
@@ -229,16 +234,16 @@ class Slice:
         fields = {"generation": self.generation, "for": self.member_id, "partitions": topics}
         if self.away_since_ms is not None:
             fields["away_since"] = self.away_since_ms
-        return _dump(fields)
+        return encode_object(fields)
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Slice:
         fields = parse_object(data, path)
         return cls(
-            generation=_typed(fields, "generation", int, path),
-            member_id=_typed(fields, "for", str, path),
-            partitions=frozenset(_partitions(_typed(fields, "partitions", dict, path), path)),
-            away_since_ms=None if fields.get("away_since") is None else _typed(fields, "away_since", int, path),
+            generation=typed_field(fields, "generation", int, path),
+            member_id=typed_field(fields, "for", str, path),
+            partitions=frozenset(_partitions(typed_field(fields, "partitions", dict, path), path)),
+            away_since_ms=None if fields.get("away_since") is None else typed_field(fields, "away_since", int, path),
         )
 
 
@@ -261,7 +266,7 @@ class GroupSettings:
     auto_offset_reset: str
 
     def encode(self) -> bytes:
-        return _dump(
+        return encode_object(
             {
                 "version": _VERSION,
                 "store": self.store,
@@ -274,9 +279,9 @@ class GroupSettings:
     def parse(cls, data: bytes, path: str) -> GroupSettings:
         fields = parse_object(data, path)
         return cls(
-            store=_typed(fields, "store", str, path),
-            mode=_typed(fields, "mode", str, path),
-            auto_offset_reset=_typed(fields, "auto_offset_reset", str, path),
+            store=typed_field(fields, "store", str, path),
+            mode=typed_field(fields, "mode", str, path),
+            auto_offset_reset=typed_field(fields, "auto_offset_reset", str, path),
         )
 
     def differences(self, other: GroupSettings) -> list[tuple[str, str, str]]:
@@ -295,12 +300,20 @@ def encode_consumer_id(subscription: Iterable[str], started_ms: int) -> bytes:
     Its JSON parser takes every number for an int32, so the time stands there as a string.
     """
     topics = dict.fromkeys(sorted(subscription), 1)
-    return _dump({"version": 1, "subscription": topics, "pattern": "static", "timestamp": str(started_ms)})
+    return encode_object({"version": 1, "subscription": topics, "pattern": "static", "timestamp": str(started_ms)})
 
 
 def encode_owner(member_id: MemberId) -> bytes:
     """An owner znode as Kafka 0.8 reads it: a consumer id and the index of a thread; a member has one."""
     return ensure_binary(f"{member_id}-0")
+
+
+def parse_owner(data: bytes, path: str) -> MemberId:
+    """The member that an owner znode names, without the index of its thread."""
+    member_id, dash, thread = ensure_text(data, errors="replace").rpartition("-")
+    if not dash or not member_id or _number(thread, LARGEST_PARTITION) is None:
+        raise ProtocolError(f"{path}: a consumer id and the index of a thread were expected, found {data[:80]!r}")
+    return member_id
 
 
 def encode_offset(offset: int) -> bytes:
@@ -326,7 +339,7 @@ def _number(text: str, largest: int) -> int | None:
 
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
     """The partition numbers of a topic, ascending, from its znode under ``/brokers/topics``."""
-    partitions = _typed(parse_object(data, path), "partitions", dict, path)
+    partitions = typed_field(parse_object(data, path), "partitions", dict, path)
     numbers = [_number(text, LARGEST_PARTITION) for text in partitions]
     found = [number for number in numbers if number is not None]
     if len(found) < len(numbers):
@@ -337,4 +350,4 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
 def parse_broker(data: bytes, path: str) -> tuple[str, int]:
     """Host and port of a broker, from its znode under ``/brokers/ids``."""
     fields = parse_object(data, path)
-    return _typed(fields, "host", str, path), _typed(fields, "port", int, path)
+    return typed_field(fields, "host", str, path), typed_field(fields, "port", int, path)

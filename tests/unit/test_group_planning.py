@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from kiel_groups.group.claim_cap import MOST_PATH_BYTES, TOO_MANY, capped
+from kiel_groups.group.history import HistoryEntry, generation_of
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.planning import (
     NAMED_UNASSIGNED,
@@ -64,9 +66,15 @@ def published(read: Inputs, wanted: Target) -> Publication:
 
 
 def slices_of(publication: Publication) -> list[Operation]:
-    """The writes of slices, without the pointer's and their guards, in order."""
-    batches = publication.writes if len(publication.writes) == 1 else publication.writes[1:-1]
-    return [operation for batch in batches for operation in batch[2:]]
+    """The writes of slices, without all others, in order."""
+    operations = [operation for write in publication.writes for operation in write]
+    return [operation for operation in operations if operation.path.startswith(f"{POINTER}/")]
+
+
+def told_by(publication: Publication) -> Operation:
+    """The write of the pointer, where all is written at once."""
+    ((_, told, *_),) = publication.writes
+    return told
 
 
 @pytest.fixture
@@ -83,7 +91,7 @@ def parsed(operation: Operation) -> Pointer:
 def test_a_first_plan_creates_pointer_and_slices() -> None:
     """In a fresh group everything is created, generation 1, in one transaction."""
     publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
-    ((proof, told, *slices),) = publication.writes
+    ((proof, told, *slices, past),) = publication.writes
     assert proof == Check(CANDIDATE)
     assert isinstance(told, Create)
     assert (told.path, parsed(told).state, parsed(told).generation) == (POINTER, DONE, 1)
@@ -91,6 +99,8 @@ def test_a_first_plan_creates_pointer_and_slices() -> None:
         Create(f"{POINTER}/a", Slice(1, "a", some(0, 1)).encode()),
         Create(f"{POINTER}/b", Slice(1, "b", some(2, 3)).encode()),
     ]
+    assert isinstance(past, Create)
+    assert past.path == "/kiel-groups/g/history/0000000001"
     assert (publication.generation, publication.moved) == (1, 0)
 
 
@@ -106,6 +116,7 @@ def test_a_plan_that_one_transaction_cannot_hold_says_when_it_is_complete() -> N
     assert first == (*guard, Create(f"{POINTER}/a", Slice(1, "a", some(0, 1)).encode()))
     assert second == (*guard, Create(f"{POINTER}/b", Slice(1, "b", some(2, 3)).encode()))
     assert isinstance(closing[1], Put)
+    assert isinstance(closing[2], Create)
     assert (closing[1].path, closing[1].version, parsed(closing[1]).state) == (POINTER, 0, DONE)
 
 
@@ -141,7 +152,7 @@ def test_what_stands_there_already_is_not_published() -> None:
 def test_a_pointer_that_tells_operators_something_else_is_published_anew() -> None:
     """Although no slice changes: its counts, what is unassigned, and what replaced the allocator."""
     read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
-    ((_, told),) = published(read, target(a=some(0))).writes
+    told = told_by(published(read, target(a=some(0))))
     assert (parsed(told).members, parsed(told).partitions, parsed(told).generation) == (1, 1, 2)
 
 
@@ -153,7 +164,7 @@ def test_a_pointer_that_tells_operators_something_else_is_published_anew() -> No
 def test_an_incomplete_pointer_is_brought_to_its_end(found: Pointer | None, version: int | None) -> None:
     """With equal slices the pointer alone is written, and ends at done."""
     read = inputs("a", pointer=found, pointer_version=version, slices=stored(a=some(0)))
-    ((_, told),) = published(read, target(a=some(0))).writes
+    told = told_by(published(read, target(a=some(0))))
     assert isinstance(told, Create if version is None else Put)
     assert (parsed(told).state, parsed(told).generation) == (DONE, 2)
 
@@ -211,7 +222,7 @@ def test_the_pointer_counts_and_names_what_is_unassigned() -> None:
     """Counts per reason for all of it, names for the first hundred."""
     reasons = dict.fromkeys(some(*range(150)), "no owner") | {TopicPartition("u", 0): "no subscriber"}
     wanted = Target(allocation={"a": some(200), "b": some(201, 202)}, unassigned=reasons, allocator="x", fallback="y")
-    told = parsed(published(inputs("a", "b"), wanted).writes[-1][1])
+    told = parsed(told_by(published(inputs("a", "b"), wanted)))
     assert told.unassigned == {"no owner": 150, "no subscriber": 1}
     assert told.unassigned_names == tuple(f"t:{number}" for number in range(NAMED_UNASSIGNED))
     assert (told.members, told.partitions, told.allocator, told.fallback) == (2, 3, "x", "y")
@@ -219,11 +230,12 @@ def test_the_pointer_counts_and_names_what_is_unassigned() -> None:
 
 
 def test_folders_of_old_tools_are_made_for_existing_subscribed_topics() -> None:
-    """Owners and offsets of each topic that some member wants and that exists."""
+    """Owners and offsets of each topic that some member wants and that exists, beside that of the past."""
     read = Inputs(
         members=members("a", topics=("u", "t", "missing")), topics={"t": (0,), "u": (0,), "x": (0,)}, brokers=1
     )
     assert published(read, target(a=some(0))).folders == (
+        "/kiel-groups/g/history",
         "/consumers/g/owners/t",
         "/consumers/g/offsets/t",
         "/consumers/g/owners/u",
@@ -243,6 +255,55 @@ def test_batches_are_bounded_in_number_and_bytes() -> None:
         assert sum(map(size_of, batch[2:])) <= MOST_BYTES
     assert len(slices_of(publication)) == 1_000
     assert len(publication.writes) > 5 + 2
+
+
+def test_the_past_is_kept_for_a_hundred_generations() -> None:
+    """Why, what moved, how long it took; the oldest goes in the same transaction."""
+    kept = tuple(range(1, 101))
+    before = {"a": Slice(90, "a", some(0, 1))}
+    read = inputs("a", "b", history=kept, slices=before, pointer=pointer(90), pointer_version=1)
+    publication = plan(
+        LAYOUT,
+        read,
+        target(a=some(0), b=some(1)),
+        leader="a",
+        candidate=CANDIDATE,
+        cause="join of b",
+        now_ms=5,
+        took_ms=7,
+    )
+    assert publication is not None
+    assert publication.generation == 101, "also where everything but the past was deleted by hand"
+    *_, entry, deletion = publication.writes[0]
+    assert deletion == Delete("/kiel-groups/g/history/0000000001")
+    assert isinstance(entry, Create)
+    assert HistoryEntry.parse(entry.data, entry.path) == HistoryEntry(
+        generation=101, cause="join of b", leader="a", moved=1, members=2, partitions=2, took_ms=7, created_at_ms=5
+    )
+    assert [generation_of(name) for name in ("0000000101", "101", "٣" * 10)] == [101, None, None]
+
+
+def test_empty_slices_of_who_is_gone_are_no_reason_for_a_generation() -> None:
+    """They are cleared away with the next one."""
+    complete = replace(pointer(), members=1, partitions=1)
+    gone = stored(a=some(0), gone=some())
+    assert publish(inputs("a", pointer=complete, pointer_version=1, slices=gone), target(a=some(0))) is None
+    after = published(inputs("a", pointer=complete, pointer_version=1, slices=gone), target(a=some(1)))
+    assert Delete(f"{POINTER}/gone") in slices_of(after)
+
+
+def test_a_session_owns_no_more_than_it_can_close() -> None:
+    """What is beyond the cap has no owner, with that reason, and the same partitions stay owned."""
+    many, few = some(*range(20_000)), some(0, topic="u")
+    cut = capped(target(a=many, b=few), LAYOUT, "/chroot")
+    bytes_owned = sum(len("/chroot" + LAYOUT.owner(partition)) for partition in cut.allocation["a"])
+    assert 500 << 10 < bytes_owned <= MOST_PATH_BYTES
+    assert cut.allocation["b"] == few
+    assert many - cut.allocation["a"] == cut.unassigned.keys()
+    assert set(cut.unassigned.values()) == {TOO_MANY}
+    assert max(cut.allocation["a"]) < min(cut.unassigned)
+    small = target(a=some(*range(1_000)), b=few)
+    assert capped(small, LAYOUT, "/chroot") is small
 
 
 FITTING = inputs("a", "b", slices=stored(a=some(0, 1), b=some(2, 3)))

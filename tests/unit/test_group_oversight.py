@@ -1,0 +1,65 @@
+"""What a leader finds wrong about owners, and when it says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.oversight import Suspicion, alarms, suspect
+from kiel_groups.group.znodes import encode_owner, parse_owner
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+WANTED = {P0: "a", P1: "a", P2: "b"}
+
+
+def test_what_is_as_planned_is_not_suspicious() -> None:
+    """The owner is the member that the plan names."""
+    assert suspect({}, WANTED, {P0: "a", P1: "a", P2: "b"}, 1.0) == {}
+
+
+def test_a_suspicion_counts_from_the_first_look_that_saw_the_same() -> None:
+    """Another owner, or another plan, is another suspicion."""
+    first = suspect({}, WANTED, {P0: None, P1: "b", P2: "b"}, 1.0)
+    assert first == {P0: Suspicion("a", None, 1.0), P1: Suspicion("a", "b", 1.0)}
+    second = suspect(first, WANTED, {P0: None, P1: "c", P2: "b"}, 2.0)
+    assert second == {P0: Suspicion("a", None, 1.0), P1: Suspicion("a", "c", 2.0)}
+    assert suspect(second, {**WANTED, P0: "b"}, {P0: None, P1: "a", P2: "b"}, 3.0) == {P0: Suspicion("b", None, 3.0)}
+
+
+def test_what_was_not_looked_at_stays_suspicious() -> None:
+    """Not every look reads every owner; what is not wanted any more is forgotten."""
+    first = suspect({}, WANTED, {P1: "b"}, 1.0)
+    assert suspect(first, WANTED, {}, 2.0) == first
+    assert suspect(first, {P2: "b"}, {}, 2.0) == {}
+
+
+def test_an_alarm_names_holder_and_cause_for_all_partitions_of_two_members() -> None:
+    """Nobody, somebody who lives and does not let go, and somebody who is no member: three kinds."""
+    found = {
+        P0: Suspicion("a", None, 0.0),
+        P1: Suspicion("a", "b", 2.0),
+        P2: Suspicion("a", "b", 1.0),
+        TopicPartition("t", 3): Suspicion("a", "dead", 0.0),
+        TopicPartition("t", 4): Suspicion("b", None, 29.0),
+    }
+    told = list(alarms(found, {"a", "b"}, 32.0, 30.0))
+    assert [(alarm.kind, len(alarm.partitions)) for alarm in told] == [
+        ("partitions_unowned", 1),
+        ("partitions_wrongly_owned", 2),
+        ("partitions_orphaned", 1),
+    ]
+    unowned, held, orphaned = (alarm.text for alarm in told)
+    assert unowned.startswith("1 partitions, first t:0, for a have had no owner for 32 s")
+    assert held.startswith("2 partitions, first t:1, for a have been owned by b for 31 s, which does not let go")
+    assert orphaned.startswith("1 partitions, first t:3, for a have been owned by dead for 32 s, which is no member")
+
+
+def test_owners_are_read_as_they_are_written() -> None:
+    """By us and by Java consumers; anything else names no member."""
+    assert parse_owner(encode_owner("g_host-1-ab"), "/x") == "g_host-1-ab"
+    for garbage in (b"", b"name", b"-0", b"name-x", b"\xff"):
+        with pytest.raises(ProtocolError, match=r"^/x: a consumer id and the index of a thread were expected"):
+            parse_owner(garbage, "/x")
