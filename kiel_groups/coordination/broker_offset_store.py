@@ -72,18 +72,20 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         Have next offsets stored, but where somebody else wrote; then read what stands there.
 
         Returns:
-            What stands there now, whoever wrote it last; and what somebody else wrote before, which is now the truth.
+            What stands there by our own doing; and what somebody else wrote, before or after, which is now the truth.
 
         Raises:
             SessionLostError: The session is over.
         """
         if not offsets:
             return {}, {}
-        foreign = await self.changed({partition: version for partition, (_, version) in offsets.items()})
-        wanted = {partition: offset for partition, (offset, _) in offsets.items() if partition not in foreign}
+        versions = {partition: version for partition, (_, version) in offsets.items()}
+        _, before = await self._standing(versions)
+        wanted = {partition: offset for partition, (offset, _) in offsets.items() if partition not in before}
         if wanted:
             await self._send(wanted, metadata)
-        return await self.read(sorted(wanted)), foreign
+        ours, after = await self._standing({partition: versions[partition] for partition in wanted})
+        return ours, before | after
 
     async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         await self._session.trusted()
@@ -98,14 +100,25 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
             log.warning("group %s: brokers did not store offsets in time", self._layout.group)
         finally:
             self._patience = None
-        # The broker wrote on a session of its own: after an answered quorum write of ours, ours sees it.
-        await self._writer.prove()
 
     async def changed(self, versions: Mapping[TopicPartition, int]) -> dict[TopicPartition, StoredOffset]:
-        """As the ``zookeeper`` store says it; but for a commit of our own that a broker made after its time."""
+        """As the ``zookeeper`` store says it; but for what a broker wrote for us, in time or late."""
+        return (await self._standing(versions))[1]
+
+    async def _standing(
+        self, versions: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
+        """What stands there by our own doing, or as it was; and what somebody else wrote since these versions."""
+        if not versions:
+            return {}, {}
+        # Brokers write on sessions of their own: after an answered quorum write of ours, ours sees what they wrote.
         await self._writer.prove()
-        found = await super().changed(versions)
-        foreign = {tp: stored for tp, stored in found.items() if stored.offset != self._sent.get(tp)}
+        found = await self.read(list(versions))
+        foreign = {
+            partition: stored
+            for partition, stored in found.items()
+            if stored.version != versions[partition] and stored.offset != self._sent.get(partition)
+        }
         for partition in foreign:
             self._sent.pop(partition, None)
-        return foreign
+        return {partition: stored for partition, stored in found.items() if partition not in foreign}, foreign

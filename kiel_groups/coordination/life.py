@@ -73,7 +73,7 @@ class Life:
         """
         try:
             await self.session.open()
-            self._check_heartbeat()
+            self._check_heartbeat(strictly=self._first)
             await self.session.ensure(self._layout.parents)
             await self._enter()
             self._joined = True
@@ -86,12 +86,16 @@ class Life:
             await self.close()
             raise
 
-    def _check_heartbeat(self) -> None:
-        """A user at the keyboard corrects a setting; a member that is needed makes do with the nearest one."""
+    def _check_heartbeat(self, *, strictly: bool) -> None:
+        """
+        Whether the setting suits what the server granted, which another server may grant another time.
+
+        A user at the keyboard corrects it; a member that is needed makes do with the nearest one.
+        """
         try:
             check_heartbeat_interval(self.session.timeout_ms, self._heartbeat_interval_ms)
         except ConfigError as error:
-            if self._first:
+            if strictly:
                 raise
             log.warning("group %s: %s; a third is used until then", self._config.group, error)
 
@@ -161,6 +165,7 @@ class Life:
             self._metrics.count("zookeeper_suspensions")
         elif self._joined:
             log.info("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
+            self._check_heartbeat(strictly=False)
             self._look_again()
 
     def _look_again(self) -> None:

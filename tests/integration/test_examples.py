@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -19,7 +20,7 @@ from tests.integration.members import eventually, produce, stored_offsets, zooke
 pytestmark = pytest.mark.integration
 
 EXAMPLES = REPOSITORY / "examples"
-TESTED = {"commit_by_hand.py", "listen.py", "produce_lines.py", "counter.py", "maker.py", "worker.py"}
+TESTED = {"commit_by_hand.py", "fenced_sink.py", "listen.py", "produce_lines.py", "counter.py", "maker.py", "worker.py"}
 
 Unique = Callable[[str], str]
 
@@ -90,3 +91,27 @@ async def test_the_worker_that_commits_by_hand(cluster_39: Cluster, unique: Uniq
         assert second.errors == ["left the group"]
     delivered = Counter(archive.read_bytes().splitlines())
     assert set(delivered) == set(values)
+
+
+async def test_the_sink_that_refuses_stale_owners(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """A process that was stopped past its session wakes with a record in hand, and its write is refused."""
+    topic, file = unique("topic"), tmp_path / "sink.db"
+    await cluster_39.create_topic(topic, 1)
+    values = await produce(cluster_39, topic, 60)
+    arguments = [str(EXAMPLES / "fenced_sink.py"), cluster_39.brokers[0], cluster_39.zk_hosts, topic, str(file)]
+    with Running(arguments) as stopped, Running(arguments) as other:
+        both = [stopped, other]
+        await eventually(lambda: any(len(sink.lines) >= 3 for sink in both), "one of them owns the partition")
+        stopped, other = sorted(both, key=lambda sink: len(sink.lines), reverse=True)
+        stopped.process.send_signal(signal.SIGSTOP)
+        done = len(stopped.lines)
+        other.wait_for_lines(60 - done)
+        stopped.process.send_signal(signal.SIGCONT)
+        said = stopped.wait_for_lines(done + 1)
+        # What it was doing when it was stopped; the next record it is not even handed.
+        assert [line.split()[0] for line in said[done:]] == ["refused"]
+        assert all(line.startswith("stored") for line in (*said[:done], *other.lines))
+        assert [sink.end(signal.SIGINT) for sink in (stopped, other)] == [0, 0]
+    with sqlite3.connect(file) as db:
+        stored = db.execute("SELECT value FROM vals ORDER BY position").fetchall()
+    assert [value for (value,) in stored] == values

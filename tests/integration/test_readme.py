@@ -101,7 +101,7 @@ def test_the_command_that_joins_is_complete() -> None:
     assert consume.make_context("consume", command.split()[1:], parent=context).params["topics"] == ("page-views",)
 
 
-@pytest.mark.parametrize("document", ["README.rst", "CHANGELOG.rst", "docs/cli.rst"])
+@pytest.mark.parametrize("document", ["README.rst", "CHANGELOG.rst", "docs/cli.rst", "docs/ownership.rst"])
 def test_documents_render(document: str) -> None:
     """docutils has nothing to complain about."""
     complaints = io.StringIO()

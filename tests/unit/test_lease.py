@@ -9,9 +9,11 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError, RolledBackError
 from manual_machine import ManualMachine
 
-from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.allocators import round_robin
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.heartbeat import Heartbeat
+from kiel_groups.coordination.life import Life
 from kiel_groups.coordination.machine import replaced
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.lease import check_heartbeat_interval, heartbeat_interval_s
@@ -110,6 +112,21 @@ def test_heartbeats_too_seldom_for_what_was_granted_are_refused() -> None:
         " granted (6000 ms). Leave it out, or raise session_timeout_ms (and the server's maxSessionTimeout where that"
         " is what lowers it)"
     )
+
+
+async def test_a_later_life_makes_do_with_less(caplog: pytest.LogCaptureFixture) -> None:
+    """A first one is refused; one that follows a lost session beats as seldom as it may, and says so."""
+    config = ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=2_001)
+    first, later = (
+        Life(GroupConfig(group="g"), config, round_robin, Metrics(), first=is_first) for is_first in (True, False)
+    )
+    for life in (first, later):
+        life.session.gate.grant(TIMEOUT_MS)
+    with pytest.raises(ConfigError, match="heartbeat_interval_ms: 2001 given"):
+        first._check_heartbeat(strictly=first._first)
+    later._check_heartbeat(strictly=later._first)
+    assert "group g: heartbeat_interval_ms: 2001 given; expected at most 2000" in caplog.text
+    assert "a third is used until then" in caplog.text
 
 
 @pytest.mark.parametrize("given", [0, -1, 1.5, "100", True])

@@ -1,0 +1,60 @@
+"""
+A sink that refuses stale owners.
+
+A process that was stopped in the middle of its work, and goes on when its partition is somebody else's, cannot know it.
+The sink can: each claim of a partition has a larger fencing token than the one before; what comes with a smaller one
+than was seen is refused. ::
+
+    python examples/fenced_sink.py 127.0.0.1:9092 127.0.0.1:2181 colours colours.db
+"""
+
+import asyncio
+import sqlite3
+import sys
+
+from kiel_groups import GroupedConsumer, Record
+
+#: How long the work on a record takes, in seconds.
+WORK_S = 0.05
+
+
+class Sink:
+    """Values in SQLite, and beside them, for each partition, the token they came with and the next offset."""
+
+    def __init__(self, file: str) -> None:
+        self._db = sqlite3.connect(file, timeout=30, isolation_level=None)
+        self._db.execute("CREATE TABLE IF NOT EXISTS vals (topic, part, position, value)")
+        self._db.execute("CREATE TABLE IF NOT EXISTS owners (topic, part, token, next, PRIMARY KEY (topic, part))")
+
+    def store(self, record: Record, token: int) -> bool:
+        """Store a value, at most once; False where a later owner of its partition was here."""
+        place = (record.topic, record.partition)
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            found = self._db.execute("SELECT token, next FROM owners WHERE topic = ? AND part = ?", place).fetchone()
+            newest, following = found or (0, 0)
+            if token < newest:
+                return False
+            if record.offset >= following:
+                self._db.execute("INSERT INTO vals VALUES (?, ?, ?, ?)", (*place, record.offset, record.value))
+                following = record.offset + 1
+            self._db.execute("REPLACE INTO owners VALUES (?, ?, ?, ?)", (*place, token, following))
+            return True
+
+
+async def main(broker: str, zookeeper: str, topic: str, file: str) -> None:
+    sink = Sink(file)
+    async with GroupedConsumer([broker], "sink", [zookeeper], session_timeout_ms=4_000) as consumer:
+        await consumer.subscribe(topic)
+        async for record in consumer:
+            # Asked before the work begins: afterwards the partition may have been lost, and claimed again.
+            token = consumer.fencing_token(record.topic_partition)
+            await asyncio.sleep(WORK_S)
+            stored = token is not None and sink.store(record, token)
+            print("stored" if stored else "refused", record.topic_partition, record.offset, flush=True)
+
+
+try:
+    asyncio.run(main(*sys.argv[1:5]))
+except KeyboardInterrupt:
+    print("left the group", file=sys.stderr)

@@ -1,0 +1,113 @@
+"""An operator's reset of an offset is followed: while records flow, while nothing happens, during a hand-over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups import TopicPartition
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from tests.integration.members import Member, eventually, group_of, produce, stored_offsets, zookeeper
+
+pytestmark = [pytest.mark.integration, pytest.mark.failures]
+
+Unique = Callable[[str], str]
+
+STORES = ["zookeeper", "broker-v0"]
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_an_idle_owner(cluster: Cluster, unique: Unique, store: str) -> None:
+    """The regular look finds another version: records come again from there, and are committed again."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    values = await produce(cluster, topic, 10)
+    settings = {"auto_commit_interval_ms": 50, "reconcile_interval_ms": 200, "store": store}
+    async with group_of(cluster, name, [topic], **settings) as group:
+        member = await group.join()
+        with zookeeper(cluster) as client:
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 10}, "everything is committed")
+            client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"4")
+            await eventually(lambda: member.values == values + values[4:], "they come again")
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 10}, "committed again")
+        assert member.lost_partitions == []
+
+
+async def test_an_idle_owner_is_set_to_where_its_commit_stands(cluster_39: Cluster, unique: Unique) -> None:
+    """Versions are compared, not values: what was read since comes again."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    values = await produce(cluster_39, topic, 5)
+    settings = {"auto_commit_interval_ms": 3_600_000, "reconcile_interval_ms": 200}
+    async with group_of(cluster_39, name, [topic], **settings) as group:
+        member = await group.join()
+        await group.delivered(values)
+        with zookeeper(cluster_39) as client:
+            assert stored_offsets(client, name, topic) == {0: 0}
+            client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"0")
+            await eventually(lambda: member.values == values * 2, "they come again")
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_a_busy_owner(cluster: Cluster, unique: Unique, store: str) -> None:
+    """Its next commit finds that somebody else wrote: it writes nothing over that, and goes on from there."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    values = await produce(cluster, topic, 1_000)
+    settings = {"auto_commit_interval_ms": 100, "reconcile_interval_ms": 3_600_000, "store": store}
+    async with group_of(cluster, name, [topic], **settings) as group:
+        member = await group.join()
+        member.pace_s = 0.005
+        with zookeeper(cluster) as client:
+            await eventually(lambda: len(member.values) > 50, "records flow")
+            # A broker that writes at the same moment writes over it: only the other store is free of that race.
+            for _ in range(1 if store == "zookeeper" else 5):
+                client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"3")
+                if await follows(member, values[3]):
+                    break
+            assert member.values.count(values[3]) == 2
+            member.pace_s = 0.0
+            await eventually(lambda: member.values[-1] == values[-1], "it reads to the end")
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 1_000}, "and commits that")
+        again = len(member.values) - 1 - member.values[::-1].index(values[3])
+        assert member.values[again:] == values[3:], "everything from there came again, in order"
+
+
+async def follows(member: Member, value: bytes) -> bool:
+    """Whether a value comes for the second time, soon."""
+    try:
+        await eventually(lambda: member.values.count(value) >= 2, "it comes again", 1)
+    except AssertionError:
+        return False
+    return True
+
+
+async def test_during_a_hand_over(cluster: Cluster, unique: Unique) -> None:
+    """The owner that leaves does not commit over it, and the next one starts there."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    values = await produce(cluster, topic, 40)
+    async with group_of(cluster, name, [topic], auto_commit_interval_ms=3_600_000) as group:
+        first = await group.join()
+        await group.delivered(values)
+        held = asyncio.Event()
+        drained: list[TopicPartition] = []
+
+        async def hold(partitions: list[TopicPartition]) -> None:
+            drained.extend(partitions)
+            await held.wait()
+
+        first.on_partitions_revoked = hold  # type: ignore[method-assign, assignment]
+        second = await group.join()
+        await eventually(lambda: drained, "a partition is being handed over")
+        (moving,) = drained
+        with zookeeper(cluster) as client:
+            client.set(GroupLayout(name).offset(moving), b"2")
+            held.set()
+            await eventually(lambda: second.partitions(topic) == [moving.partition], "it is handed over")
+            there = [record.value for record in first.records if record.topic_partition == moving]
+            await eventually(lambda: second.values == there[2:], "the next owner starts where the operator said")
+            first.on_partitions_revoked = lambda partitions: None  # type: ignore[method-assign, assignment]
