@@ -1,0 +1,177 @@
+"""The runbook: every command of it through the real zkCli, and what comes of those that change something."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from docutils import nodes
+from docutils.core import publish_doctree
+from kazoo.client import KazooClient
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from tests.integration.commands import REPOSITORY
+from tests.integration.members import Group, eventually, group_of, produce, zookeeper
+from tests.integration.old_tools import zk_cli
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+PAGE = (REPOSITORY / "zookeeper" / "runbook.rst").read_text(encoding="utf-8")
+MAP = (REPOSITORY / "zookeeper" / "README.rst").read_text(encoding="utf-8")
+PROMPT = "zk> "
+
+
+@dataclass
+class Step:
+    """A command of the page, and what it shows below it; a line of its own that is ``…`` stands for any lines."""
+
+    section: str
+    command: str
+    shown: list[str] = field(default_factory=list)
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        lines = [".*" if line == "…" else re.escape(line).replace("…", ".*?") for line in self.shown]
+        return re.compile("\n".join(lines), re.DOTALL)
+
+
+def steps() -> list[Step]:
+    """All commands of the page, in its order."""
+    found: list[Step] = []
+    for section in publish_doctree(PAGE).findall(nodes.section):
+        for block in section.findall(nodes.literal_block):
+            for line in filter(None, block.astext().splitlines()):
+                if line.startswith(PROMPT):
+                    found.append(Step(section[0].astext(), line.removeprefix(PROMPT)))
+                elif found and not line.startswith("java "):
+                    found[-1].shown.append(line)
+    return found
+
+
+def section(title: str) -> list[Step]:
+    return [step for step in steps() if step.section == title]
+
+
+class Operator:
+    """Types the page's commands for a group whose names are put in place of the page's."""
+
+    def __init__(self, cluster: Cluster, client: KazooClient, group: str, topic: str) -> None:
+        self._cluster, self._client, self._group, self._topic = cluster, client, group, topic
+        self._layout = GroupLayout(group)
+
+    def meant(self, text: str) -> str:
+        """With the names of this test: the group's, its leader's, the leader's candidacy."""
+        candidates = self._client.get_children(self._layout.election)
+        leading = min(candidates, key=lambda name: name[-10:], default="none")
+        member = self._client.get(f"{self._layout.election}/{leading}")[0].decode() if candidates else "none"
+        names = {"first-group": self._group, "page-views": self._topic, "CANDIDATE": leading, "MEMBER": member}
+        return re.sub("|".join(names), lambda found: names[found[0]], text)
+
+    async def follow(self, *followed: Step) -> None:
+        """Type commands in one sitting; each must be answered as the page says."""
+        commands = [self.meant(step.command) for step in followed]
+        said = await asyncio.to_thread(zk_cli, self._cluster.zookeeper.version, self._cluster.zk_hosts, *commands)
+        for step in followed:
+            wanted = Step(step.section, step.command, [self.meant(line) for line in step.shown]).pattern
+            assert wanted.search(said), (step.command, wanted.pattern, said)
+
+
+#: Sections whose commands only look.
+LOOKING = [
+    "Who is in the group?",
+    "Who leads?",
+    "What was decided, when and why?",
+    "What is a member to own, and what does it own?",
+    "Who holds a partition too long?",
+    "Is somebody else in the group?",
+    "How far is it, and how far behind?",
+]
+PARTITIONS = 4
+
+
+async def settled(group: Group, topic: str) -> None:
+    await group.balanced(topic, PARTITIONS)
+    with zookeeper(group.cluster) as client:
+        pointer = GroupLayout(group.name).pointer
+        await eventually(lambda: json.loads(client.get(pointer)[0])["state"] == "done", "the plan is published")
+
+
+async def test_what_the_page_shows_is_what_zkcli_says(cluster: Cluster, unique: Unique) -> None:
+    """Every command that looks, and every one that changes something, with the change it promises."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, PARTITIONS)
+    values = await produce(cluster, topic, 40)
+    layout = GroupLayout(name)
+    async with group_of(cluster, name, [topic], reconcile_interval_ms=500, auto_commit_interval_ms=200) as group:
+        first, second = await group.join(), await group.join()
+        await settled(group, topic)
+        await group.delivered(values)
+        with zookeeper(cluster) as client:
+            operator = Operator(cluster, client, name, topic)
+            await operator.follow(*(step for title in LOOKING for step in section(title)))
+
+            await eventually(lambda: client.get(f"{layout.topic_offsets(topic)}/0")[0] != b"0", "it is committed")
+            delivered = len(group.values)
+            of_first = sum(record.partition == 0 for member in group.members for record in member.records)
+            await operator.follow(*section("Set an offset"))
+            await eventually(lambda: len(group.values) == delivered + of_first, "partition 0 is delivered again")
+
+            await operator.follow(*section("Have the leader plan anew"))
+            await eventually(lambda: second.consumer.is_leader, "the next candidate leads")
+            await eventually(lambda: len(client.get_children(layout.election)) == 2, "the old one stands again")
+            await settled(group, topic)
+
+            before = client.get(layout.config)[0]
+            await operator.follow(*section("Take the partitions from one member"))
+            await eventually(lambda: len(first.partitions(topic)) == PARTITIONS, "the other one has them all")
+            client.set(layout.config, before)
+            await settled(group, topic)
+    with zookeeper(cluster) as client:
+        removal = section("Remove a group")
+        if cluster.zookeeper.version == "3.4.6":
+            removal = [Step(step.section, step.command.replace("deleteall", "rmr")) for step in removal]
+        await Operator(cluster, client, name, topic).follow(*removal)
+        assert client.exists(layout.root) is client.exists(f"/consumers/{name}") is None
+
+
+def test_every_command_of_the_page_is_run() -> None:
+    """A new section is tried, too, or this fails."""
+    changing = ["Set an offset", "Have the leader plan anew", "Take the partitions from one member", "Remove a group"]
+    assert {step.section for step in steps()} == {*LOOKING, *changing}
+    assert len(steps()) >= 15
+
+
+async def test_the_map_has_every_znode_of_a_living_group(cluster_39: Cluster, unique: Unique) -> None:
+    """Each znode of a group fits a line of the map, in its path and in its kind."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    table = MAP.split(".. map: begin")[1].split(".. map: end")[0]
+    rows = dict(re.findall(r"^``(\S+)``\s+(ephemeral|sequential|persistent)", table, re.MULTILINE))
+    patterns = {re.sub("<[a-z]+>", "[^/]+", path.replace("<group>", name)): kind for path, kind in rows.items()}
+
+    def kind_of(path: str) -> str | None:
+        return next((kind for pattern, kind in patterns.items() if re.fullmatch(pattern, path)), None)
+
+    async with group_of(cluster_39, name, [topic]) as group:
+        await group.join()
+        await group.balanced(topic, 2)
+        with zookeeper(cluster_39) as client:
+            level, seen = [f"/kiel-groups/{name}", f"/consumers/{name}"], set()
+            while level:
+                path = level.pop()
+                children = client.get_children(path)
+                level += [f"{path}/{child}" for child in children]
+                if (kind := kind_of(path)) is not None:
+                    ephemeral = client.exists(path).ephemeralOwner != 0
+                    assert ephemeral == (kind != "persistent"), path
+                    seen.add(kind)
+                else:
+                    assert not client.get(path)[0], f"{path} has data and is not on the map"
+            assert seen == {"ephemeral", "sequential", "persistent"}
