@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from manual_machine import ManualMachine
 
-from kiel_groups.config import GroupConfig
+from kiel_groups.allocators import round_robin
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination import session as session_module
 from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.gate import Gate
+from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.machine import replaced
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.offsets import Offsets
@@ -178,3 +181,35 @@ async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualMa
     # The store proves its session before it reads again, which on this session succeeds at once.
     await asyncio.wait_for(owner.broker_store.commit({P0: (12, 1)}), 5)
     assert owner.session.sent
+
+
+@pytest.mark.parametrize("end", ["suspended", "over", "shut"])
+async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMachine, end: str) -> None:
+    """By hand or by the clock, it is told at once that there is no trusted session at the moment."""
+    owner, asked = Owner(machine), []
+
+    class Holding:
+        async def commit(self, metadata: str) -> frozenset[TopicPartition]:
+            asked.append(metadata)
+            return frozenset({P0})
+
+    member = GroupMember(
+        GroupConfig(group="g"),
+        ZooKeeperConfig(hosts="h:1"),
+        cast(Any, owner.handler),
+        owner.subscription,
+        round_robin,
+        Metrics(),
+        lambda error: None,
+    )
+    member._lives.current = cast(Any, SimpleNamespace(session=owner.session, holding=Holding()))
+    assert await member.commit("first") == {P0}
+    if end == "suspended":
+        owner.session.gate.suspended = True
+    elif end == "over":
+        machine.now_s += 3
+    else:
+        owner.session.gate.shut("by the test")
+    with pytest.raises(SessionLostError, match="no session to commit with at the moment"):
+        await member.commit("second")
+    assert asked == ["first"]
