@@ -39,8 +39,9 @@ class Host:
         #: Those that clients on this machine know of.
         self.servers = list(ensemble.servers)
         self.links: list[Link] = []
-        #: New connections, and all that is sent on old ones, are held up.
+        #: New connections, and all that is sent on old ones, are held up; with a server, those to all others.
         self.stalled = False
+        self.only: FakeServer | None = None
         self.connections: list[FakeConnection] = []
         #: The sessions that clients on this machine have opened.
         self.sessions: list[int] = []
@@ -54,11 +55,17 @@ class Host:
         self.sessions.append(session_id)
 
     def reaches(self, server: FakeServer) -> bool:
-        return not self.stalled
+        return not self.stalled and self.only in (None, server)
+
+    @property
+    def server(self) -> FakeServer | None:
+        """The one that this machine's newest connection leads to, while it is open."""
+        return self._server if self.links and self.links[0].is_open else None
 
     def connect(self, server: FakeServer, end: FakeConnection) -> Link:
         link = Link(self.timeline, end, server, self.ensemble.delay_s)
         self.links = [link, *(old for old in self.links if old.is_open)]
+        self._server = server
         server.accept(link)
         return link
 
@@ -70,7 +77,7 @@ class Host:
 
     def resume(self) -> None:
         """What was held up gets through, late."""
-        self.stalled = False
+        self.stalled, self.only = False, None
         for link in self.links:
             link.resume()
 

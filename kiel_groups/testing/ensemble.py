@@ -22,12 +22,10 @@ from kiel_groups.testing.tree import Change, Tree
 
 __all__ = ["FakeEnsemble", "Entry", "FakeSession"]
 
-#: In ticks, as ``kiel_groups.embedded`` runs real ones: sessions last so long …
+#: In ticks: sessions last so long.
 LEAST_TICKS, MOST_TICKS = 2, 20
-#: … and so long after the last word from the other side a follower, or a leader without a quorum, gives up.
-SYNC_LIMIT_TICKS = 4
-#: Seconds from the loss of a leader to the next one: at least, at most.
-ELECTION_S = (0.1, 0.5)
+#: Seconds from the loss of a leader to the next one, where the others notice it at once.
+ELECTION_S = 0.1
 
 
 @dataclass(slots=True)
@@ -64,6 +62,7 @@ class FakeEnsemble:
         servers: How many there are.
         tick_ms: ZooKeeper's unit of time; sessions last between 2 and 20 of them.
         max_session_timeout_ms: The longest session granted; 20 ticks unless given.
+        sync_limit: For how many ticks a server without contact goes on before it gives up (``syncLimit``).
     """
 
     def __init__(
@@ -73,9 +72,11 @@ class FakeEnsemble:
         *,
         tick_ms: int = 500,
         max_session_timeout_ms: int | None = None,
+        sync_limit: int = 4,
     ) -> None:
         self.timeline = timeline
         self.tick_ms = tick_ms
+        self.patience_s = sync_limit * tick_ms / 1000
         self.max_session_timeout_ms = max_session_timeout_ms or MOST_TICKS * tick_ms
         self.servers = [FakeServer(self, number) for number in range(1, servers + 1)]
         self.leader: FakeServer | None = self.servers[0]
@@ -246,19 +247,16 @@ class FakeEnsemble:
         for server in self.servers:
             self._set_contact(server, self.leader is not None and server in able, at_once=crashed)
         if self.leader is None and quorum:
-            wait_s = 0.05 if crashed else self._patience_s
-            self.timeline.after(wait_s + self.timeline.random.uniform(*ELECTION_S), self._elect)
-
-    @property
-    def _patience_s(self) -> float:
-        return SYNC_LIMIT_TICKS * self.tick_ms / 1000
+            # A broken connection is noticed at once, a silent one when the patience is over.
+            wait_s = 0.0 if crashed else self.timeline.random.uniform(0.0, self.patience_s)
+            self.timeline.after(ELECTION_S + wait_s, self._elect)
 
     def _set_contact(self, server: FakeServer, contact: bool, *, at_once: bool) -> None:
         if contact == server.contact:
             return
         server.contact = contact
         if not contact:
-            self.timeline.after(0.0 if at_once else self._patience_s, self._give_up, server)
+            self.timeline.after(0.0 if at_once else self.patience_s, self._give_up, server)
             return
         if server is not self.leader and server is self._former_leader:
             server.close_clients()  # Somebody else leads now.

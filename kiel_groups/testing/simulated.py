@@ -120,7 +120,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._timeline.now_s
 
     def call_soon(
-        self, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts], context: contextvars.Context | None = None
+        self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
@@ -132,12 +132,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     call_soon_threadsafe = call_soon
 
     def call_later(
-        self, delay: float, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts], context: contextvars.Context | None = None
+        self,
+        delay: float,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self._timeline.now_s + delay, callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts], context: contextvars.Context | None = None
+        self,
+        when: float,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._timeline.at(when, self.process.run, self._timer_is_due, handle)

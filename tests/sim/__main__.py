@@ -27,7 +27,7 @@ def main() -> int:
         story = make_story(arguments.replay)
         return 1 if tell(story if arguments.whole else shortened(story), _say).error else 0
     base = arguments.seed_base if arguments.seed_base is not None else SystemRandom().randrange(1 << 40)
-    return _play_many(base, arguments.seeds, arguments.jobs)
+    return _play_many(base, arguments.seeds, arguments.jobs, first=arguments.first)
 
 
 def _parse() -> argparse.Namespace:
@@ -37,6 +37,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=_positive, default=1_000, help="how many to play (1000)")
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes at once (all cores)")
     parser.add_argument("--seed-base", type=int, help="the first seed; another one each time unless given")
+    parser.add_argument("--first", action="store_true", help="stop at the first that fails")
     parser.add_argument("--replay", type=int, metavar="SEED", help="play one seed, shortened if it fails, and tell it")
     parser.add_argument("--whole", action="store_true", help="with --replay: do not shorten it")
     return parser.parse_args()
@@ -49,7 +50,7 @@ def _positive(text: str) -> int:
     return number
 
 
-def _play_many(base: int, count: int, jobs: int) -> int:
+def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
     began_s = time.monotonic()
     failed: list[Outcome] = []
     played = steps = events = faults = 0
@@ -61,6 +62,9 @@ def _play_many(base: int, count: int, jobs: int) -> int:
         faults += sum(outcome.story.faults for outcome in outcomes)
         cpu_s += sum(outcome.cpu_s for outcome in outcomes)
         failed += [outcome for outcome in outcomes if outcome.error]
+        if failed and first:
+            _say(f"seed {failed[0].story.seed}: {failed[0].error}")
+            return 1
         if sys.stderr.isatty():
             _say(f"\r{played} of {count} seeds, {len(failed)} failed", end="", file=sys.stderr)
     took_s = time.monotonic() - began_s

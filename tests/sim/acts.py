@@ -115,14 +115,37 @@ def _delete_owners(world: World, owned: dict[str, int]) -> None:
 # Servers
 
 
+def _others_are_well(world: World, server: FakeServer) -> bool:
+    """One server at a time: without a quorum for long, nobody is owned by anybody."""
+    others = [other for other in world.ensemble.servers if other is not server]
+    return all(other.up and not other.frozen and not other.cut for other in others)
+
+
 def _for_a_while(fault: Callable[[World, FakeServer], None]) -> Callable[[World, FakeServer, Event], None]:
     def do(world: World, server: FakeServer, event: Event) -> None:
-        others = [other for other in world.ensemble.servers if other is not server]
-        if all(other.up and not other.frozen and not other.cut for other in others):
+        if _others_are_well(world, server):
             fault(world, server)
             world.timeline.after(event.duration_s, world.ensemble.heal, server)
 
     return do
+
+
+def _partition(world: World, server: FakeServer, event: Event) -> None:
+    """The server is cut off from the others, and so are the consumers that are connected to it."""
+    if not _others_are_well(world, server):
+        return
+    world.ensemble.cut(server)
+    for consumer in world.consumers:
+        if consumer.lives and consumer.process.server is server:
+            consumer.process.only = server
+    world.timeline.after(event.duration_s, _mend, world, server)
+
+
+def _mend(world: World, server: FakeServer) -> None:
+    world.ensemble.heal(server)
+    for consumer in world.consumers:
+        if consumer.process.only is server:
+            consumer.process.only = None
 
 
 def _lag(world: World, server: FakeServer, event: Event) -> None:
@@ -214,6 +237,7 @@ _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
 }
 _ON_SERVERS: dict[str, Callable[[World, FakeServer, Event], None]] = {
     "lag": _lag,
+    "partition": _partition,
     "cut": _for_a_while(lambda world, server: world.ensemble.cut(server)),
     "freeze": _for_a_while(lambda world, server: world.ensemble.freeze(server)),
     "crash": _for_a_while(lambda world, server: world.ensemble.crash(server)),

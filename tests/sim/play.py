@@ -54,33 +54,35 @@ def play(
         tell: Called with each event's moment and what was done.
         follow: Called with the world before the first of them.
     """
+    with _quiet_end():
+        return _played(story, tell, follow)
+
+
+def _played(story: Story, tell: Callable[[float, str], None], follow: Callable[[World], None]) -> Outcome:
     began_s = time.process_time()
     random.seed(story.seed)
     world = World(story)
     follow(world)
     error = trace = ""
-    with _quiet_end(), machine.replaced(SimulatedMachine(world.timeline)), _small_transactions(story.most_operations):
+    with machine.replaced(SimulatedMachine(world.timeline)), _small_transactions(story.most_operations):
         try:
             _play(world, story, tell)
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
             trace = "".join(traceback.format_exception(raised))
-        outcome = Outcome(
-            story,
-            world.timeline.steps,
-            world.elapsed_s,
-            time.process_time() - began_s,
-            world.ledger.hand_outs,
-            world.ledger.commits,
-            len(world.ledger.generations),
-            error,
-            trace,
-        )
-        for consumer in world.consumers:
-            consumer.kill()
-        # What is left of it is thrown away before anybody hears of it.
-        del world, consumer
-    return outcome
+    for consumer in world.consumers:
+        consumer.kill()
+    return Outcome(
+        story,
+        world.timeline.steps,
+        world.elapsed_s,
+        time.process_time() - began_s,
+        world.ledger.hand_outs,
+        world.ledger.commits,
+        len(world.ledger.generations),
+        error,
+        trace,
+    )
 
 
 def _play(world: World, story: Story, tell: Callable[[float, str], None]) -> None:

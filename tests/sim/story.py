@@ -39,6 +39,10 @@ class Story:
     is_sticky: bool
     is_static: bool
     most_operations: int
+    #: None: as often as the product does by itself. Rarer ones cost less of a run's time, and lose more leases.
+    heartbeat_interval_ms: int | None
+    #: How many ticks of half a second a server without contact goes on for.
+    sync_limit: int
     events: tuple[Event, ...]
 
     @property
@@ -57,7 +61,8 @@ FAULTS = {
     "lose_reply": 5,
     "lose_request": 1,
     "lag": 3,
-    "cut": 4,
+    "cut": 3,
+    "partition": 4,
     "freeze": 2,
     "crash": 2,
     "kill_publishing": 3,
@@ -77,7 +82,7 @@ LEAST_FAULTS, MOST_FAULTS = 5, 9
 #: Seconds between two events, on average.
 PACE_S = 0.35
 #: How many of the groups have static members.
-STATIC_SHARE = 0.0
+STATIC_SHARE = 0.3
 
 
 def make_story(seed: int) -> Story:
@@ -97,9 +102,11 @@ def make_story(seed: int) -> Story:
         members=random.randint(3, 6),
         topics=random.choice([(24,), (14, 12), (10, 9, 8)]),
         reset=random.choice(["earliest", "latest"]),
-        is_sticky=random.random() < 0.5,
+        is_sticky=random.random() < 0.7,
         is_static=random.random() < STATIC_SHARE,
         most_operations=random.choice([3, 8, 200]),
+        heartbeat_interval_ms=random.choice([None, 3_000, 3_300, 3_300]),
+        sync_limit=random.choice([4, 10, 30]),
         events=tuple(events),
     )
 

@@ -20,7 +20,9 @@ from tests.sim.story import Story
 __all__ = ["World"]
 
 SESSION_TIMEOUT_MS = 10_000
-RECONCILE_INTERVAL_MS = 20_000
+RECONCILE_INTERVAL_MS = 30_000
+#: Shorter than what a restart takes, sometimes.
+STATIC_GRACE_MS = 12_000
 
 
 class World:
@@ -30,11 +32,12 @@ class World:
 
     def __init__(self, story: Story) -> None:
         self.timeline = Timeline(story.seed)
-        self.ensemble = FakeEnsemble(self.timeline, 3)
+        self.ensemble = FakeEnsemble(self.timeline, 3, sync_limit=story.sync_limit)
         self.layout = GroupLayout(self.group)
         self.reset = story.reset
         self.allocator: Any = sticky if story.is_sticky else round_robin
         self.is_static = story.is_static
+        self._heartbeat_interval_ms = story.heartbeat_interval_ms
         #: Where logs end: what "latest" means.
         self.log_end = 1_000
         self.consumers: list[Consumer] = []
@@ -58,11 +61,17 @@ class World:
         group = GroupConfig(
             group=self.group,
             instance_id=instance_id,
+            static_grace_ms=STATIC_GRACE_MS,
             auto_offset_reset=self.reset,  # type: ignore[arg-type]
             reconcile_interval_ms=RECONCILE_INTERVAL_MS,
         )
         hosts = ",".join(f"fake{server.number}:2181" for server in self.ensemble.servers)
-        return group, ZooKeeperConfig(hosts=hosts, session_timeout_ms=SESSION_TIMEOUT_MS)
+        zookeeper = ZooKeeperConfig(
+            hosts=hosts,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=self._heartbeat_interval_ms,
+        )
+        return group, zookeeper
 
     # Topics
 

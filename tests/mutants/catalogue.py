@@ -1,0 +1,327 @@
+"""
+Breakages of the core, each of which something must notice.
+
+A mutant replaces one piece of source, exactly as it stands. ``killer`` names what notices: ``SIM``, some of the first
+seeds of the simulator, or a test.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["MUTANTS", "SIM", "Mutant"]
+
+SIM = "sim"
+
+
+class Mutant(NamedTuple):
+    """``old`` stands once in ``file`` (below the package) and is replaced by ``new``."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    killer: str = SIM
+
+
+_FENCED = "coordination/fenced.py"
+_CLAIMING = "coordination/claiming.py"
+_OFFSETS = "coordination/offset_store.py"
+_HOLDING = "coordination/holding.py"
+_HEARTBEAT = "coordination/heartbeat.py"
+_GATE = "coordination/gate.py"
+_SESSION = "coordination/session.py"
+_LEADING = "coordination/leading.py"
+_PLANNING = "group/planning.py"
+_LEADER = "group/leader.py"
+_ELECTION = "group/election.py"
+_CLAIMS = "group/claims.py"
+_LEASE = "group/lease.py"
+
+MUTANTS = (
+    # The lease
+    Mutant(
+        "a lease as long as the session",
+        _LEASE,
+        "return last_proof_s + session_timeout_ms / 1000 * (1 - reserve)",
+        "return last_proof_s + session_timeout_ms / 1000 * 1.3",
+    ),
+    Mutant(
+        "a lease that counts from the answer",
+        _HEARTBEAT,
+        "            self._gate.renew(sent_s)\n",
+        "            self._gate.renew(boot_time_s())\n",
+        "tests/unit/test_coordination_heartbeat.py",
+    ),
+    Mutant(
+        "a lease that pings renew",
+        _SESSION,
+        "                return await self._ask(request)\n",
+        "                found = await self._ask(request)\n"
+        "                self.gate.renew(machine.boot_time_s())\n"
+        "                return found\n",
+    ),
+    Mutant(
+        "a lease that is never over",
+        _GATE,
+        "        if now_s < self.deadline_s:\n            return",
+        "        if True:\n            return",
+    ),
+    Mutant(
+        "a heartbeat that checks nothing of its own",
+        _HEARTBEAT,
+        "transaction.check(self._proof, -1)",
+        'transaction.check("/", -1)',
+    ),
+    Mutant(
+        "a heartbeat that goes on when the member znode is gone",
+        _HEARTBEAT,
+        "if any(isinstance(result, NoNodeError) for result in answer.value):",
+        "if False:",
+    ),
+    Mutant(
+        "a gate that opens again with kazoo's next session",
+        _GATE,
+        "return not self.suspended and self.shut_reason is None",
+        "return not self.suspended",
+    ),
+    Mutant(
+        "a socket that nobody shuts",
+        _HEARTBEAT,
+        "        if sent_s is not None and now_s - sent_s >= limit_s:",
+        "        if sent_s is not None and now_s - sent_s >= 1000 * limit_s:",
+    ),
+    # Fences
+    Mutant(
+        "writes that do not prove the member",
+        _FENCED,
+        "return await self._session.transact([self._proof, *operations])",
+        'return await self._session.transact([Check("/"), *operations])',
+    ),
+    Mutant(
+        "an unknown outcome that is read at once",
+        _FENCED,
+        "                await self.prove()\n                outcome.unknown.update(batch)",
+        "                outcome.unknown.update(batch)",
+    ),
+    Mutant(
+        "a proof that is not waited for",
+        _FENCED,
+        "            answer = await self._transact(())\n            if isinstance(answer, Done):",
+        "            answer = await self._transact(())\n            if True:",
+    ),
+    # Claims
+    Mutant(
+        "a claim that outlives its session",
+        _CLAIMING,
+        "return (Create(self._layout.owner(partition), self._owner, ephemeral=True),)",
+        "return (Create(self._layout.owner(partition), self._owner, ephemeral=False),)",
+    ),
+    Mutant(
+        "a contended claim that is taken for one's own",
+        _CLAIMING,
+        "            claimed |= mine\n            waiting",
+        "            claimed |= doubtful\n            waiting",
+    ),
+    Mutant(
+        "a claim of an unknown outcome that is forgotten",
+        _CLAIMING,
+        "            claimed |= mine\n            waiting = folderless | (free & outcome.unknown)",
+        "            waiting = folderless",
+    ),
+    Mutant(
+        "an awaited partition without a watch",
+        _CLAIMING,
+        "node = await self._session.exists(self._layout.owner(partition), watcher)",
+        "node = await self._session.exists(self._layout.owner(partition))",
+    ),
+    Mutant(
+        "a partition that is held before its position is read",
+        _CLAIMS,
+        "moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.OPENING)\n",
+        "moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.HELD)\n",
+        "tests/unit/test_group_claims.py",
+    ),
+    Mutant(
+        "a claim that is kept although it is not wanted",
+        _CLAIMS,
+        "if phase is Phase.HELD and not claims.keeps(partition):",
+        "if False:",
+    ),
+    Mutant(
+        "a lost session that goes on handing out",
+        _CLAIMS,
+        "return replace(claims, phases={}, ended=True), ((Lose(lost),) if lost else ())",
+        "return replace(claims, phases={}, ended=True), ()",
+    ),
+    # Hand-over
+    Mutant(
+        "claims that are released under running work",
+        _HOLDING,
+        "busy = self._handler.stop(partitions)",
+        "busy = self._handler.stop(partitions) & frozenset()",
+    ),
+    Mutant(
+        "a release without a commit",
+        _CLAIMING,
+        "if state.uncommitted and self._commits:",
+        "if False:",
+        "tests/integration/test_group_delivery.py",
+    ),
+    Mutant(
+        "a release that overwrites an operator's reset",
+        _CLAIMING,
+        "return (self._store.write(partition, state.finished, state.version), deletion)",
+        "return (self._store.write(partition, state.finished, -1), deletion)",
+    ),
+    Mutant(
+        "a commit after the release",
+        _CLAIMING,
+        "return (self._store.write(partition, state.finished, state.version), deletion)",
+        "return (deletion,)",
+        "tests/integration/test_group_delivery.py",
+    ),
+    # Offsets
+    Mutant(
+        "a claim that does not write its offset back",
+        _OFFSETS,
+        "            outcome = await self._writer.write(items, lambda *_: None)\n            versions |=",
+        "            return {p: found.version for p, found in stored.items()}, offsets\n"
+        "            outcome = await self._writer.write(items, lambda *_: None)\n            versions |=",
+    ),
+    Mutant(
+        "a commit at any version",
+        _OFFSETS,
+        "return Put(self._layout.offset(partition), encode_offset(offset), version)",
+        "return Put(self._layout.offset(partition), encode_offset(offset), -1)",
+    ),
+    Mutant(
+        "a commit of an unknown outcome that counts as somebody else's",
+        _OFFSETS,
+        "elif found.version == version + 1 and found.offset == offset:",
+        "elif False:",
+        "tests/unit/test_coordination_offsets.py",
+    ),
+    Mutant(
+        "new partitions that follow the reset policy",
+        _OFFSETS,
+        'return "earliest" if known else self._reset',
+        "return self._reset",
+    ),
+    Mutant(
+        "only one's own offsets are created",
+        _OFFSETS,
+        "        numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))",
+        "        numbers = tuple(sorted({partition.partition for partition in mine}))",
+    ),
+    Mutant(
+        "a topic created again that is not noticed at a claim",
+        _OFFSETS,
+        "node.mzxid < topic_node.czxid",
+        "False",
+        "tests/integration/test_group_refuted.py",
+    ),
+    Mutant(
+        "a foreign offset that is not adopted",
+        "coordination/offsets.py",
+        "        self._subscription.seek(partition, offset)\n",
+        "",
+    ),
+    # The session
+    Mutant(
+        "what was asked before the end is answered after it",
+        _SESSION,
+        '                future.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))',
+        "                pass",
+    ),
+    Mutant(
+        "a member that stays alive without its session",
+        _SESSION,
+        '            self._end("expired or closed by the server")',
+        "            pass",
+    ),
+    # The leader
+    Mutant(
+        "a leader that does not prove that it leads",
+        _LEADING,
+        "proving = self._session.submit([Check(candidate)])",
+        'proving = self._session.submit([Check("/")])',
+    ),
+    Mutant(
+        "a plan that does not prove its leader",
+        _PLANNING,
+        "    proof = Check(candidate)\n",
+        '    proof = Check("/")\n',
+    ),
+    Mutant(
+        "a pointer that anybody may overwrite",
+        _PLANNING,
+        "opening = Put(layout.pointer, pointer.encode(), inputs.pointer_version)",
+        "opening = Put(layout.pointer, pointer.encode(), -1)",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a generation that is the pointer's own",
+        _PLANNING,
+        "        generation=1 + max(generations, default=0),",
+        "        generation=max(generations, default=1),",
+    ),
+    Mutant(
+        "a generation above the pointer only",
+        _PLANNING,
+        "    generations = [stored.generation for stored in inputs.slices.values() if stored is not None]\n",
+        "    generations = []\n",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a pointer compared instead of slices",
+        _PLANNING,
+        "    if not _matters(changes, layout, inputs) and inputs.pointer is not None",
+        "    if inputs.pointer is not None",
+    ),
+    Mutant(
+        "a publication that nobody finishes",
+        _PLANNING,
+        "return stored.state == DONE and all(",
+        "return all(",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a publication that goes on after a refusal",
+        _LEADER,
+        "    if not isinstance(answer, Done):\n        return _again(",
+        "    if False:\n        return _again(",
+    ),
+    Mutant(
+        "a leader that plans once",
+        _LEADER,
+        "        case Changed(cause, now_s, urgent) if leader.duty is not Duty.NONE:",
+        "        case Changed(cause, now_s, urgent) if leader.duty is Duty.SETTLING:",
+    ),
+    Mutant(
+        "a change during a plan that is forgotten",
+        _LEADER,
+        "    for cause in leader.causes:\n        idle = _changed(idle, cause, now_s)\n",
+        "",
+    ),
+    # The election
+    Mutant(
+        "a candidate that survives its session",
+        "coordination/election.py",
+        "ephemeral=True",
+        "ephemeral=False",
+    ),
+    Mutant(
+        "a candidate that watches nobody",
+        "coordination/election.py",
+        "await self._session.exists(path, self._changed)",
+        "await self._session.exists(path)",
+    ),
+    Mutant(
+        "the second lowest leads, too",
+        _ELECTION,
+        "    if not lower:\n",
+        "    if len(lower) < 2:\n",
+        "tests/unit/test_group_election.py",
+    ),
+)
