@@ -277,7 +277,8 @@ class Cluster:
                     return address, answer
         self._check_open()
         more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-        raise NoBrokersError(f"no broker answered: {'; '.join(reasons[:_MOST_REASONS])}{more}")
+        told = "; ".join(reasons[:_MOST_REASONS]) + more
+        raise NoBrokersError(f"no broker answered: {told}; is it a broker that runs there?")
 
     async def _further_addresses(self, reasons: list[str]) -> list[HostPort]:
         if self._broker_source is None:
