@@ -223,7 +223,8 @@ class Membership(Life):
         A static member is expected back, and one that leads nobody else has nobody to give anything to.
         """
         if self._config.instance_id is None and not self.holding.idle and not self._leading.alone:
-            with suppress(TimeoutError):
+            # A session that ends meanwhile leaves nothing to be handed back.
+            with suppress(TimeoutError, SessionLostError):
                 await asyncio.wait_for(self._retire(), self._config.debounce.bound_ms / 1000 + PATIENCE_S)
         await self.holding.hand_back()
 
