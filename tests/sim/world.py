@@ -11,6 +11,7 @@ from kazoo.client import KazooClient
 from kiel_groups.allocators import round_robin, sticky
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.group.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
+from kiel_groups.group.znodes import parse_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
 from tests.sim.consumer import Consumer
@@ -80,6 +81,7 @@ class World:
         return json.dumps({"version": 1, "partitions": partitions}).encode()
 
     def set_partitions(self, topic: str, partitions: int) -> None:
+        """Ask for more of them; whether it happens is ZooKeeper's business."""
         self.topics[topic] = partitions
         self.operator.set_async(topic_path(topic), self.topic_data(topic))
 
@@ -94,8 +96,13 @@ class World:
     def partitions(self) -> list[TopicPartition]:
         """Those that some living consumer subscribes to."""
         subscribed = {topic for consumer in self.consumers if consumer.lives for topic in consumer.topics}
-        topics = sorted(subscribed & self.topics.keys())
-        return [TopicPartition(topic, number) for topic in topics for number in range(self.topics[topic])]
+        znodes = self.ensemble.truth.znodes
+        found = {topic: znodes[topic_path(topic)] for topic in sorted(subscribed) if topic_path(topic) in znodes}
+        return [
+            TopicPartition(topic, number)
+            for topic, znode in found.items()
+            for number in parse_topic(znode.data, topic_path(topic))
+        ]
 
     # The group
 
