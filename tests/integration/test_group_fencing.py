@@ -1,0 +1,67 @@
+"""Fencing tokens: the number of a claim, which grows with every claim of its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import pytest
+
+from kiel_groups import TopicPartition
+from kiel_groups.embedded import Cluster
+from tests.integration.members import Member, eventually, group_of, owners, produce, zookeeper
+
+pytestmark = pytest.mark.integration
+
+
+async def test_tokens_grow_with_every_claim(cluster: Cluster, unique: Callable[[str], str]) -> None:
+    """They are the czxids of the owner znodes; whoever has lost a partition, or never had it, has none."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+
+    def tokens(member: Member) -> list[int | None]:
+        return [member.consumer.fencing_token(partition) for partition in partitions]
+
+    async with group_of(cluster, name, [topic]) as group:
+        first = await group.join()
+        await group.balanced(topic, 2)
+        before = tokens(first)
+        with zookeeper(cluster) as client:
+            assert {number: claim[1] for number, claim in owners(client, name, topic).items()} == dict(
+                enumerate(before)
+            )
+        second = await group.join()
+        await group.balanced(topic, 2)
+        (moved,) = second.partitions(topic)
+        now = tokens(second)[moved]
+        was = before[moved]
+        assert now is not None
+        assert was is not None
+        assert now > was
+        assert tokens(first)[moved] is None
+        assert tokens(second)[1 - moved] is None
+        assert tokens(first)[1 - moved] == before[1 - moved], "what stays keeps its claim"
+
+
+async def test_the_token_is_there_with_the_first_record_and_with_the_hooks(
+    cluster_39: Cluster, unique: Callable[[str], str]
+) -> None:
+    """A sink may be told of it before anything comes, and a record never comes without it."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    values = await produce(cluster_39, topic, 20)
+    seen: list[int | None] = []
+    async with group_of(cluster_39, name, [topic]) as group:
+        member = Member(cluster_39, name, [topic])
+        group.members.append(member)
+
+        def assigned(taken: Collection[TopicPartition]) -> None:
+            seen.extend(member.consumer.fencing_token(partition) for partition in taken)
+
+        member.on_partitions_assigned = assigned  # type: ignore[method-assign]
+        await member.start()
+        await group.delivered(values)
+        await eventually(lambda: len(seen) == 2, "both are assigned")
+        held = [member.consumer.fencing_token(record.topic_partition) for record in member.records]
+        assert None not in seen
+        assert set(held) <= set(seen)
