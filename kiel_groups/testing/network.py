@@ -61,7 +61,9 @@ class _Direction:
         self.broken = False
 
     def send(self, message: Any) -> None:
-        self._due_s = max(self._due_s, self._timeline.now_s + self._link.delay_s())
+        due_s = self._timeline.now_s + self._link.delay_s()
+        if due_s > self._due_s:
+            self._due_s = due_s
         self._timeline.at(self._due_s, self._arrive, message)
 
     def _arrive(self, message: Any) -> None:

@@ -208,15 +208,18 @@ class FakeServer:
 
     def _fire(self, change: Change) -> None:
         kind, path, _ = change
-        told = self._data_watches.pop(path, {})
-        if kind is Kind.DELETED:
-            told |= self._child_watches.pop(path, {})
-        self._tell(told, Event(_EVENTS[kind], path))
+        told = self._data_watches.pop(path, None)
+        if kind is Kind.DELETED and path in self._child_watches:
+            told = (told or {}) | self._child_watches.pop(path)
+        self._tell(told, _EVENTS[kind], path)
         if kind is not Kind.CHANGED:
             parent = parent_of(path)
-            self._tell(self._child_watches.pop(parent, {}), Event(CHILDREN, parent))
+            self._tell(self._child_watches.pop(parent, None), CHILDREN, parent)
 
-    def _tell(self, links: dict[Link, None], event: Event) -> None:
+    def _tell(self, links: dict[Link, None] | None, kind: int, path: str) -> None:
+        if links is None:
+            return
+        event = Event(kind, path)
         for link in links:
             if link in self.links:
                 link.to_client(event)

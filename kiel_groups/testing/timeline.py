@@ -44,7 +44,9 @@ class Timeline:
 
     def at(self, when_s: float, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function at a moment; one that has passed means now."""
-        heapq.heappush(self._appointments, (max(when_s, self.now_s), next(self._made), function, arguments))
+        if when_s < self.now_s:
+            when_s = self.now_s
+        heapq.heappush(self._appointments, (when_s, next(self._made), function, arguments))
 
     def after(self, delay_s: float, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function when so many seconds have passed."""
