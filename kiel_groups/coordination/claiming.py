@@ -53,14 +53,21 @@ class Claimant:
         self._owner = encode_owner(member_id)
         self._commits = commits
 
-    async def claim(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+    async def claim(
+        self, partitions: Collection[TopicPartition], freed: Collection[TopicPartition] = ()
+    ) -> frozenset[TopicPartition]:
         """
         Create the owner znodes of those that are free.
+
+        Args:
+            partitions: What to claim.
+            freed: Those of them whose owner znodes were just seen to go: that need not be read again.
 
         Returns:
             Those that are this member's now; the others are somebody else's.
         """
-        waiting = await self._seen_free(partitions)
+        unseen = frozenset(partitions) - frozenset(freed)
+        waiting = set(freed) | await self._seen_free(unseen)
         claimed: set[TopicPartition] = set()
         while waiting:
             outcome = await self._writer.write(

@@ -86,6 +86,7 @@ class Holding:
         self._leaving = asyncio.Event()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
         self._freed: set[TopicPartition] = set()
+        self._seen_free: set[TopicPartition] = set()
         self._to_claim: set[TopicPartition] = set()
         self._claiming = False
         self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
@@ -105,7 +106,7 @@ class Holding:
         self._look.set()
         self._topics.look_again()
         for watch in list(self._watches.values()):
-            watch()
+            self._tasks.start(self._look_at_owner(watch))
 
     async def hand_back(self) -> None:
         """Drain and release everything, and claim nothing more; ends when nothing is held."""
@@ -229,16 +230,17 @@ class Holding:
         """One claim after another: what becomes free during one goes together with the next."""
         try:
             while self._to_claim:
-                partitions = frozenset(self._to_claim)
+                partitions, freed = frozenset(self._to_claim), self._to_claim & self._seen_free
                 self._to_claim.clear()
-                claimed = await self._claimant.claim(partitions)
+                self._seen_free.clear()
+                claimed = await self._claimant.claim(partitions, freed)
                 self._feed(claims.Claimed(claimed))
                 self._feed(claims.Contended(partitions - claimed))
         finally:
             self._claiming = False
 
     def hint(self, watch: _OwnerWatch) -> None:
-        """An awaited partition may have become free: the claim tells. Hints that come together go together."""
+        """An awaited partition may have become free. Hints that come together go together."""
         if self._claims.phases.get(watch.partition) is not claims.Phase.WAITING:
             self._watches.pop(watch.partition, None)
             self._session.forget(watch)
@@ -250,11 +252,18 @@ class Holding:
     def _claim_freed(self) -> None:
         freed = frozenset(self._freed)
         self._freed.clear()
+        if self._session.connected:
+            # While the connection stands, nothing but the end of an owner znode fires its watch.
+            self._seen_free |= freed
         self._feed(claims.OwnerGone(freed))
 
     async def _look_at_owner(self, watch: _OwnerWatch) -> None:
         """Is an awaited partition free now? Otherwise a watch stands."""
         partition = watch.partition
+        if self._claims.phases.get(partition) is not claims.Phase.WAITING:
+            self._watches.pop(partition, None)
+            self._session.forget(watch)
+            return
         free, mine = await self._claimant.wait_free(partition, watch)
         if mine:
             self._feed(claims.Claimed(frozenset({partition})))

@@ -7,6 +7,7 @@ late write of a former owner, or one that would hide an operator's reset, is ref
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -108,18 +109,25 @@ class ZooKeeperOffsetStore:
             by_topic[partition.topic].append(partition)
         starts: dict[TopicPartition, StartPosition] = {}
         for topic, listed in by_topic.items():
-            await self._complete_topic(topic, listed)
-            versions, offsets = await self._take_over(listed)
+            standing = await self._complete_topic(topic, listed)
+            versions, offsets = await self._take_over(listed, standing)
             owners = await self._session.exists_many([self._layout.owner(partition) for partition in listed])
             for partition, owner in zip(listed, owners, strict=True):
                 if owner is not None and owner.owner == self._session.id and partition in versions:
                     starts[partition] = StartPosition(offsets[partition], versions[partition], owner.czxid)
         return starts
 
-    async def _complete_topic(self, topic: str, mine: Sequence[TopicPartition]) -> None:
-        """Give every partition of the topic an offset znode, unless all of ``mine`` have a sound one."""
-        topic_node = await self._session.get(topic_path(topic))
-        nodes = await self._session.get_many([self._layout.offset(partition) for partition in mine])
+    async def _complete_topic(self, topic: str, mine: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+        """
+        Give every partition of the topic an offset znode, unless all of ``mine`` have a sound one.
+
+        Returns:
+            What stands there, where that was so; else it is to be read anew.
+        """
+        topic_node, nodes = await asyncio.gather(
+            self._session.get(topic_path(topic)),
+            self._session.get_many([self._layout.offset(partition) for partition in mine]),
+        )
         outdated = [
             partition
             for partition, node in zip(mine, nodes, strict=True)
@@ -136,10 +144,13 @@ class ZooKeeperOffsetStore:
         if unsound:
             await self._overwrite(topic, unsound, self._policy(known=True))
         if all(node is not None for node in nodes):
-            return
+            if outdated or unsound:
+                return {}
+            return {p: self._parse(p, node) for p, node in zip(mine, nodes, strict=True) if node is not None}
         numbers = parse_topic(topic_node.data, topic_path(topic)) if topic_node is not None else ()
         numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))
         await self._create_missing(topic, numbers)
+        return {}
 
     def _policy(self, *, known: bool) -> str:
         """A new partition of a topic that has offsets is read from its beginning, or data would be lost."""
@@ -202,14 +213,14 @@ class ZooKeeperOffsetStore:
             stored = set(await self._session.children(folder) or ())
 
     async def _take_over(
-        self, partitions: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition], standing: Mapping[TopicPartition, StoredOffset]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Rewrite the offsets as they stand; returns the new versions, and the offsets."""
+        """Rewrite the offsets as they stand, which may be known already; returns the new versions, and the offsets."""
         versions: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, int] = {}
         waiting: Sequence[TopicPartition] = partitions
         while waiting:
-            stored = await self.read(waiting)
+            stored, standing = standing or await self.read(waiting), {}
             items: dict[TopicPartition, tuple[Operation, ...]] = {}
             for partition, found in stored.items():
                 if found.offset is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.machine import wall_ms
@@ -32,8 +32,8 @@ class PlanReader:
     """
     Reads the inputs of one leader's plans, on its session.
 
-    A member's znode is read once and watched: it is created anew where the member subscribes to something else.
-    ``on_change`` is told what kind of thing changed.
+    What seldom changes (brokers, topics, settings, each member's znode, which is created anew where the member
+    subscribes to something else) is read once and watched. ``on_change`` is told what kind of thing changed.
     """
 
     def __init__(
@@ -50,6 +50,9 @@ class PlanReader:
         self._metrics = metrics
         self._on_change = on_change
         self._watchers: dict[str, Callable[[], None]] = {}
+        #: What was read and has not changed since, by what its watcher calls it.
+        self._known: dict[str, Any] = {}
+        self._reading: dict[str, object] = {}
         self._members: dict[MemberId, tuple[int, MemberInfo]] = {}
         self._tuning = Tuning()
 
@@ -63,22 +66,24 @@ class PlanReader:
         """Watches may be gone: what was read is to be read again."""
         for name in list(self._members):
             self._forget_member(name)
+        self._known.clear()
+        self._reading.clear()
 
     async def read(self) -> Inputs:
         """Everything that a plan is made from; from now on changes are told."""
         brokers, members, pointer, slices, history, self._tuning = await asyncio.gather(
-            self._session.children(BROKER_IDS, self._watcher("brokers")),
+            self._kept("brokers", self._read_brokers),
             self._living(),
             self._session.get(self._layout.pointer),
             self._slices(),
             self._session.children(self._layout.history),
-            self._read_tuning(),
+            self._kept("config", self._read_tuning),
         )
         topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
         return Inputs(
             members=members,
             topics=topics,
-            brokers=len(brokers or ()),
+            brokers=brokers,
             pointer=None if pointer is None else self._parsed(Pointer.parse, pointer, self._layout.pointer),
             pointer_version=None if pointer is None else pointer.version,
             slices=slices,
@@ -93,7 +98,31 @@ class PlanReader:
 
     def _watcher(self, what: str) -> Callable[[], None]:
         """One watcher a kind of change, so that watches that are set again do not pile up."""
-        return self._watchers.setdefault(what, partial(self._on_change, f"{what} changed"))
+        return self._watchers.setdefault(what, partial(self._changed, what))
+
+    def _changed(self, what: str) -> None:
+        self._known.pop(what, None)
+        self._reading.pop(what, None)
+        self._on_change(f"{what} changed")
+
+    async def _kept(self, what: str, read: Callable[[], Awaitable[_Parsed]]) -> _Parsed:
+        """A value as it was read, until its watch fires; one whose watch fired while it was read is not kept."""
+        if what in self._known:
+            known: _Parsed = self._known[what]
+            return known
+        reading = self._reading[what] = object()
+        found = await read()
+        if self._reading.pop(what, None) is reading:
+            self._known[what] = found
+        return found
+
+    async def _read_brokers(self) -> int:
+        """How many brokers there are; a watch stands also where there never was one."""
+        watcher = self._watcher("brokers")
+        names = await self._session.children(BROKER_IDS, watcher)
+        if names is None and await self._session.exists(BROKER_IDS, watcher) is not None:
+            names = await self._session.children(BROKER_IDS, watcher)
+        return len(names or ())
 
     async def _living(self) -> dict[Slot, MemberInfo]:
         """One member a slot: of two in one place the newer one, by the order of their registration."""
@@ -153,6 +182,9 @@ class PlanReader:
         return {name: partitions for name, partitions in zip(names, found, strict=True) if partitions is not None}
 
     async def _topic(self, name: str) -> tuple[int, ...] | None:
+        return await self._kept(f"topic {name}", partial(self._read_topic, name))
+
+    async def _read_topic(self, name: str) -> tuple[int, ...] | None:
         node = await self._watched(topic_path(name), f"topic {name}")
         return None if node is None else self._parsed(parse_topic, node, topic_path(name))
 
