@@ -1,0 +1,101 @@
+"""The lease on real servers: silence within it costs a connection, silence beyond it the session."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kiel_groups.coordination.gate import Gate
+from kiel_groups.embedded import Cluster, FaultProxy
+from kiel_groups.group.layout import GroupLayout
+from tests.integration.members import Member, eventually, group_of, produce, zookeeper
+
+pytestmark = [pytest.mark.integration, pytest.mark.failures]
+
+Unique = Callable[[str], str]
+
+
+def behind(cluster: Cluster, proxy: FaultProxy) -> Cluster:
+    """The same cluster, with its ZooKeeper behind a proxy."""
+    chroot = "".join(cluster.zk_hosts.partition("/")[1:])
+    return cast(Cluster, SimpleNamespace(brokers=cluster.brokers, zk_hosts=proxy.address + chroot))
+
+
+def before(cluster: Cluster) -> FaultProxy:
+    """A proxy before a cluster's ZooKeeper."""
+    return FaultProxy(cluster.zk_hosts.partition("/")[0])
+
+
+def gate_of(member: Member) -> Gate:
+    return member.consumer._consuming.member.gate  # type: ignore[union-attr]
+
+
+async def test_a_silence_within_the_lease(cluster: Cluster, unique: Unique) -> None:
+    """An unanswered heartbeat ends the connection, not the session: nothing moves, nothing comes twice."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    values = await produce(cluster, topic, 20)
+    async with before(cluster) as proxy, group_of(cluster, name, [topic]) as group:
+        member = Member(behind(cluster, proxy), name, [topic], session_timeout_ms=12_000)
+        group.members.append(member)
+        await member.start()
+        await group.delivered(values)
+        member_id, metrics = member.consumer.member_id, member.consumer.metrics
+        proxy.stall()
+        await eventually(lambda: metrics.total("zookeeper_connections_dropped"), "the connection is given up")
+        assert gate_of(member).shut_reason is None
+        proxy.heal()
+        beats = metrics.latency("heartbeat").count
+        await eventually(lambda: metrics.latency("heartbeat").count > beats, "a heartbeat on another connection", 3)
+        values += await produce(cluster, topic, 20, first=20)
+        assert await group.delivered(values) == Counter(values)
+        assert member.consumer.member_id == member_id
+        assert member.lost_partitions == []
+
+
+async def test_a_lease_is_over_and_the_session_lives(cluster: Cluster, unique: Unique) -> None:
+    """The session is given up although ZooKeeper still has it: nobody may have confirmed what happened since."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    values = await produce(cluster, topic, 20)
+    async with before(cluster) as proxy, group_of(cluster, name, [topic]) as group:
+        member = Member(behind(cluster, proxy), name, [topic], session_timeout_ms=6_000)
+        group.members.append(member)
+        await member.start()
+        await group.delivered(values)
+        old_id, old_gate = str(member.consumer.member_id), gate_of(member)
+        other = await group.join()
+        await group.balanced(topic, 2)
+        proxy.stall()
+        await eventually(lambda: old_gate.shut_reason, "the lease ends", 5)
+        assert old_gate.shut_reason == "lease over"
+        with zookeeper(cluster) as client:
+            assert client.exists(GroupLayout(name).member(old_id)), "to ZooKeeper it lives"
+            assert len(other.partitions(topic)) == 1, "nobody takes what it still owns"
+        proxy.heal()
+        await eventually(lambda: len(member.lost_partitions) == 1, "the loss is told")
+        await group.balanced(topic, 2)
+        assert member.consumer.member_id != old_id
+        values += await produce(cluster, topic, 20, first=20)
+        await group.delivered(values)
+        assert group.overlaps() == []
+        assert not old_gate.is_open(old_gate.deadline_s - 1)
+
+
+async def test_a_watchdogs_limit_is_no_matter_of_the_lease(cluster_39: Cluster, unique: Unique) -> None:
+    """A loop that is blocked for longer than a lease keeps its session: heartbeats have a thread of their own."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    values = await produce(cluster_39, topic, 3)
+    settings: dict[str, Any] = {"session_timeout_ms": 2_000, "loop_stall_ms": 10_000}
+    async with group_of(cluster_39, name, [topic], **settings) as group:
+        member = await group.join()
+        member_id = member.consumer.member_id
+        member.block_s = 1.5
+        assert await group.delivered(values) == Counter(values)
+        assert member.consumer.member_id == member_id
+        assert member.consumer.metrics.total("sessions_lost") == 0
