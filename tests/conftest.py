@@ -26,3 +26,11 @@ def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Make names of topics and groups that no other test on the same servers uses: ``unique("topic")``."""
     test = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name).strip("-")[:60]
     return lambda kind: f"{kind}-{test}-{uuid.uuid4().hex[:6]}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many seeds the simulator played; its tests may have run in other processes."""
+    reports = terminalreporter.getreports("passed")
+    seeds = sum(value for report in reports for name, value in report.user_properties if name == "simulated_seeds")
+    if seeds:
+        terminalreporter.write_line(f"simulator: {seeds} fresh seeds played, none failed in these")

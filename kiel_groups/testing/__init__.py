@@ -3,6 +3,17 @@
 from kiel_groups.testing.client import Host, fake_client
 from kiel_groups.testing.ensemble import FakeEnsemble
 from kiel_groups.testing.server import FakeServer
+from kiel_groups.testing.simulated import SimulatedLoop, SimulatedMachine, SimulatedProcess
 from kiel_groups.testing.timeline import Stuck, Timeline
 
-__all__ = ["FakeEnsemble", "FakeServer", "Host", "Stuck", "Timeline", "fake_client"]
+__all__ = [
+    "Timeline",
+    "Stuck",
+    "FakeEnsemble",
+    "FakeServer",
+    "Host",
+    "fake_client",
+    "SimulatedMachine",
+    "SimulatedProcess",
+    "SimulatedLoop",
+]
