@@ -1,10 +1,11 @@
-"""From kazoo's results of a transaction to one of our answers."""
+"""Between kazoo's transactions and ours: what is asked for, and what came of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import (
     BadVersionError,
     KazooException,
@@ -16,9 +17,9 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 
-from kiel_groups.group.transactions import Answer, Done, Failure, Refused
+from kiel_groups.group.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
 
-__all__ = ["answer_of"]
+__all__ = ["answer_of", "transaction_of"]
 
 _FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
     (NoNodeError, Failure.NO_NODE),
@@ -29,6 +30,22 @@ _FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
 )
 #: What kazoo reports for the operations of a refused transaction that were not themselves in the way.
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
+
+
+def transaction_of(client: KazooClient, operations: Iterable[Operation]) -> TransactionRequest:
+    """A transaction of kazoo's, not yet sent."""
+    transaction = client.transaction()
+    for operation in operations:
+        match operation:
+            case Check(path, version):
+                transaction.check(path, version)
+            case Create(path, data, ephemeral, is_sequence):
+                transaction.create(path, data, ephemeral=ephemeral, sequence=is_sequence)
+            case Put(path, data, version):
+                transaction.set_data(path, data, version)
+            case Delete(path, version):
+                transaction.delete(path, version)
+    return transaction
 
 
 def answer_of(results: Sequence[Any]) -> Answer:

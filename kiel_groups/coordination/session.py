@@ -17,7 +17,6 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
 
-from kazoo.client import TransactionRequest
 from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
@@ -31,19 +30,16 @@ from kazoo.protocol.states import KazooState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination import machine
-from kiel_groups.coordination.answers import answer_of
+from kiel_groups.coordination.answers import answer_of, transaction_of
 from kiel_groups.coordination.connecting import overhear_connect
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError, SessionLostError
 from kiel_groups.group.transactions import (
     Answer,
-    Check,
     Create,
-    Delete,
     Done,
     Failure,
     Operation,
-    Put,
     Refused,
     Unknown,
 )
@@ -342,7 +338,7 @@ class Session:
         """
         listed = list(operations)
         sent_s = machine.boot_time_s()
-        return self._outcome(listed, sent_s, self._send(self._transaction(listed).commit_async))
+        return self._outcome(listed, sent_s, self._send(transaction_of(self.client, listed).commit_async))
 
     async def _outcome(self, listed: Sequence[Operation], sent_s: float, sent: asyncio.Future[Any]) -> Answer:
         try:
@@ -356,20 +352,6 @@ class Session:
         elif isinstance(answer, Refused) and answer.failure is Failure.NO_AUTH:
             raise CoordinationError(f"ZooKeeper refused to write {listed[answer.index].path}: not authorised (its ACL)")
         return answer
-
-    def _transaction(self, operations: Iterable[Operation]) -> TransactionRequest:
-        transaction = self.client.transaction()
-        for operation in operations:
-            match operation:
-                case Check(path, version):
-                    transaction.check(path, version)
-                case Create(path, data, ephemeral, is_sequence):
-                    transaction.create(path, data, ephemeral=ephemeral, sequence=is_sequence)
-                case Put(path, data, version):
-                    transaction.set_data(path, data, version)
-                case Delete(path, version):
-                    transaction.delete(path, version)
-        return transaction
 
     async def ensure(self, folders: Iterable[str]) -> None:
         """Create persistent znodes, and those above them, where they are missing."""
