@@ -300,13 +300,14 @@ def show(rows: Sequence[Mapping[str, object]]) -> None:
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
 @click.option("--only", metavar="NAME", help="Groups with this in their names.")
 @click.option("--size", metavar="MEMBERSxPARTITIONS", help="One size instead of 4x64 and 20x1000.")
+@click.option("--without-slow", is_flag=True, help="Leave out those that wait for half a minute at every event.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
-def main(quick: bool, target: Path | None, only: str | None, size: str | None, rounds: int) -> None:
+def main(quick: bool, target: Path | None, only: str | None, size: str | None, without_slow: bool, rounds: int) -> None:
     sizes = [(4, 64)] if quick else [(4, 64), (20, 1_000)]
     if size:
         members, _, partitions = size.partition("x")
         sizes = [(int(members), int(partitions))]
-    wanted = [one for one in CONTENDERS if (only or "") in one.name and not (quick and one.slow)]
+    wanted = [one for one in CONTENDERS if (only or "") in one.name and not ((quick or without_slow) and one.slow)]
     rows = run(wanted, sizes, 1 if quick else rounds)
     show(rows)
     if target:
