@@ -296,7 +296,10 @@ class FakeConnection:
         if self._client._state != KeeperState.CONNECTING:
             self._client._session_callback(KeeperState.CONNECTING)
         if not self._host.reaches(server):
-            self._timeline.after(self._client._session_timeout / 1000, self._host.run, self._next)
+            # Either somebody on the way says so, or nobody says anything.
+            silent = self._timeline.random.random() < 0.5
+            limit_s = self._client._session_timeout / 1000 if silent else self._host.ensemble.delay_s()
+            self._timeline.after(limit_s, self._host.run, self._next)
         elif not server.serving:
             self._timeline.after(self._host.ensemble.delay_s(), self._host.run, self._next)
         else:

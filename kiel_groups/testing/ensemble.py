@@ -244,12 +244,19 @@ class FakeEnsemble:
         crashed = self.leader is not None and not self.leader.up
         if self.leader is not None and not (quorum and self.leader in able):
             self._former_leader, self.leader = self.leader, None
+        elif self.leader is None and quorum and self._may_go_on(able):
+            self.leader = self._former_leader
         for server in self.servers:
             self._set_contact(server, self.leader is not None and server in able, at_once=crashed)
         if self.leader is None and quorum:
             # A broken connection is noticed at once, a silent one when the patience is over.
             wait_s = 0.0 if crashed else self.timeline.random.uniform(0.0, self.patience_s)
             self.timeline.after(ELECTION_S + wait_s, self._elect)
+
+    def _may_go_on(self, able: list[FakeServer]) -> bool:
+        """Whether the last leader is back before a quorum of the others has given it up."""
+        faithful = sum(server.serving for server in able)
+        return self._former_leader in able and self._former_leader.serving and faithful > len(self.servers) // 2
 
     def _set_contact(self, server: FakeServer, contact: bool, *, at_once: bool) -> None:
         if contact == server.contact:

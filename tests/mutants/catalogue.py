@@ -37,6 +37,10 @@ _LEADER = "group/leader.py"
 _ELECTION = "group/election.py"
 _CLAIMS = "group/claims.py"
 _LEASE = "group/lease.py"
+_WATCHDOG = "coordination/watchdog.py"
+_LIFE = "coordination/life.py"
+#: Tests on real servers, by the beginning of their names.
+_ON_SERVERS = "tests/integration/test_group"
 
 MUTANTS = (
     # The lease
@@ -73,10 +77,14 @@ MUTANTS = (
         'transaction.check("/", -1)',
     ),
     Mutant(
-        "a heartbeat that goes on when the member znode is gone",
+        "a heartbeat that is renewed by a refusal",
         _HEARTBEAT,
-        "if any(isinstance(result, NoNodeError) for result in answer.value):",
-        "if False:",
+        "        if any(isinstance(result, NoNodeError) for result in answer.value):\n"
+        '            self._gate.shut("member znode gone")\n'
+        "            if not self._stopped:\n"
+        '                self._on_dead("the member znode is gone")\n'
+        "        elif not any(isinstance(result, Exception) for result in answer.value):\n",
+        "        if answer.value:\n",
     ),
     Mutant(
         "a gate that opens again with kazoo's next session",
@@ -318,5 +326,78 @@ MUTANTS = (
         "    if not lower:\n",
         "    if len(lower) < 2:\n",
         "tests/unit/test_group_election.py",
+    ),
+    # The lease's end, and the paths that ask for it
+    Mutant(
+        "a lease that begins again after its end",
+        _GATE,
+        '            self.shut("lease over")\n',
+        "            pass\n",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "a lease that outlasts a shorter timeout",
+        _GATE,
+        "self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), session_timeout_ms))",
+        "pass",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "a write of an owner that asks no gate",
+        _FENCED,
+        "        await self._session.trusted()\n",
+        "",
+        "tests/unit/test_gate_paths.py",
+    ),
+    Mutant(
+        "an old answer that stands for a new beat",
+        _HEARTBEAT,
+        "        if self._sent_s == sent_s:\n",
+        "        if True:\n",
+        "tests/unit/test_lease.py",
+    ),
+    # The watchdog
+    Mutant(
+        "a watchdog that counts what it slept through",
+        _WATCHDOG,
+        "min(now_s - self._last_s, self._pause_s), now_s",
+        "now_s - self._last_s, now_s",
+        "tests/unit/test_watchdog.py",
+    ),
+    Mutant(
+        "a watchdog that waits for a blocked loop",
+        _LIFE,
+        "        self.session.abandon(reason)\n",
+        "        self._loop.call_soon_threadsafe(self.session.end, reason)\n",
+        f"{_ON_SERVERS}_watchdog.py::test_an_event_loop_is_blocked_for_good",
+    ),
+    Mutant(
+        "a member that joins anew while its application hangs",
+        "coordination/group_member.py",
+        "if self._membership is not None and self._membership.stalled:",
+        "if self._membership is None:",
+        f"{_ON_SERVERS}_watchdog.py::test_an_application_hangs_in_a_record",
+    ),
+    # Static members, resets
+    Mutant(
+        "a member that was replaced and claims on",
+        _CLAIMS,
+        "replace(claims, leaving=True, replaced=True)",
+        "replace(claims, replaced=True)",
+        "tests/unit/test_group_claims.py",
+    ),
+    Mutant(
+        "a reset that an idle owner does not see",
+        _HOLDING,
+        "        await self._offsets.follow_resets()\n",
+        "",
+        f"{_ON_SERVERS}_resets.py::test_an_idle_owner",
+    ),
+    Mutant(
+        "a reset beside a broker's own write that is taken for that write",
+        "coordination/broker_offset_store.py",
+        "if stored.version != versions[partition] and stored.offset != self._sent.get(partition)",
+        "if False",
+        f"{_ON_SERVERS}_resets.py::test_a_busy_owner",
     ),
 )
