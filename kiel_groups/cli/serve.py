@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from typing import TYPE_CHECKING
 
 import click
 
+from kiel_groups.cli.ending import Ending
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, quiet_option, verbose_option, zookeeper_option
-from kiel_groups.cli.statuses import EPILOG
+from kiel_groups.cli.statuses import DONE, EPILOG
 
 if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
     from kiel_groups.config import GroupConfig, ZooKeeperConfig
-    from kiel_groups.coordination.candidate import GroupCandidate
 
 __all__ = ["serve"]
 
-_SIGNALLED = 128
 _MILLISECONDS = click.IntRange(min=0)
 
 
@@ -90,14 +88,33 @@ def serve(
     show_logs(lines, verbose=verbose)
     if not quiet:
         logging.getLogger("kiel_groups.coordination").setLevel(logging.INFO)
-    debounce = DebounceConfig(
-        quiet_ms=debounce_ms, bound_ms=max(debounce_bound_ms, debounce_ms), initial_delay_ms=initial_delay_ms
-    )
+    debounce = DebounceConfig(quiet_ms=debounce_ms, bound_ms=debounce_bound_ms, initial_delay_ms=initial_delay_ms)
     settings = ZooKeeperConfig.parse(
         zookeeper, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000)
     )
     function = load_allocator(allocator, "--allocator") or round_robin
-    return asyncio.run(_run(GroupConfig(group=group, debounce=debounce), settings, function))
+    config = GroupConfig(group=group, debounce=debounce)
+    if not quiet:
+        _tell_new_group(lines, zookeeper, group)
+    return asyncio.run(_run(config, settings, function))
+
+
+def _tell_new_group(lines: Lines, zookeeper: str, group: str) -> None:
+    """A name that is new is misspelt more often than early; it is served all the same."""
+    from difflib import get_close_matches
+
+    from kiel_groups.coordination import admin
+    from kiel_groups.coordination.inspect import list_groups
+
+    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        groups = list_groups(client)
+    if group not in groups:
+        near = get_close_matches(group, groups, 1)
+        lines.say(
+            "info",
+            f"there is no group {group!r} yet, it begins with its first member"
+            + (f"; did you mean {near[0]!r}?" if near else ""),
+        )
 
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:
@@ -105,32 +122,15 @@ async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Alloc
     from kiel_groups.coordination.candidate import GroupCandidate
     from kiel_groups.metrics import Metrics
 
-    loop, status = asyncio.get_running_loop(), 0
-    failure: asyncio.Future[None] = loop.create_future()
+    ending = Ending()
+    failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     candidate = GroupCandidate(config, zookeeper, allocator, Metrics(), failure.set_exception)
-    standing = loop.create_task(_stand(candidate, failure))
-
-    def heed(number: int) -> None:
-        nonlocal status
-        # A second signal does not wait for the end of the first.
-        for each in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(each)
-        status = _SIGNALLED + number
-        standing.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, heed, number)
-    try:
-        await standing
-    except asyncio.CancelledError:
-        if not status:
-            raise
-    return status
-
-
-async def _stand(candidate: GroupCandidate, failure: asyncio.Future[None]) -> None:
     try:
         await candidate.start()
         await failure
+    except asyncio.CancelledError:
+        if ending.status is None:
+            raise
     finally:
         await candidate.close()
+    return ending.status or DONE

@@ -113,6 +113,18 @@ async def test_a_leader_without_members_leaves_no_trace_of_one(cluster_39: Clust
         assert client.get_children(layout.members) == client.get_children(layout.ids) == []
 
 
+async def test_a_name_that_is_nearly_that_of_a_group_is_pointed_out(cluster_39: Cluster, unique: Unique) -> None:
+    """A group that does not exist is served, for it may be early; but it is said, and which one may have been meant."""
+    name = unique("group")
+    with zookeeper(cluster_39) as client:
+        client.create(f"/kiel-groups/{name}/members", makepath=True)
+    with serving(cluster_39, name[:-1]) as process:
+        await leads(process)
+        assert f"there is no group {name[:-1]!r} yet" in process.errors[0]
+        assert f"did you mean {name!r}?" in process.errors[0]
+        assert await asyncio.to_thread(process.end, signal.SIGINT) == 130
+
+
 async def test_a_foreign_member_that_comes_later_is_an_alarm(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,9 +157,9 @@ async def test_a_foreign_member_that_comes_later_is_an_alarm(
     [
         (["--zookeeper", "{hosts}"], 2, "Missing option '--group'. See 'kiel-groups serve --help'."),
         (["--zookeeper", "{hosts}", "--group", "a b"], 2, "group: 'a b' is not a legal name"),
-        (["--zookeeper", "127.0.0.1:1", "--group", "g"], 1, "no ZooKeeper server answered at 127.0.0.1:1"),
+        (["--zookeeper", "127.0.0.1:1", "--group", "g"], 1, "no ZooKeeper answered at 127.0.0.1:1 within 5 s; is it"),
         (["--zookeeper", "{hosts}/nowhere", "--group", "g"], 1, "the chroot /nowhere does not exist"),
-        (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "expected 'module:function'"),
+        (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "there is no allocator 'sums'"),
     ],
 )
 def test_likely_mistakes(cluster_39: Cluster, options: list[str], status: int, said: str) -> None:
