@@ -88,6 +88,7 @@ class Holding:
         self._freed: set[TopicPartition] = set()
         self._seen_free: set[TopicPartition] = set()
         self._to_claim: set[TopicPartition] = set()
+        self._to_open: set[TopicPartition] = set()
         self._claiming = False
         self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
         self._topics = TopicWatch(session, tasks, lambda topic: tasks.start(self._offsets.start_over(topic)))
@@ -215,8 +216,9 @@ class Holding:
                     watch = self._watches.setdefault(partition, _OwnerWatch(self, partition))
                     self._tasks.start(self._look_at_owner(watch))
             case claims.Open(partitions):
-                for topic in sorted({partition.topic for partition in partitions}):
-                    self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
+                self._to_open |= partitions
+                if not self._claiming:
+                    self._open_claimed()
             case claims.Start(partitions):
                 self._tasks.start(self._handler.assigned(partitions))
             case claims.Drain(partitions):
@@ -238,6 +240,13 @@ class Holding:
                 self._feed(claims.Contended(partitions - claimed))
         finally:
             self._claiming = False
+        self._open_claimed()
+
+    def _open_claimed(self) -> None:
+        """Claims come first, others may be waiting for them; each topic is opened by itself."""
+        partitions, self._to_open = frozenset(self._to_open), set()
+        for topic in sorted({partition.topic for partition in partitions}):
+            self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
 
     def hint(self, watch: _OwnerWatch) -> None:
         """An awaited partition may have become free. Hints that come together go together."""
