@@ -12,6 +12,7 @@ import contextvars
 from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
+from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
@@ -27,11 +28,21 @@ __all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedMachine"]
 
 #: What a thread needs for a short piece of work, in seconds: at most.
 THREAD_S = 0.005
+#: For how long one part of a process that goes on may be ahead of the next, in seconds: at most.
+AWAKE_S = 0.01
 #: Milliseconds since 1970 when a timeline shows 0: any moment will do.
 EPOCH_MS = 1_400_000_000_000
 
 _Result = TypeVar("_Result")
 _Ts = TypeVarTuple("_Ts")
+
+
+class Part(Enum):
+    """What of a process goes on by itself."""
+
+    LOOP = auto()
+    THREADS = auto()
+    NETWORK = auto()
 
 
 class SimulatedProcess(Host):
@@ -49,15 +60,29 @@ class SimulatedProcess(Host):
         self.killed = False
         self.blocked_until_s = 0.0
         self.loop = SimulatedLoop(self)  # type: ignore[abstract]
-        self._missed: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._asleep: set[Part] = set()
+        self._missed: dict[Part, list[tuple[Callable[..., object], tuple[Any, ...]]]] = {part: [] for part in Part}
 
     @property
     def runs(self) -> bool:
-        return not (self.frozen or self.killed)
+        """Whether its event loop turns."""
+        return not (self.killed or Part.LOOP in self._asleep)
 
     def run(self, function: Callable[..., object], *arguments: Any) -> None:
-        if self.frozen:
-            self._missed.append((function, arguments))
+        """What comes from the network."""
+        self._run(Part.NETWORK, function, arguments)
+
+    def run_on_loop(self, function: Callable[..., object], *arguments: Any) -> None:
+        """What the event loop does."""
+        self._run(Part.LOOP, function, arguments)
+
+    def run_on_thread(self, function: Callable[..., object], *arguments: Any) -> None:
+        """What another thread does."""
+        self._run(Part.THREADS, function, arguments)
+
+    def _run(self, part: Part, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        if part in self._asleep:
+            self._missed[part].append((function, arguments))
         elif not self.killed:
             before, self.timeline.running = self.timeline.running, self
             try:
@@ -82,13 +107,25 @@ class SimulatedProcess(Host):
     def freeze(self) -> None:
         """SIGSTOP."""
         self.frozen = True
+        self._asleep = set(Part)
 
     def thaw(self) -> None:
-        """SIGCONT: all that was due meanwhile happens now, threads and event loop in any order."""
+        """SIGCONT: what was due meanwhile happens now; whether the event loop or the others are first is chance."""
         self.frozen = False
-        missed, self._missed = self._missed, []
+        parts = list(Part)
+        self.timeline.random.shuffle(parts)
+        delay_s = 0.0
+        for part in parts:
+            self.timeline.after(delay_s, self._wake, part)
+            delay_s += self.timeline.random.uniform(0.0, AWAKE_S)
+
+    def _wake(self, part: Part) -> None:
+        if self.frozen:
+            return
+        self._asleep.discard(part)
+        missed, self._missed[part] = self._missed[part], []
         for function, arguments in missed:
-            self.run(function, *arguments)
+            self._run(part, function, arguments)
 
     def block(self, duration_s: float) -> None:
         """The event loop does nothing for so long; threads go on."""
@@ -97,7 +134,6 @@ class SimulatedProcess(Host):
     def kill(self) -> None:
         """SIGKILL: nothing of it happens any more; what was sent is on its way."""
         self.killed = True
-        self._missed.clear()
         self.loop.drop()
         for link in self.links:
             link.close_by_client()
@@ -126,7 +162,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._ready.append(handle)
         if not self._turn_is_due:
             self._turn_is_due = True
-            self._timeline.after(0.0, self.process.run, self._turn)
+            self._timeline.after(0.0, self.process.run_on_loop, self._turn)
         return handle
 
     call_soon_threadsafe = call_soon
@@ -148,7 +184,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timeline.at(when, self.process.run, self._timer_is_due, handle)
+        self._timeline.at(when, self.process.run_on_loop, self._timer_is_due, handle)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -165,7 +201,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         blocked_until_s = self.process.blocked_until_s
         if self._timeline.now_s < blocked_until_s:
-            self._timeline.at(blocked_until_s, self.process.run, self._turn)
+            self._timeline.at(blocked_until_s, self.process.run_on_loop, self._turn)
             return
         _set_running_loop(self)
         try:
@@ -222,7 +258,7 @@ class _Ticker:
 
     def _set(self, pause_s: float) -> None:
         self._turn += 1
-        self._process.timeline.after(pause_s, self._process.run, self._look, self._turn)
+        self._process.timeline.after(pause_s, self._process.run_on_thread, self._look, self._turn)
 
     def _look(self, turn: int) -> None:
         if turn == self._turn:
@@ -261,7 +297,7 @@ class SimulatedMachine(Machine):
         except Exception as error:
             settle = partial(_set_error, future, error)
         delay_s = self._timeline.random.uniform(0.0, THREAD_S)
-        self._timeline.after(delay_s, process.run, process.loop.call_soon_threadsafe, settle)
+        self._timeline.after(delay_s, process.run_on_thread, process.loop.call_soon_threadsafe, settle)
         return future
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:

@@ -55,6 +55,7 @@ MUTANTS = (
         _HEARTBEAT,
         "            self._gate.renew(sent_s)\n",
         "            self._gate.renew(boot_time_s())\n",
+        "tests/unit/test_lease.py",
     ),
     Mutant(
         "a lease that pings renew",

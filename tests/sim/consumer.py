@@ -112,7 +112,9 @@ class Consumer:
         self.world.ledger.handed_out(self, partition, state.position)
         state.position += count
         self.hands[partition] = Hand(state, self.flowing[partition], state.position)
-        self.process.timeline.after(duration_s, self.process.run, self.process.call, self._finish, partition, state)
+        self.process.timeline.after(
+            duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state
+        )
 
     def _finish(self, partition: TopicPartition, state: PartitionState) -> None:
         hand = self.hands.get(partition)
