@@ -32,6 +32,7 @@ class Cluster(Startable):
         broker_overrides: Lines of every broker's ``server.properties``.
         zookeeper_overrides: Lines of ``zoo.cfg``.
         max_session_timeout_ms: The longest session that ZooKeeper grants; 10,000 unless given.
+        cuttable: Whether ``ensemble.cut`` and ``ensemble.delay`` are to work.
         zookeeper_port: The first ZooKeeper's port, the others follow it; 0 has the system choose.
         broker_port: The first broker's port, the others follow it; 0 has the system choose.
         data: A folder for everything the servers write, which stays, and from which a cluster of the same servers goes
@@ -49,6 +50,7 @@ class Cluster(Startable):
         broker_overrides: Mapping[str, object] | None = None,
         zookeeper_overrides: Mapping[str, object] | None = None,
         max_session_timeout_ms: int | None = None,
+        cuttable: bool = False,
         zookeeper_port: int = 0,
         broker_port: int = 0,
         data: Path | None = None,
@@ -61,6 +63,7 @@ class Cluster(Startable):
             max_session_timeout_ms=max_session_timeout_ms,
             port=zookeeper_port,
             overrides=zookeeper_overrides,
+            cuttable=cuttable,
         )
         self.kafka: list[KafkaBroker] = []
         self._count = brokers

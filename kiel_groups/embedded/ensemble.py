@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypedDict, Unpack
 
+from kiel_groups.embedded.peer_links import PeerLinks
 from kiel_groups.embedded.ports import ReservedPort
 from kiel_groups.embedded.server import Startable
 from kiel_groups.embedded.server_settings import LOOPBACK, Peer, Settings, ensemble_settings
@@ -42,12 +43,12 @@ class _Settings(TypedDict):
 
 
 class _Member(ZooKeeperServer):
-    """One server of several; ``ports`` are those of all of them, and are there when it starts."""
+    """One server of several; ``peers`` says where it finds all of them, itself included, when it starts."""
 
     def __init__(
         self,
         number: int,
-        ports: Mapping[int, _PeerPorts],
+        peers: Callable[[int], Mapping[int, Peer]],
         version: str,
         *,
         port: int,
@@ -56,7 +57,7 @@ class _Member(ZooKeeperServer):
         super().__init__(version, port=port, **settings)
         self.name = f"zookeeper-{version}-{number}"
         self._number = number
-        self._ports = ports
+        self._peers = peers
 
     def _command(self) -> list[str]:
         data = self.folder / "data"
@@ -65,12 +66,7 @@ class _Member(ZooKeeperServer):
         return super()._command()
 
     def _quorum(self) -> Settings:
-        return ensemble_settings(
-            {
-                number: Peer(LOOPBACK, ports.quorum.number, ports.election.number)
-                for number, ports in self._ports.items()
-            }
-        )
+        return ensemble_settings(self._peers(self._number))
 
 
 class ZooKeeperEnsemble(Startable):
@@ -89,6 +85,7 @@ class ZooKeeperEnsemble(Startable):
         max_session_timeout_ms: The longest session granted; 20 ticks unless given.
         port: The first server's port for clients, the others follow it; 0 has the system choose.
         overrides: Further lines of every ``zoo.cfg``.
+        cuttable: Have the servers talk through proxies, for ``cut`` and ``delay``.
 
     Raises:
         ConfigError: An even number of servers, or one below 1, or a version that is not in the table.
@@ -103,11 +100,14 @@ class ZooKeeperEnsemble(Startable):
         max_session_timeout_ms: int | None = None,
         port: int = 0,
         overrides: Mapping[str, object] | None = None,
+        cuttable: bool = False,
     ) -> None:
         if servers < 1 or servers % 2 == 0:
             raise ConfigError(f"servers: {servers} given; expected an odd number: 1, 3, 5, …")
         self.version = version
         self._ports: dict[int, _PeerPorts] = {}
+        self._cuttable = cuttable
+        self._links: PeerLinks | None = None
         settings: _Settings = {
             "tick_time_ms": tick_time_ms,
             "max_session_timeout_ms": max_session_timeout_ms,
@@ -117,7 +117,7 @@ class ZooKeeperEnsemble(Startable):
             [ZooKeeperServer(version, port=port, **settings)]
             if servers == 1
             else [
-                _Member(index + 1, self._ports, version, port=port and port + index, **settings)
+                _Member(index + 1, self._peers_of, version, port=port and port + index, **settings)
                 for index in range(servers)
             ]
         )
@@ -152,9 +152,42 @@ class ZooKeeperEnsemble(Startable):
         leader = await self.leader()
         return [server for server in self.servers if server is not leader]
 
+    def cut(self, server: ZooKeeperServer, *others: ZooKeeperServer) -> None:
+        """From now on nothing goes between one server and others; none of them hears of an end. See ``PeerLinks``."""
+        for other in others:
+            self._network().cut(self._number(server), self._number(other))
+
+    def delay(self, seconds: float, server: ZooKeeperServer, *others: ZooKeeperServer) -> None:
+        """Hold everything between one server and others back for so long, both ways."""
+        for other in others:
+            self._network().delay(self._number(server), self._number(other), seconds)
+
+    def heal(self) -> None:
+        """End all cuts and delays; what was held back goes on."""
+        self._network().heal()
+
+    def _network(self) -> PeerLinks:
+        if self._links is None:
+            raise ServerError("the servers talk to each other directly; an ensemble that is cuttable=True can be cut")
+        return self._links
+
+    def _number(self, server: ZooKeeperServer) -> int:
+        return 1 + self.servers.index(server)
+
+    def _peers(self) -> dict[int, Peer]:
+        return {
+            number: Peer(LOOPBACK, ports.quorum.number, ports.election.number) for number, ports in self._ports.items()
+        }
+
+    def _peers_of(self, number: int) -> Mapping[int, Peer]:
+        return self._peers() if self._links is None else self._links.seen_by(number)
+
     def _start(self) -> None:
         for number in range(1, len(self.servers) + 1):
             self._ports[number] = _PeerPorts(ReservedPort(), ReservedPort())
+        if self._cuttable:
+            self._links = PeerLinks(self._peers())
+            self._links._start()
         # Together: none of them serves before most of them run.
         with ThreadPoolExecutor(max_workers=len(self.servers)) as pool:
             list(pool.map(ZooKeeperServer._start, self.servers))
@@ -163,6 +196,9 @@ class ZooKeeperEnsemble(Startable):
         for server in self.servers:
             server._kill()
             server._close()
+        if self._links is not None:
+            self._links._close()
+            self._links = None
         for ports in self._ports.values():
             ports.quorum.release()
             ports.election.release()
