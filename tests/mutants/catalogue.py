@@ -98,6 +98,7 @@ MUTANTS = (
         _HEARTBEAT,
         "        if sent_s is not None and now_s - sent_s >= limit_s:",
         "        if sent_s is not None and now_s - sent_s >= 1000 * limit_s:",
+        "tests/integration/test_group_on_an_ensemble.py",
     ),
     # Fences
     Mutant(
@@ -105,6 +106,7 @@ MUTANTS = (
         _FENCED,
         "return await self._session.transact([self._proof, *operations])",
         'return await self._session.transact([Check("/"), *operations])',
+        "tests/sim/test_fences.py",
     ),
     Mutant(
         "an unknown outcome that is read at once",

@@ -1,0 +1,115 @@
+"""The fences of one session, one at a time, against the fake ZooKeeper: what thousands of stories meet by chance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination import machine
+from kiel_groups.coordination.fenced import FencedWriter, Outcome
+from kiel_groups.coordination.session import Session, SessionEvent
+from kiel_groups.errors import SessionLostError
+from kiel_groups.group.transactions import Create, Done
+from kiel_groups.metrics import Metrics
+from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
+
+pytestmark = pytest.mark.sim
+
+Work = Callable[[Session, FencedWriter], Awaitable[object]]
+
+
+class Bench:
+    """One process with one session, and its member znode."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline(1)
+        self.ensemble = FakeEnsemble(self.timeline)
+        self.process = SimulatedProcess(self.ensemble)
+
+    def run(self, work: Work, limit_s: float = 60.0) -> object:
+        """Run a coroutine function on an open session; returns what it returns."""
+        task = self.process.start(self._run(work))
+        self.timeline.run_until(task.done, limit_s)
+        return task.result()
+
+    async def _run(self, work: Work) -> object:
+        session = Session(ZooKeeperConfig(hosts="fake1:2181"), Metrics(), self._ignore)
+        await session.open()
+        assert isinstance(await session.transact([Create("/member", ephemeral=True)]), Done)
+        return await work(session, FencedWriter(session, "/member"))
+
+    def _ignore(self, event: SessionEvent) -> None:
+        """Nobody listens."""
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    with machine.replaced(SimulatedMachine(made.timeline)):
+        yield made
+
+
+def writing(path: str) -> dict[str, tuple[Create]]:
+    return {path: (Create(path),)}
+
+
+def test_a_write_without_the_member_znode_does_not_happen(bench: Bench) -> None:
+    """The member znode is gone, the session is not: the write is refused, and the session is given up."""
+
+    async def work(session: Session, writer: FencedWriter) -> str | None:
+        session.client.delete_async("/member")
+        with pytest.raises(SessionLostError):
+            await writer.write(writing("/written"), lambda *_: None)
+        return session.ended
+
+    assert bench.run(work) == "the member znode is gone"
+    assert "/written" not in bench.ensemble.truth.znodes
+
+
+def test_a_write_of_an_unknown_outcome_is_told_as_such_after_a_proof(bench: Bench) -> None:
+    """The answer is lost: what is read afterwards is no older than the write, for a quorum write was answered since."""
+
+    async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
+        bench.process.lose("reply")
+        outcome = await writer.write(writing("/written"), lambda *_: None)
+        assert await session.exists("/written") is not None
+        return outcome
+
+    outcome = bench.run(work)
+    assert isinstance(outcome, Outcome)
+    assert outcome.unknown == {"/written"}
+    proofs = [entry for entry in bench.ensemble.log if entry.question is not None and not entry.changes]
+    assert proofs, "nothing went through the quorum after the lost answer"
+
+
+def test_a_lost_request_is_not_done(bench: Bench) -> None:
+    """The connection broke before the server had it: unknown as well, and nothing was written."""
+
+    async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
+        bench.process.lose("request")
+        return await writer.write(writing("/written"), lambda *_: None)
+
+    outcome = bench.run(work)
+    assert isinstance(outcome, Outcome)
+    assert outcome.unknown == {"/written"}
+    assert "/written" not in bench.ensemble.truth.znodes
+
+
+def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: Bench) -> None:
+    """The session expires: what is asked of it afterwards fails, and kazoo's next one writes nothing."""
+
+    async def work(session: Session, writer: FencedWriter) -> None:
+        bench.ensemble.expire(session.id)
+        while session.ended is None:
+            await writer.write(writing(f"/written-{bench.timeline.now_s}"), lambda *_: None)
+            await asyncio.sleep(0.01)
+
+    with pytest.raises(SessionLostError):
+        bench.run(work)
+    bench.timeline.run_for(5.0)
+    assert len(bench.process.sessions) == 2
+    later = [entry for entry in bench.ensemble.log if entry.session_id == bench.process.sessions[1]]
+    assert not [change for entry in later for change in entry.changes]
