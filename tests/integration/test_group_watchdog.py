@@ -107,6 +107,11 @@ class HangingMember(Member):
             self.records.append(record)
             await self.let_go.wait()
 
+    async def stop(self) -> None:
+        """Also where the test failed before it let it go."""
+        self.let_go.set()
+        await super().stop()
+
     def on_stalled(self, stall: Stall) -> None:
         self.stalls.append(stall)
 
@@ -166,8 +171,10 @@ async def test_a_listener_hangs(cluster_39: Cluster, unique: Unique) -> None:
         hanging.on_partitions_assigned = hang  # type: ignore[method-assign, assignment]
         group.members.append(hanging)
         await hanging.start()
-        survivor = await group.join()
-        await eventually(lambda: len(survivor.partitions(topic)) == 2, "the survivor has everything")
-        await group.delivered(values)
-        assert hanging.consumer.metrics.counter("watchdog_exits", kind="listener") >= 1
-        let_go.set()
+        try:
+            survivor = await group.join()
+            await eventually(lambda: len(survivor.partitions(topic)) == 2, "the survivor has everything")
+            await group.delivered(values)
+            assert hanging.consumer.metrics.counter("watchdog_exits", kind="listener") >= 1
+        finally:
+            let_go.set()
