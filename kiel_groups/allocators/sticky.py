@@ -153,7 +153,7 @@ class _Shares:
             heapreplace(takers, (least + 1, taker))
 
     def _queue(self, member: Slot, topics: Set[str]) -> list[tuple[bool, int, int, str]]:
-        """What to give away first: what is moved already, what there is most of, what was given least of (0, so far)."""
+        """What to give away first: what is moved already, what there is most of, what was given least of."""
         held = (self._kept[member].keys() | self._new[member].keys()) & topics
         numbers = ((topic, self._number(member, topic)) for topic in held)
         return sorted((not self._new[member].get(topic), -number, 0, topic) for topic, number in numbers if number)
