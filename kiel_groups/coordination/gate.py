@@ -37,8 +37,12 @@ class Gate:
         self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), session_timeout_ms))
 
     def renew(self, sent_s: float) -> None:
-        """A quorum write that was sent at this boot time was answered."""
-        if self.timeout_ms:
+        """
+        A quorum write that was sent at this boot time was answered.
+
+        A gate that is shut is not renewed: the heartbeat would keep alive a session that may never be used again.
+        """
+        if self.timeout_ms and self.shut_reason is None:
             self.deadline_s = max(self.deadline_s, lease_deadline(sent_s, self.timeout_ms))
 
     def shut(self, reason: str) -> None:

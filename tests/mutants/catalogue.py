@@ -113,12 +113,14 @@ MUTANTS = (
         _FENCED,
         "                await self.prove()\n                outcome.unknown.update(batch)",
         "                outcome.unknown.update(batch)",
+        "tests/sim/test_fences.py",
     ),
     Mutant(
         "a proof that is not waited for",
         _FENCED,
         "            answer = await self._transact(())\n            if isinstance(answer, Done):",
         "            answer = await self._transact(())\n            if True:",
+        "tests/sim/test_fences.py",
     ),
     # Claims
     Mutant(
@@ -336,6 +338,13 @@ MUTANTS = (
         _GATE,
         '            self.shut("lease over")\n',
         "            pass\n",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "a lease that is renewed after somebody saw its end",
+        _GATE,
+        "        if self.timeout_ms and self.shut_reason is None:\n",
+        "        if self.timeout_ms:\n",
         "tests/unit/test_lease.py",
     ),
     Mutant(

@@ -18,6 +18,8 @@ __all__ = ["perform"]
 #: How long an operator waits after the deletion of a member znode before its owner znodes are deleted, in seconds:
 #: the session timeout, and a little for the way.
 FORCE_RELEASE_S = 10.5
+#: How many of the lost answers come with followers that lag.
+STALE_SHARE = 0.5
 
 
 def perform(world: World, event: Event) -> str:
@@ -77,6 +79,11 @@ def _reset(world: World, consumer: Consumer, event: Event) -> None:
 
 def _lose_reply(world: World, consumer: Consumer, event: Event) -> None:
     consumer.process.lose("reply")
+    if event.choice < STALE_SHARE:
+        # Whoever looks elsewhere what became of it sees an old state.
+        for server in world.ensemble.servers:
+            if server is not world.ensemble.leader:
+                _lag(world, server, event)
 
 
 def _lose_request(world: World, consumer: Consumer, event: Event) -> None:

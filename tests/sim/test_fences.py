@@ -15,6 +15,7 @@ from kiel_groups.errors import SessionLostError
 from kiel_groups.group.transactions import Create, Done
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
+from kiel_groups.testing.ensemble import Entry
 
 pytestmark = pytest.mark.sim
 
@@ -40,6 +41,11 @@ class Bench:
         await session.open()
         assert isinstance(await session.transact([Create("/member", ephemeral=True)]), Done)
         return await work(session, FencedWriter(session, "/member"))
+
+    @property
+    def proofs(self) -> list[Entry]:
+        """What went through the quorum and changed nothing."""
+        return [entry for entry in self.ensemble.log if entry.question is not None and not entry.changes]
 
     def _ignore(self, event: SessionEvent) -> None:
         """Nobody listens."""
@@ -81,8 +87,18 @@ def test_a_write_of_an_unknown_outcome_is_told_as_such_after_a_proof(bench: Benc
     outcome = bench.run(work)
     assert isinstance(outcome, Outcome)
     assert outcome.unknown == {"/written"}
-    proofs = [entry for entry in bench.ensemble.log if entry.question is not None and not entry.changes]
-    assert proofs, "nothing went through the quorum after the lost answer"
+    assert len(bench.proofs) == 1
+
+
+def test_a_proof_is_asked_for_until_it_is_answered(bench: Bench) -> None:
+    """An answer that is lost proves nothing; another one is asked for."""
+
+    async def work(session: Session, writer: FencedWriter) -> None:
+        bench.process.lose("reply")
+        await writer.prove()
+
+    bench.run(work)
+    assert len(bench.proofs) == 2
 
 
 def test_a_lost_request_is_not_done(bench: Bench) -> None:

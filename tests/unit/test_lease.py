@@ -70,6 +70,19 @@ def test_the_end_of_a_lease_is_final(machine: ManualMachine, gate: Gate) -> None
     assert gate.shut_reason == "lease over"
 
 
+def test_a_lease_whose_end_somebody_saw_is_not_renewed(machine: ManualMachine, gate: Gate) -> None:
+    """
+    A proof that was sent after the end, by a leader that went on after SIGSTOP, say, brings nothing back.
+
+    Found by the simulator: the heartbeat took the session for alive, and kept a member in the group for ever that could
+    neither claim nor leave.
+    """
+    machine.now_s += 4
+    assert not gate.is_open(machine.now_s)
+    gate.renew(machine.now_s)
+    assert gate.is_over(machine.now_s)
+
+
 def test_a_broken_connection_pauses(machine: ManualMachine, gate: Gate) -> None:
     """Until it is back, within the lease."""
     gate.suspended = True
