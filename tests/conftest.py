@@ -1,4 +1,4 @@
-"""What every test may use: coroutine functions as tests, and names that nobody else has."""
+"""What every test may use: coroutine functions as tests, names that nobody else has, real servers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+
+from tests.servers import (  # noqa: F401 -- fixtures
+    cluster,
+    cluster_39,
+    kafka_version,
+    release_cluster,
+    shared_clusters,
+    start_cluster,
+    start_zookeeper,
+    zookeeper_version,
+)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 
@@ -17,7 +17,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.model import Record, TopicPartition
 
-__all__ = ["Member", "Group", "eventually", "produce", "zookeeper", "stored_offsets", "owners"]
+__all__ = ["Member", "Group", "HandOut", "eventually", "produce", "zookeeper", "stored_offsets", "owners"]
 
 
 async def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
@@ -73,11 +73,20 @@ def owners(client: KazooClient, group: str, topic: str) -> dict[int, tuple[str, 
     return found
 
 
+class HandOut(NamedTuple):
+    """A record that an application was given: when, on this machine's monotonic clock, and under which claim."""
+
+    at_s: float
+    record: Record
+    token: int | None
+
+
 class Member:
     """A consumer in a task of its own, which keeps what it is handed, and notes what it holds when."""
 
     def __init__(self, cluster: Cluster, group: str, topics: Iterable[str], **settings: Any) -> None:
         self.records: list[Record] = []
+        self.hand_outs: list[HandOut] = []
         self.held: set[TopicPartition] = set()
         self.intervals: list[tuple[TopicPartition, float, float]] = []
         self.lost_partitions: list[TopicPartition] = []
@@ -100,6 +109,8 @@ class Member:
     async def _consume(self) -> None:
         async for record in self.consumer:
             self.records.append(record)
+            token = self.consumer.fencing_token(record.topic_partition)
+            self.hand_outs.append(HandOut(time.monotonic(), record, token))
             if self.block_s:
                 time.sleep(self.block_s)  # noqa: ASYNC251 -- an application that blocks the loop is what is tested
             if self.pace_s:
@@ -180,6 +191,10 @@ class Group:
         wanted = set(values)
         await eventually(lambda: wanted <= set(self.values), f"{len(wanted)} values are delivered", timeout_s)
         return Counter(self.values)
+
+    @property
+    def hand_outs(self) -> list[HandOut]:
+        return [hand_out for member in self.members for hand_out in member.hand_outs]
 
     def overlaps(self) -> list[tuple[TopicPartition, float]]:
         """Partitions that two members held at once, by the listeners' own clock; for how many seconds."""

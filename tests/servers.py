@@ -1,5 +1,5 @@
 """
-Real servers for tests.
+Real servers for tests, as fixtures.
 
 Shared ones are started once a session (with ``pytest -n``, once a worker) and are left as they were found: tests use
 topics and groups of their own names (``unique``). A test that stops, kills or freezes servers starts its own.
