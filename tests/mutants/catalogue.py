@@ -130,18 +130,6 @@ MUTANTS = (
         "return (Create(self._layout.owner(partition), self._owner, ephemeral=False),)",
     ),
     Mutant(
-        "a contended claim that is taken for one's own",
-        _CLAIMING,
-        "            claimed |= mine\n            waiting",
-        "            claimed |= doubtful\n            waiting",
-    ),
-    Mutant(
-        "a claim of an unknown outcome that is forgotten",
-        _CLAIMING,
-        "            claimed |= mine\n            waiting = folderless | (free & outcome.unknown)",
-        "            waiting = folderless",
-    ),
-    Mutant(
         "an awaited partition without a watch",
         _CLAIMING,
         "node = await self._session.exists(self._layout.owner(partition), watcher)",
