@@ -25,6 +25,7 @@ from kazoo.exceptions import (
     NoNodeError,
     OperationTimeoutError,
     SessionExpiredError,
+    SessionMovedError,
 )
 from kazoo.protocol.states import KazooState, WatchedEvent
 
@@ -49,7 +50,8 @@ __all__ = ["Session", "SessionEvent", "Node", "gather_some"]
 
 log = logging.getLogger(__name__)
 
-_LOST = (ConnectionLoss, OperationTimeoutError)
+#: A request that reached a server by a connection from before the session moved to another one was not carried out.
+_LOST = (ConnectionLoss, OperationTimeoutError, SessionMovedError)
 _OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
 #: How often a gate that is not open is looked at, in seconds. It opens from another thread, and seldom.
 GATE_PAUSE_S = 0.02
