@@ -51,6 +51,8 @@ LIMIT_S = 180.0
 #: Longer than any debounce: whatever still follows an event belongs to it, not to the next one.
 REST_S = 2.0
 
+TITLES = ("size", "group", "event", "s", "unowned", "moved", "writes")
+
 FLOOR = {"debounce_quiet_ms": 0, "debounce_initial_delay_ms": 0}
 
 
@@ -264,7 +266,9 @@ def run(contenders: Sequence[Contender], sizes: Sequence[tuple[int, int]], round
                 log = TransactionLog(cluster.zookeeper.folder / "data")
                 scene = stack.enter_context(scene_of(contender, group, log))
                 found = rounds_of(scene, members, 1 if contender.slow else rounds)
-            rows += [row_of(contender, members, partitions, event, figures) for event, figures in found.items()]
+            for event, figures in found.items():
+                rows.append(row_of(contender, members, partitions, event, figures))
+                show(rows[-1])
     return rows
 
 
@@ -286,13 +290,10 @@ def row_of(
     return {**where, **medians, "rounds": [asdict(one) for one in figures]}
 
 
-def show(rows: Sequence[Mapping[str, object]]) -> None:
-    titles = ("size", "group", "event", "s", "unowned", "moved", "writes")
-    click.echo("{:>9} {:<28} {:<6} {:>8} {:>9} {:>6} {:>7}".format(*titles))
-    for row in rows:
-        size = f"{row['members']}×{row['partitions']}"
-        told = [row[title] for title in titles[1:]]
-        click.echo("{:>9} {:<28} {:<6} {:>8.3f} {:>9.3f} {:>6g} {:>7g}".format(size, *told))
+def show(row: Mapping[str, object]) -> None:
+    size = f"{row['members']}×{row['partitions']}"
+    told = [row[title] for title in TITLES[1:]]
+    click.echo("{:>9} {:<28} {:<6} {:>8.3f} {:>9.3f} {:>6g} {:>7g}".format(size, *told))
 
 
 @click.command(help=__doc__.split("\n\n")[0])
@@ -308,8 +309,8 @@ def main(quick: bool, target: Path | None, only: str | None, size: str | None, w
         members, _, partitions = size.partition("x")
         sizes = [(int(members), int(partitions))]
     wanted = [one for one in CONTENDERS if (only or "") in one.name and not ((quick or without_slow) and one.slow)]
+    click.echo("{:>9} {:<28} {:<6} {:>8} {:>9} {:>6} {:>7}".format(*TITLES))
     rows = run(wanted, sizes, 1 if quick else rounds)
-    show(rows)
     if target:
         about = {"benchmark": "rebalance", "date": datetime.now(UTC).isoformat(timespec="seconds")}
         machine = {"python": platform.python_version(), "machine": platform.machine()}

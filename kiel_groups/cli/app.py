@@ -30,6 +30,7 @@ _COMMANDS = {
     "consume": ("kiel_groups.cli.consume", "consume", "Print records, as a member of a group or alone."),
     "groups": ("kiel_groups.cli.groups", "groups", "List the groups of a cluster."),
     "describe": ("kiel_groups.cli.describe", "describe", "Show a group: what is wrong, who owns what, the lag."),
+    "release": ("kiel_groups.cli.release", "release", "Take partitions from a member that does not let go."),
     "serve": ("kiel_groups.cli.serve", "serve", "Allocate the partitions of a group without consuming."),
     "completion": ("kiel_groups.cli.completion", "completion", "Print a script that has a shell complete."),
     "demo": ("kiel_groups.cli.demo", "demo", "Watch a group lose a member to kill -9, and no record."),

@@ -179,7 +179,7 @@ async def test_a_slice_for_another_member_of_a_dynamic_ones_slot(cluster_39: Clu
             client.set(GroupLayout(name).slice(member_id), Slice(99, "nobody", frozenset()).encode())
             await eventually(lambda: slice_of(client, name, member_id).member_id == member_id, "it is put right")
         assert member.partitions(topic) == [0, 1]
-        assert member.consumer.settled
+        await eventually(lambda: member.consumer.settled, "it has read that")
 
 
 @pytest.mark.parametrize("instance_id", ["", "a/b", "x" * 256, 7])

@@ -1,0 +1,51 @@
+"""``kiel-groups release``."""
+
+from __future__ import annotations
+
+import click
+
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.statuses import DONE, EPILOG
+
+__all__ = ["release"]
+
+
+@click.command(epilog=EPILOG)
+@click.argument("group")
+@click.argument("member")
+@zookeeper_option
+@json_option
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long the member has to stop; its own session timeout unless told, or 40 where nobody knows that.",
+)
+@click.pass_obj
+def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: bool, wait_s: float | None) -> int:
+    """
+    Take from a member what it owns and does not let go.
+
+    The member is told to stop, is given its session timeout for that, and then loses its claims. A record that it has
+    in hand may be processed twice. It joins again as another member where its process still works.
+    """
+    from kiel_groups.cli.rendering import show_json
+    from kiel_groups.coordination.admin import zookeeper as session
+    from kiel_groups.coordination.force_release import force_release
+
+    wait_ms = None if wait_s is None else round(wait_s * 1000)
+    with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        released = force_release(client, group, member, wait_ms=wait_ms, tell=lambda text: lines.say("info", text))
+    if as_json:
+        owned, taken = (list(map(str, partitions)) for partitions in (released.owned, released.taken))
+        show_json({"member": member, "owned": owned, "waited_ms": released.waited_ms, "taken": taken})
+    else:
+        by_itself = len(released.owned) - len(released.taken)
+        lines.say(
+            "info",
+            f"{member} owned {len(released.owned)} partitions: it let go of {by_itself} itself, and was"
+            f" relieved of {len(released.taken)}",
+        )
+    return DONE

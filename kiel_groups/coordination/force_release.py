@@ -1,0 +1,132 @@
+"""
+Taking partitions from a member that does not let go.
+
+Its member znode goes first: the member, should it live, finds that out at its next heartbeat and stops. Its owner
+znodes go only after its session timeout, by when its lease is over, whatever became of it. Both at once would leave two
+members that hand out the same partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kazoo.exceptions import NoNodeError
+
+from kiel_groups.config import check_name
+from kiel_groups.coordination.admin import Client
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import MemberInfo, parse_owner
+from kiel_groups.model import MemberId, TopicPartition
+
+__all__ = ["Released", "force_release", "LONGEST_SESSION_MS"]
+
+#: How long to wait for a member whose session timeout nobody knows: ZooKeeper grants 20 ticks of 2 s at most, unless
+#: told otherwise.
+LONGEST_SESSION_MS = 40_000
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a member owned at first, how long was waited for it, and what had to be taken from it in the end."""
+
+    owned: tuple[TopicPartition, ...]
+    waited_ms: int
+    taken: tuple[TopicPartition, ...]
+
+
+def force_release(
+    client: Client,
+    group: str,
+    member_id: MemberId,
+    *,
+    wait_ms: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Released:
+    """
+    Release what a member owns; blocking, for as long as its session timeout.
+
+    Args:
+        client: A session of the caller's own.
+        group: The member's group.
+        member_id: As ``describe`` shows it.
+        wait_ms: How long to wait before owner znodes are deleted; what the member itself says unless given, or
+            ``LONGEST_SESSION_MS`` where it says nothing any more.
+        tell: Hears in one line what is being waited for.
+        sleep: Waits so many seconds.
+
+    Raises:
+        ConfigError: There is no such member, and nobody of that name owns anything.
+    """
+    layout = GroupLayout(check_name(group, "group"))
+    granted_ms = _session_timeout_ms(client, layout, member_id)
+    owned = _owned(client, layout, member_id)
+    if granted_ms is None and not owned:
+        raise ConfigError(
+            f"group {group} has no member {member_id!r}, and nobody of that name owns anything; 'kiel-groups describe"
+            f" {group}' names them"
+        )
+    wait_ms = next(given for given in (wait_ms, granted_ms, LONGEST_SESSION_MS) if given is not None)
+    for path in (layout.member(member_id), layout.consumer_id(member_id)):
+        with suppress(NoNodeError):
+            client.delete(path)
+    if owned:
+        tell(
+            f"{member_id} is told to stop; its {len(owned)} claims are deleted in {wait_ms / 1000:g} s should they last"
+        )
+        sleep(wait_ms / 1000)
+    return Released(tuple(sorted(owned)), wait_ms, _take(client, layout, owned))
+
+
+def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId) -> int | None:
+    """What the server granted it, as it says itself; None where it is gone or says nothing that can be read."""
+    path = layout.member(member_id)
+    try:
+        return MemberInfo.parse(member_id, client.get(path)[0], path).session_timeout_ms
+    except NoNodeError:
+        return None
+    except ProtocolError:
+        return LONGEST_SESSION_MS
+
+
+def _owned(client: Client, layout: GroupLayout, member_id: MemberId) -> dict[TopicPartition, int]:
+    """What it owns, each with the transaction that made it the owner."""
+    topics = _children(client, layout.owners)
+    partitions = [
+        TopicPartition(topic, int(name))
+        for topic in topics
+        for name in _children(client, layout.topic_owners(topic))
+        if name.isdecimal()
+    ]
+    owned = {}
+    reads = [(partition, client.get_async(layout.owner(partition))) for partition in partitions]
+    for partition, read in reads:
+        with suppress(NoNodeError, ProtocolError):
+            data, stat = read.get()
+            if parse_owner(data, layout.owner(partition)) == member_id:
+                owned[partition] = stat.czxid
+    return owned
+
+
+def _children(client: Client, path: str) -> list[str]:
+    try:
+        return sorted(client.get_children(path))
+    except NoNodeError:
+        return []
+
+
+def _take(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> tuple[TopicPartition, ...]:
+    """Delete the owner znodes that still are those of then: another one may own the partition by now."""
+    taken = []
+    for partition, czxid in sorted(owned.items()):
+        path = layout.owner(partition)
+        stat = client.exists(path)
+        if stat is not None and stat.czxid == czxid:
+            with suppress(NoNodeError):
+                client.delete(path)
+                taken.append(partition)
+    return tuple(taken)

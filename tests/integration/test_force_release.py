@@ -1,0 +1,80 @@
+"""Taking partitions from a member: from one that lives, from one that is frozen, from one that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups.coordination.force_release import LONGEST_SESSION_MS, force_release
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ConfigError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import encode_owner
+from kiel_groups.model import TopicPartition
+from tests.integration.commands import kiel_groups
+from tests.integration.members import eventually, group_of, produce, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+async def test_a_live_member_stops_before_its_claims_could_be_deleted(cluster_39: Cluster, unique: Unique) -> None:
+    """It finds its member znode gone, gives its session up and joins anew; nothing was handed out by two at once."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 4)
+    values = await produce(cluster_39, topic, 40)
+    async with group_of(cluster_39, name, [topic], session_timeout_ms=2_000) as group:
+        first, second = await group.join(), await group.join()
+        await group.balanced(topic, 4)
+        old = first.consumer.member_id
+        assert old is not None
+        run = await _command(cluster_39, name, old)
+        assert run == (0, f"info: {old} owned 2 partitions: it let go of 2 itself, and was relieved of 0")
+        await eventually(lambda: first.consumer.member_id not in (None, old), "it joined anew")
+        await group.balanced(topic, 4)
+        await group.delivered(values)
+        assert group.overlaps() == []
+        assert second.lost_partitions == []
+
+
+async def _command(cluster: Cluster, group: str, member: str) -> tuple[int, str]:
+    """Exit status and last line of the command, while the members of this process go on."""
+    import asyncio
+
+    done = await asyncio.to_thread(kiel_groups, "release", group, member, "--zookeeper", cluster.zk_hosts)
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+def test_claims_that_nobody_gives_up_are_deleted_after_the_wait(cluster_39: Cluster, unique: Unique) -> None:
+    """Of a name that is no member the session timeout is unknown; what became another's meanwhile stays."""
+    name = unique("group")
+    layout, member = GroupLayout(name), f"{name}_host-1-ff"
+    with zookeeper(cluster_39) as holder, zookeeper(cluster_39) as client:
+        partitions = [TopicPartition("t", number) for number in range(3)]
+        for partition in partitions:
+            holder.create(layout.owner(partition), encode_owner(member), ephemeral=True, makepath=True)
+        waited = []
+
+        def wait(seconds: float) -> None:
+            waited.append(seconds)
+            holder.delete(layout.owner(partitions[1]))
+            holder.delete(layout.owner(partitions[2]))
+            holder.create(layout.owner(partitions[2]), encode_owner("another"), ephemeral=True)
+
+        released = force_release(client, name, member, sleep=wait)
+        assert waited == [LONGEST_SESSION_MS / 1000]
+        assert (released.owned, released.taken) == (tuple(partitions), (partitions[0],))
+        assert client.get_children(layout.topic_owners("t")) == ["2"]
+
+
+def test_who_owns_nothing_and_is_nobody_is_named(cluster_39: Cluster, unique: Unique) -> None:
+    """One line, and where to look."""
+    name = unique("group")
+    with zookeeper(cluster_39) as client, pytest.raises(ConfigError) as caught:
+        force_release(client, name, "nobody")
+    assert str(caught.value) == (
+        f"group {name} has no member 'nobody', and nobody of that name owns anything; 'kiel-groups describe {name}'"
+        " names them"
+    )
