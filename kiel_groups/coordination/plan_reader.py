@@ -53,7 +53,7 @@ class PlanReader:
         #: What was read and has not changed since, by what its watcher calls it.
         self._known: dict[str, Any] = {}
         self._reading: dict[str, object] = {}
-        self._members: dict[MemberId, tuple[int, MemberInfo]] = {}
+        self._member_names: set[MemberId] = set()
         self._tuning = Tuning()
 
     @property
@@ -64,8 +64,6 @@ class PlanReader:
 
     def forget(self) -> None:
         """Watches may be gone: what was read is to be read again."""
-        for name in list(self._members):
-            self._forget_member(name)
         self._known.clear()
         self._reading.clear()
 
@@ -127,32 +125,30 @@ class PlanReader:
     async def _living(self) -> dict[Slot, MemberInfo]:
         """One member a slot: of two in one place the newer one, by the order of their registration."""
         names = sorted(await self._session.children(self._layout.members, self._watcher("members")) or ())
-        for name in self._members.keys() - set(names):
+        for name in self._member_names - set(names):
             self._forget_member(name)
-        await gather_some(self._read_member, [name for name in names if name not in self._members])
+        self._member_names = set(names)
         newest: dict[Slot, tuple[int, MemberInfo]] = {}
-        for name in names:
-            if name in self._members:
-                czxid, info = self._members[name]
-                if info.slot not in newest or newest[info.slot][0] < czxid:
-                    newest[info.slot] = czxid, info
+        for found in await gather_some(self._member, names):
+            if found is not None and (found[1].slot not in newest or newest[found[1].slot][0] < found[0]):
+                newest[found[1].slot] = found
         return {slot: info for slot, (_, info) in newest.items()}
 
-    async def _read_member(self, name: MemberId) -> None:
-        watcher = self._watchers.setdefault(f"member {name}", partial(self._member_changed, name))
-        path = self._layout.member(name)
-        node = await self._session.get(path, watcher)
-        info = None if node is None else self._parsed(partial(MemberInfo.parse, name), node, path)
-        if node is not None and info is not None:
-            self._members[name] = node.czxid, info
+    async def _member(self, name: MemberId) -> tuple[int, MemberInfo] | None:
+        """A member as it registered, and in which transaction; None for one that is gone or cannot be read."""
+        return await self._kept(f"member {name}", partial(self._read_member, name))
 
-    def _member_changed(self, name: MemberId) -> None:
-        self._forget_member(name)
-        self._on_change("members changed")
+    async def _read_member(self, name: MemberId) -> tuple[int, MemberInfo] | None:
+        path = self._layout.member(name)
+        node = await self._watched(path, f"member {name}")
+        info = None if node is None else self._parsed(partial(MemberInfo.parse, name), node, path)
+        return None if node is None or info is None else (node.czxid, info)
 
     def _forget_member(self, name: MemberId) -> None:
-        self._members.pop(name, None)
-        watcher = self._watchers.pop(f"member {name}", None)
+        what = f"member {name}"
+        self._known.pop(what, None)
+        self._reading.pop(what, None)
+        watcher = self._watchers.pop(what, None)
         if watcher is not None:
             self._session.forget(watcher)
 
