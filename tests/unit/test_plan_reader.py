@@ -1,0 +1,86 @@
+"""What a leader keeps of what it has read, and when it reads again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.plan_reader import PlanReader
+from kiel_groups.coordination.session import Node
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import MemberInfo
+from kiel_groups.metrics import Metrics
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = GroupLayout("g")
+
+
+def member(topic: str) -> bytes:
+    return MemberInfo(member_id="m", session_timeout_ms=1, subscription=(topic,)).encode()
+
+
+class Znodes:
+    """Stands for a session: one member; ``before_answer`` runs when its znode was read and the answer is on its way."""
+
+    def __init__(self) -> None:
+        self.data = member("old")
+        self.reads: list[str] = []
+        self.before_answer: Callable[[Callable[[], None]], None] = lambda watcher: None
+
+    async def get(self, path: str, watcher: Callable[[], None] | None = None) -> Node | None:
+        self.reads.append(path)
+        if path != LAYOUT.member("m"):
+            return None
+        assert watcher is not None
+        data = self.data
+        self.before_answer(watcher)
+        return Node(data, 0, 1, 1, 1)
+
+    async def exists(self, path: str, watcher: Callable[[], None]) -> None:
+        return None
+
+    async def children(self, path: str, watcher: Callable[[], None] | None = None) -> list[str] | None:
+        return ["m"] if path == LAYOUT.members else None
+
+    async def get_many(self, paths: list[str]) -> list[Any]:
+        return []
+
+    def forget(self, watcher: Callable[[], None]) -> None:
+        return None
+
+
+async def test_a_member_is_read_once_while_its_watch_stands() -> None:
+    """So are settings and topics; pointer and slices are read each time."""
+    znodes = Znodes()
+    told: list[str] = []
+    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), told.append)  # type: ignore[arg-type]
+    await reader.read()
+    await reader.read()
+    assert znodes.reads.count(LAYOUT.member("m")) == 1
+    assert znodes.reads.count(LAYOUT.config) == 1
+    assert znodes.reads.count(LAYOUT.pointer) == 2
+    reader.forget()
+    await reader.read()
+    assert znodes.reads.count(LAYOUT.member("m")) == 2
+    assert told == []
+
+
+async def test_what_changes_while_it_is_read_is_read_again() -> None:
+    """A watch may be told of before the answer that set it: what that answer says is not kept."""
+    znodes = Znodes()
+    told: list[str] = []
+
+    def change(watcher: Callable[[], None]) -> None:
+        znodes.data = member("new")
+        znodes.before_answer = lambda _: None
+        watcher()
+
+    znodes.before_answer = change
+    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), told.append)  # type: ignore[arg-type]
+    assert (await reader.read()).members["m"].subscription == ("old",)
+    assert told == ["member m changed"]
+    assert (await reader.read()).members["m"].subscription == ("new",)
