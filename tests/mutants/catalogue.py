@@ -134,6 +134,7 @@ MUTANTS = (
         _CLAIMING,
         "node = await self._session.exists(self._layout.owner(partition), watcher)",
         "node = await self._session.exists(self._layout.owner(partition))",
+        "tests/integration/test_group_membership.py",
     ),
     Mutant(
         "a partition that is held before its position is read",
@@ -155,12 +156,6 @@ MUTANTS = (
         "return replace(claims, phases={}, ended=True), ()",
     ),
     # Hand-over
-    Mutant(
-        "claims that are released under running work",
-        _HOLDING,
-        "busy = self._handler.stop(partitions)",
-        "busy = self._handler.stop(partitions) & frozenset()",
-    ),
     Mutant(
         "a release without a commit",
         _CLAIMING,

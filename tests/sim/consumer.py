@@ -95,6 +95,11 @@ class Consumer:
         """Whether it could hand out at this moment."""
         return self.process.runs and self.member.gate.is_open(self.process.timeline.now_s)
 
+    def finished(self, partition: TopicPartition) -> tuple[int, int] | None:
+        """The version and the next offset of a partition as it knows them, None where it does not hold it."""
+        state = self._subscription.state(partition)
+        return None if state is None else (state.version, state.finished)
+
     def subscribe(self, topics: Collection[str]) -> None:
         if self._subscription.subscribe(topics):
             self.process.start(self.member.resubscribe())

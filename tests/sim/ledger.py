@@ -162,6 +162,15 @@ class Ledger:
             self.forced.add(partition)
         elif not entry.closes and partition in holder.hands:
             raise Violation(f"{holder.name} gives up {partition} while its application processes it")
+        elif not entry.closes and (finished := holder.finished(partition)) is not None:
+            version, offset = finished
+            znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
+            version += any(other.path == self._layout.offset(partition) for other in entry.changes)
+            # Where somebody else wrote the offset, theirs stands.
+            if znode is not None and znode.version == version and offset != self._stored[partition]:
+                raise Violation(
+                    f"{holder.name} gives up {partition} at {self._stored[partition]}, finished is {offset}"
+                )
         if partition in holder.flowing and holder.gate_is_open and partition not in self.forced:
             raise Violation(f"{holder.name} loses its claim of {partition}, and its gate is open")
 
