@@ -43,7 +43,7 @@ async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> l
 @contextmanager
 def zookeeper(cluster: Cluster) -> Iterator[KazooClient]:
     """A client of the test's own, to look from outside."""
-    client = KazooClient(cluster.zk_hosts, timeout=10)
+    client = KazooClient(cluster.zk_hosts, timeout=30)
     client.start()
     try:
         yield client
@@ -96,6 +96,9 @@ class Member:
         #: How long each record takes, in seconds: awaited, or blocking the event loop.
         self.pace_s = 0.0
         self.block_s = 0.0
+        #: Where it is cleared, the application stays with the record that it has in hand.
+        self.go_on = asyncio.Event()
+        self.go_on.set()
         place = {"brokers": cluster.brokers, "zk_hosts": cluster.zk_hosts, **settings}
         self.consumer = GroupedConsumer(group=group, listener=self, **place)
         self._task: asyncio.Task[None] | None = None
@@ -115,6 +118,7 @@ class Member:
                 time.sleep(self.block_s)  # noqa: ASYNC251 -- an application that blocks the loop is what is tested
             if self.pace_s:
                 await asyncio.sleep(self.pace_s)
+            await self.go_on.wait()
 
     async def stop(self) -> None:
         await self.consumer.close()

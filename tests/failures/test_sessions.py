@@ -1,0 +1,200 @@
+"""Sessions that end, seem to end, or go on although nobody believes it; answers and watches that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.proxy import FaultProxy
+from tests.failures.network import AnswerLoser, WatchLoser
+from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, trial
+from tests.integration.members import Member, eventually
+from tests.integration.test_group_membership import end_session
+
+pytestmark = pytest.mark.failures
+
+Unique = Callable[[str], str]
+
+
+async def test_expiry_while_processing(cluster: Cluster, unique: Unique) -> None:
+    """The record in hand goes to the next owner as well; that it gets finished here, too, moves no offset any more."""
+    favourites: list[Member] = []
+
+    def to_favourite(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+        wanted = {str(member.consumer.member_id) for member in favourites}
+        chosen = next((member for member in members if member in wanted), members[0])
+        return {chosen: {tried.topic: [0]}}
+
+    async with trial(cluster, unique, partitions=1, partition_allocator=to_favourite) as tried:
+        await tried.produce(20)
+        first = await tried.join()
+        favourites.append(first)
+        await tried.group.delivered(tried.values)
+        await eventually(lambda: tried.stored() == {0: 20}, "all is committed")
+        second = await tried.join()
+        first.go_on.clear()
+        await tried.produce(1)
+        await eventually(lambda: len(first.records) == 21, "a record is in hand")
+        favourites[:] = [second]
+        end_session(tried.cluster, first)
+        await eventually(lambda: second.values == tried.values[20:], "it comes again", RECOVERY_S)
+        await eventually(lambda: tried.stored() == {0: 21}, "the second has finished it")
+        assert first.lost_partitions == [tried.partition(0)]
+        offset = tried.layout.offset(tried.partition(0))
+        version = tried.client.exists(offset).version
+        await eventually(lambda: first.consumer.settled, "it has joined anew", RECOVERY_S)
+        first.go_on.set()
+        assert await first.consumer.commit() == frozenset()
+        await tried.group.leave(first)
+        assert tried.client.exists(offset).version == version
+        await tried.nothing_is_lost()
+
+
+async def test_sigstop_past_the_session(cluster: Cluster, unique: Unique) -> None:
+    """Others take over what it held; when it goes on, it hands out nothing of that, and joins anew."""
+    async with trial(cluster, unique) as tried:
+        stopped = tried.program("member")
+        stopped.wait_for_lines(1)
+        await tried.produce(40)
+        await eventually(lambda: len(stopped.values) == 40, "it reads everything")
+        member = await tried.join()
+        await tried.has(member, 2)
+        stopped.process.send_signal(signal.SIGSTOP)
+        await stopped.has_stopped()
+        await tried.balanced()
+        later = await tried.produce(40)
+        assert await tried.group.delivered(later) == Counter(later)
+        stopped.process.send_signal(signal.SIGCONT)
+        await tried.has(member, 2)
+        await tried.produce(40)
+        everything = set(tried.values)
+        await eventually(lambda: everything <= {*stopped.values, *member.values}, "both go on", RECOVERY_S)
+        assert not set(later) & set(stopped.values), "what others have delivered is not its own to hand out"
+        stopped.close()
+        await tried.nothing_is_lost()
+
+
+async def test_server_unreachable_past_the_session(cluster: Cluster, unique: Unique) -> None:
+    """Half of the session's time after the last word the gate is shut, at its end others own what it held."""
+    async with FaultProxy(cluster.zk_hosts) as proxy, trial(cluster, unique) as tried:
+        cut_off = await tried.join(zk_hosts=proxy.address)
+        other = await tried.join()
+        await tried.balanced()
+        await tried.produce()
+        await tried.group.delivered(tried.values)
+        held = cut_off.partitions(tried.topic)
+        proxy.stall()
+        started_s = time.monotonic()
+        await tried.has(other, 4)
+        lost_s = max(until_s for *_, until_s in cut_off.intervals)
+        claimed_s = min(other._since[tried.partition(number)] for number in held)
+        assert started_s < lost_s < started_s + SESSION_TIMEOUT_MS / 1000
+        assert claimed_s > lost_s, "before anybody else has it"
+        later = await tried.produce()
+        await tried.group.delivered(later, RECOVERY_S)
+        assert not set(later) & set(cut_off.values)
+        proxy.heal()
+        await tried.nothing_is_lost()
+
+
+async def test_lease_lost_but_session_alive(cluster: Cluster, unique: Unique) -> None:
+    """A session whose lease ran out is not taken up again, although the server would let it."""
+    timeout_ms = 8_000
+    async with (
+        FaultProxy(cluster.zk_hosts) as proxy,
+        trial(cluster, unique, session_timeout_ms=timeout_ms) as tried,
+    ):
+        member = await tried.join(zk_hosts=proxy.address)
+        await tried.balanced()
+        await tried.produce()
+        await tried.group.delivered(tried.values)
+        before, old_id = tried.owners(), member.consumer.member_id
+        proxy.stall()
+        await eventually(lambda: len(member.lost_partitions) == 4, "the lease is over", RECOVERY_S)
+        assert tried.owners() == before, "its session lives, and so do its claims"
+        proxy.heal()
+        await tried.nothing_is_lost()
+        assert member.consumer.member_id != old_id
+        assert not {owner for owner, _ in tried.owners().values()} & {owner for owner, _ in before.values()}
+
+
+async def test_leader_suspended_same_session_comes_back(cluster: Cluster, unique: Unique) -> None:
+    """It leads on, keeps its claims, and sees what happened meanwhile."""
+    async with (
+        FaultProxy(cluster.zk_hosts) as proxy,
+        trial(cluster, unique, session_timeout_ms=10_000) as tried,
+    ):
+        leader = await tried.join(zk_hosts=proxy.address)
+        await tried.join()
+        await tried.balanced()
+        before, leader_id = tried.owners(), leader.consumer.member_id
+        proxy.refuse()
+        proxy.cut()
+        await eventually(lambda: leader.consumer.metrics.total("zookeeper_suspensions"), "it is suspended")
+        await tried.grow(6)
+        proxy.heal()
+        await tried.nothing_is_lost()
+        assert (leader.consumer.member_id, leader.consumer.is_leader) == (leader_id, True)
+        assert tried.pointer().leader == leader_id
+        assert {number: owner for number, owner in tried.owners().items() if number in before} == before
+
+
+@pytest.mark.parametrize("request_too", [False, True], ids=["done", "never-sent"])
+@pytest.mark.parametrize("what", ["member", "candidate", "claim"])
+async def test_lost_reply_of_a_create(cluster_39: Cluster, unique: Unique, what: str, request_too: bool) -> None:
+    """Whether the znode was created or not is found out on the same session: no second one, and none is missed."""
+    async with (
+        AnswerLoser(cluster_39.zk_hosts) as proxy,
+        trial(cluster_39, unique, session_timeout_ms=10_000) as tried,
+    ):
+        await tried.produce()
+        layout = tried.layout
+        folder = {"member": layout.members, "candidate": layout.election, "claim": layout.topic_owners(tried.topic)}
+        proxy.lose_answer_to(f"{folder[what]}/".encode(), request_too=request_too)
+        joining = asyncio.ensure_future(tried.join(zk_hosts=proxy.address))
+        assert await asyncio.to_thread(proxy.caught.wait, RECOVERY_S)
+        if not request_too:
+            await eventually(lambda: tried.client.get_children(folder[what]), "it is created")
+        proxy.reconnect()
+        member = await joining
+        await tried.nothing_is_lost()
+        assert member.consumer.metrics.total("sessions_lost") == 0
+        assert len(tried.client.get_children(layout.election)) == 1
+        assert tried.client.get_children(layout.members) == [member.consumer.member_id]
+        assert Counter(member.values) == Counter(tried.values)
+
+
+async def test_watch_lost(cluster_39: Cluster, unique: Unique) -> None:
+    """No watch ever tells anybody anything: the regular look finds it all, and costs only time."""
+    async with (
+        WatchLoser(cluster_39.zk_hosts) as proxy,
+        trial(cluster_39, unique, reconcile_interval_ms=300) as tried,
+    ):
+        members: list[Member] = [await tried.join(zk_hosts=proxy.address) for _ in range(2)]
+        await tried.balanced()
+        await tried.grow(6)
+        await tried.balanced()
+        await tried.group.leave(members[0])
+        await tried.nothing_is_lost()
+        assert proxy.lost > 0
+        assert members[1].consumer.metrics.total("sessions_lost") == 0
+
+
+async def test_one_contended_partition_in_a_claim_batch(cluster: Cluster, unique: Unique) -> None:
+    """The others are claimed at once; it is waited for, and claimed when whoever has it lets go."""
+    async with trial(cluster, unique, partitions=8) as tried:
+        claim = tried.layout.owner(tried.partition(5))
+        tried.client.create(claim, b"somebody-0", ephemeral=True, makepath=True)
+        member = await tried.join()
+        await eventually(
+            lambda: member.partitions(tried.topic) == [0, 1, 2, 3, 4, 6, 7], "all others are claimed", RECOVERY_S
+        )
+        assert tried.client.get(claim)[0] == b"somebody-0"
+        tried.client.delete(claim)
+        await tried.nothing_is_lost()
