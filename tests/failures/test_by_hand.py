@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.znodes import Pointer
-from tests.integration.members import eventually, group_of, owners, produce, stored_offsets, zookeeper
+from tests.failures.trial import RECOVERY_S, Trial, trial
+from tests.integration.members import Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.failures
 
 Unique = Callable[[str], str]
 
@@ -25,7 +27,7 @@ def pointer(client: KazooClient, layout: GroupLayout) -> Pointer:
     return Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
 
 
-async def test_an_election_znode_is_deleted(cluster: Cluster, unique: Unique) -> None:
+async def test_election_znode_deleted_by_hand(cluster: Cluster, unique: Unique) -> None:
     """A leader that cannot prove its leadership stands for election again, and plans again."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
@@ -42,7 +44,7 @@ async def test_an_election_znode_is_deleted(cluster: Cluster, unique: Unique) ->
             assert client.get_children(layout.election) != [candidate]
 
 
-async def test_pointer_and_slices_are_deleted(cluster: Cluster, unique: Unique) -> None:
+async def test_pointer_and_slices_deleted_by_hand(cluster: Cluster, unique: Unique) -> None:
     """Members keep what they hold; the leader publishes the same plan again, which nobody has to follow."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
@@ -63,7 +65,7 @@ async def test_pointer_and_slices_are_deleted(cluster: Cluster, unique: Unique) 
         assert await group.delivered(values) == Counter(values)
 
 
-async def test_a_member_znode_is_deleted(cluster: Cluster, unique: Unique) -> None:
+async def test_member_znode_deleted_by_hand(cluster: Cluster, unique: Unique) -> None:
     """The member gives its session up within a heartbeat or so, and joins anew."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
@@ -81,7 +83,7 @@ async def test_a_member_znode_is_deleted(cluster: Cluster, unique: Unique) -> No
         await group.delivered(values)
 
 
-async def test_an_owner_znode_is_deleted_and_taken(cluster: Cluster, unique: Unique) -> None:
+async def test_owner_znode_deleted_by_hand_and_taken(cluster: Cluster, unique: Unique) -> None:
     """A member whose claim was deleted by hand does not delete the claim of whoever took the partition then."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
@@ -98,7 +100,7 @@ async def test_an_owner_znode_is_deleted_and_taken(cluster: Cluster, unique: Uni
         assert stored_offsets(client, name, topic) == {0: 3}
 
 
-async def test_a_claim_that_is_deleted_is_noticed(cluster: Cluster, unique: Unique) -> None:
+async def test_owner_znode_deleted_by_hand(cluster: Cluster, unique: Unique) -> None:
     """The regular look finds a claim gone: that is a loss, told as such, and the partition is claimed anew."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
@@ -115,7 +117,7 @@ async def test_a_claim_that_is_deleted_is_noticed(cluster: Cluster, unique: Uniq
         await group.delivered(values)
 
 
-async def test_an_offset_znode_is_deleted(cluster: Cluster, unique: Unique) -> None:
+async def test_offset_znode_deleted_by_hand(cluster: Cluster, unique: Unique) -> None:
     """The next commit creates it again."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
@@ -129,7 +131,7 @@ async def test_an_offset_znode_is_deleted(cluster: Cluster, unique: Unique) -> N
             await eventually(lambda: stored_offsets(client, name, topic) == {0: 8}, "committed again")
 
 
-async def test_an_allocator_that_hangs(cluster_39: Cluster, unique: Unique) -> None:
+async def test_allocator_that_hangs(cluster_39: Cluster, unique: Unique) -> None:
     """It is given up after its time, and keeps neither the group nor the process."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)
@@ -146,3 +148,77 @@ async def test_an_allocator_that_hangs(cluster_39: Cluster, unique: Unique) -> N
         with zookeeper(cluster_39) as client:
             assert "did not return within 0.1 s" in pointer(client, GroupLayout(name)).fallback
     never.set()
+
+
+async def test_slice_deleted_by_hand(cluster: Cluster, unique: Unique) -> None:
+    """Its member keeps what it holds; the next plan writes it again."""
+    async with trial(cluster, unique, reconcile_interval_ms=300) as tried:
+        await tried.join()
+        member = await tried.join()
+        await tried.balanced()
+        before, path = tried.owners(), tried.layout.slice(str(member.consumer.member_id))
+        tried.client.delete(path)
+        await eventually(lambda: tried.client.exists(path), "it is written again", RECOVERY_S)
+        assert tried.owners() == before
+        assert member.lost_partitions == []
+        await tried.nothing_is_lost()
+
+
+def garbled(tried: Trial, member: Member, what: str) -> str:
+    """The path of one znode of a group."""
+    layout, member_id = tried.layout, str(member.consumer.member_id)
+    held = tried.partition(member.partitions(tried.topic)[0])
+    children = {"candidate": layout.election, "history": layout.history}
+    if what in children:
+        return f"{children[what]}/{min(tried.client.get_children(children[what]))}"
+    return {
+        "member": layout.member(member_id),
+        "consumer id": layout.consumer_id(member_id),
+        "slice": layout.slice(member_id),
+        "pointer": layout.pointer,
+        "config": layout.config,
+        "owner": layout.owner(held),
+        "offset": layout.offset(held),
+    }[what]
+
+
+@pytest.mark.parametrize(
+    "what", ["member", "consumer id", "slice", "pointer", "config", "candidate", "history", "owner", "offset"]
+)
+async def test_garbage_in_any_znode(cluster_39: Cluster, unique: Unique, what: str) -> None:
+    """Whatever stands there, of a member that does not lead: the group follows its topic, and loses nothing."""
+    async with trial(cluster_39, unique, reconcile_interval_ms=300) as tried:
+        await tried.produce()
+        await tried.join()
+        member = await tried.join()
+        await tried.balanced()
+        await tried.group.delivered(tried.values)
+        path = garbled(tried, member, what)
+        tried.client.set(path, b"\x00\xff{")
+        await tried.grow(6)
+        if what == "member":
+            # Who cannot be read gets nothing, and gives nothing back before it is another member.
+            await tried.has(tried.group.members[0], 4)
+            assert len(member.partitions(tried.topic)) == 2
+            tried.client.delete(path)
+        await tried.balanced()
+        await tried.produce(200)  # So many that the offset of every partition is written again.
+        await tried.nothing_is_lost()
+
+
+async def test_topic_nobody_subscribes_to(cluster: Cluster, unique: Unique) -> None:
+    """Nobody owns what nobody wants any more; its offsets stay, and whoever wants it again goes on from there."""
+    async with trial(cluster, unique) as tried:
+        other = unique("other")
+        await tried.cluster.create_topic(other, 2)
+        await tried.produce()
+        member = await tried.join()
+        await tried.group.delivered(tried.values)
+        await member.consumer.subscribe([other])
+        await eventually(lambda: member.consumer.allocation == {other: [0, 1]}, "the topic is dropped", RECOVERY_S)
+        assert tried.owners() == {}
+        assert sum(tried.stored().values()) == len(tried.values)
+        await tried.pointer_is(lambda pointer: pointer.unassigned == {}, "nothing is said to be without an owner")
+        await asyncio.gather(tried.produce(), member.consumer.subscribe([tried.topic]))
+        await tried.nothing_is_lost()
+        assert Counter(member.values) == Counter(tried.values)
