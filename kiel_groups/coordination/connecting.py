@@ -1,4 +1,8 @@
-"""Overhearing how kazoo connects: which session the server grants, with which timeout, and how long that may take."""
+"""
+kazoo's client, with what we need of it beyond kazoo's own.
+
+How it connects is overheard: which session the server grants, with which timeout, and how long that may take.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,41 @@ from collections.abc import Callable
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionClosedError
 from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KeeperState
 
 from kiel_groups.group.lease import answer_limit_s
 
-__all__ = ["overhear_connect"]
+__all__ = ["InterruptibleClient", "overhear_connect"]
 
 #: The least time that a server has for answering Connect, in seconds: a busy one must not be taken for a dead one.
 LEAST_CONNECT_S = 0.5
+
+_REFUSING = (KeeperState.AUTH_FAILED, KeeperState.CLOSED, KeeperState.EXPIRED_SESSION)
+
+
+class InterruptibleClient(KazooClient):  # type: ignore[misc]
+    """
+    A client that lets a Ctrl-C through.
+
+    kazoo takes whatever is raised while it wakes its connection for the end of that connection: a Ctrl-C that hits the
+    main thread in that moment is lost, and the session with it.
+    """
+
+    def _call(self, request: Any, answer: Any) -> bool | None:
+        if self._state in _REFUSING:
+            refused: bool | None = super()._call(request, answer)
+            return refused
+        self._queue.append((request, answer))
+        wake = self._connection._write_sock
+        try:
+            if wake is None:  # closed by another thread meanwhile
+                raise OSError
+            wake.send(b"\0")
+        except OSError:
+            answer.set_exception(ConnectionClosedError("Connection has been closed"))
+        return None
 
 
 def overhear_connect(client: KazooClient, asked_timeout_ms: int, granted: Callable[[int, int], None]) -> None:

@@ -19,6 +19,7 @@ from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination import threads
+from kiel_groups.coordination.connecting import InterruptibleClient
 
 __all__ = ["Machine", "Ticking", "boot_time_s", "wall_ms", "unique_name", "in_thread", "ticker", "client", "replaced"]
 
@@ -56,7 +57,7 @@ class Machine:
         return threads.Ticker(tick, name)
 
     def client(self, config: ZooKeeperConfig) -> KazooClient:
-        return KazooClient(
+        return InterruptibleClient(
             hosts=config.hosts,
             timeout=config.session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
