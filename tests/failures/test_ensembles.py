@@ -23,7 +23,7 @@ pytestmark = pytest.mark.failures
 Unique = Callable[[str], str]
 
 #: In ticks of half a second: after how long a server gives up another one that says nothing.
-PATIENT, FAIRLY_PATIENT = {"syncLimit": 40}, {"syncLimit": 8}
+PATIENT, FAIRLY_PATIENT = {"syncLimit": 40}, {"syncLimit": 6}
 
 
 @pytest.fixture(scope="module")
