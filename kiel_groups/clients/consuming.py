@@ -227,6 +227,9 @@ class Consuming:
             except SessionLostError as error:
                 log.warning("nothing was committed: %s", error)
                 self._settings.metrics.count("commits_failed")
+            except KielGroupsError as error:
+                log.error("an automatic commit failed: %s", error)
+                self._settings.metrics.count("commits_failed")
             except Exception:
                 log.exception("an automatic commit failed; again in %.1f s", interval_s)
                 self._settings.metrics.count("commits_failed")

@@ -13,7 +13,7 @@ from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.lives import Lives
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.coordination.membership import Membership
-from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -140,11 +140,17 @@ class GroupMember:
 
         Raises:
             SessionLostError: There is no session at the moment, or its lease is over; nothing more was stored.
+            CoordinationError: ZooKeeper refused it for the lack of rights; this member stops.
         """
         membership = self._membership
         if membership is None or not membership.session.gate.is_open(boot_time_s()):
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
-        return await membership.holding.commit(metadata)
+        try:
+            return await membership.holding.commit(metadata)
+        except CoordinationError as error:
+            if not error.retriable:
+                membership.fail(error)
+            raise
 
     async def brokers(self) -> list[HostPort]:
         """Where brokers are registered in ZooKeeper at this moment; none where there is no session."""

@@ -52,7 +52,7 @@ class Life:
         self._layout = GroupLayout(config.group)
         self._allocator = allocator
         self._metrics = metrics
-        self._tasks = TaskSet(self._failed)
+        self._tasks = TaskSet(self.fail)
         self._loop = asyncio.get_running_loop()
         self._joined = False
         #: Whether the watchdog ended it: what was in progress then may be so still.
@@ -182,7 +182,8 @@ class Life:
         """The election znode may have been deleted by hand, or a watch may be lost."""
         self._election.feed(election.Resumed())
 
-    def _failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End it because of an error."""
         # An error of ours says all there is to say; any other one is a bug, and its place matters.
         trace = None if isinstance(error, KielGroupsError) else error
         log.error("group %s: %s failed: %s", self._config.group, self.member_id, error, exc_info=trace)
