@@ -126,6 +126,9 @@ class NoBrokersError(BrokerError):
 
     retriable = True
 
+    def __init__(self, message: str = "none of the brokers answered", *, code: int | None = None) -> None:
+        super().__init__(message, code=code)
+
 
 class BrokerConnectionError(BrokerError):
     """
@@ -160,6 +163,9 @@ class RequestTimeoutError(BrokerError):
 
 class NoOffsetsError(BrokerError):
     """The offsets of the group could not be fetched."""
+
+    def __init__(self, message: str = "the offsets of the group are not known", *, code: int | None = None) -> None:
+        super().__init__(message, code=code)
 
 
 class OffsetOutOfRangeError(BrokerError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -63,8 +64,8 @@ class MemberAttributes(ConsumerAttributes):
         return self._subscription.subscription
 
     @property
-    def allocation(self) -> dict[str, list[int]]:
-        """The partitions that this member holds at this moment, ascending, per topic."""
+    def allocation(self) -> defaultdict[str, list[int]]:
+        """The partitions that this member holds at this moment, ascending, per topic; [] of any other."""
         return self._subscription.allocation()
 
     @property

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 __all__ = ["Partitioner", "hash_partitioner", "random_partitioner", "key_bytes"]
 
-#: Called with the key as it was made and the topic's partition numbers, ascending; returns one of them.
-Partitioner: TypeAlias = Callable[[Any, Sequence[int]], int]
+#: Called with the key as it was made and the topic's partition numbers, ascending, in a list of its own; returns one.
+Partitioner: TypeAlias = Callable[[Any, list[int]], int]
 
 
 def key_bytes(key: Any) -> bytes | None:

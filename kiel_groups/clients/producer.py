@@ -54,8 +54,8 @@ class Producer(ProducerAttributes):
         serializer: Makes bytes, str or None of a value; a str goes out as UTF-8, None is a null value. Without one,
             bytes go out as they are, anything else as JSON with sorted keys.
         key_maker: Makes a record's key of its value where ``produce`` gets none.
-        partitioner: ``partitioner(key, partitions)`` returns one of the partition numbers; the key comes as it was
-            made. Without one, any partition; with ``hash_partitioner``, the same one for the same key.
+        partitioner: ``partitioner(key, partitions)`` returns one of the list of partition numbers; the key comes as
+            it was made. Without one, any partition; with ``hash_partitioner``, the same one for the same key.
         batch_size: Records wait until there are so many, of all partitions together, or for ``flush()`` or ``close()``.
             More may go along while a broker is busy. 0 and None are 1.
         required_acks: -1 (all in-sync replicas have it), 1 (the leader has it), 0 (sent, and nobody says more), or how
@@ -147,7 +147,7 @@ class Producer(ProducerAttributes):
         await self._cluster.refresh([], "connect")
 
     def produce(
-        self, topic: str, value: Any, key: Any = None, partition: int | None = None
+        self, topic: str, message: Any, key: Any = None, partition: int | None = None
     ) -> asyncio.Future[RecordMetadata]:
         """
         Send one record; it is on its way whether or not the future is awaited.
@@ -158,7 +158,7 @@ class Producer(ProducerAttributes):
 
         Args:
             topic: Where to; the topic must exist, or brokers must create it by themselves.
-            value: What the serialiser takes; without one, bytes, or anything that JSON has a form for.
+            message: The value: what the serialiser takes; without one, bytes, or anything that JSON has a form for.
             key: Bytes as they are, None as null, anything else as the UTF-8 of its ``str()``.
             partition: Skips the partitioner.
 
@@ -170,9 +170,9 @@ class Producer(ProducerAttributes):
             once the producer was closed. Failures are logged too, once for the records of a batch.
         """
         if running_loop() is None:
-            return spawn(self._produce_later(topic, value, key, partition), "Producer.produce")
+            return spawn(self._produce_later(topic, message, key, partition), "Producer.produce")
         try:
-            outcome = self._accept(topic, value, key, partition)
+            outcome = self._accept(topic, message, key, partition)
         except Exception as error:  # also the caller's own: of its key_maker, or its serialiser
             self.metrics.count("produce_failures")
             return failed(error, "Producer.produce")
@@ -333,7 +333,7 @@ class Producer(ProducerAttributes):
         partition = record.partition
         if partition is None:
             try:
-                partition = self._partitioner(record.key, partitions)
+                partition = self._partitioner(record.key, list(partitions))
             except Exception as error:  # the partitioner is the caller's, and so is its failure
                 self._refuse(record, error)
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeAlias, Unpack
@@ -254,11 +255,11 @@ class SingleConsumer(ConsumerAttributes):
         return self._fetcher.assignment
 
     @property
-    def allocation(self) -> dict[str, list[int]]:
-        """The partitions being read, ascending, per topic."""
-        topics: dict[str, list[int]] = {}
+    def allocation(self) -> defaultdict[str, list[int]]:
+        """The partitions being read, ascending, per topic; [] of any other."""
+        topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(self._fetcher.assignment):
-            topics.setdefault(topic, []).append(partition)
+            topics[topic].append(partition)
         return topics
 
     @property

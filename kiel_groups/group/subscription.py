@@ -7,6 +7,7 @@ first record that was not handed out (``position``), not finished (``finished``)
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -124,9 +125,9 @@ class SubscriptionState:
             state.committed = offset
             state.version = version
 
-    def allocation(self) -> dict[str, list[int]]:
-        """The partitions held, ascending, per topic."""
-        topics: dict[str, list[int]] = {}
+    def allocation(self) -> defaultdict[str, list[int]]:
+        """The partitions held, ascending, per topic; [] of any other."""
+        topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(self._assigned):
-            topics.setdefault(topic, []).append(partition)
+            topics[topic].append(partition)
         return topics

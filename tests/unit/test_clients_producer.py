@@ -321,17 +321,18 @@ async def test_a_partition_that_does_not_exist_or_a_partitioner_that_fails() -> 
 
 
 async def test_the_partitioner_gets_the_key_as_made() -> None:
-    """An int key stays an int, and the partition numbers come ascending."""
+    """An int key stays an int, and the partition numbers come ascending, in a list to do with as it likes."""
     seen: list[tuple[Any, Any]] = []
 
-    def partitioner(key: Any, partitions: Any) -> int:
+    def partitioner(key: Any, partitions: list[int]) -> int:
         seen.append((key, tuple(partitions)))
-        return 1
+        return partitions.pop()
 
     async with producing(partitioner=partitioner) as (broker, producer):
-        assert (await producer.produce("t", b"x", key=5)).partition == 1
-        assert seen == [(5, (0, 1))]
-        assert stored(broker, T1) == [(b"5", b"x")]
+        for _ in range(2):
+            assert (await producer.produce(topic="t", message=b"x", key=5)).partition == 1
+        assert seen == [(5, (0, 1))] * 2
+        assert stored(broker, T1) == [(b"5", b"x")] * 2
 
 
 def test_the_partitioners() -> None:

@@ -215,6 +215,7 @@ async def test_what_kiels_programs_read_of_a_consumer() -> None:
         assert consumer.allocation == {}
         await consumer.subscribe("t")
         assert consumer.allocation == {"t": [0, 1]}
+        assert consumer.allocation["unknown"] == []
         await consumer.wind_down()
         assert not consumer.closing
         await consumer.close()

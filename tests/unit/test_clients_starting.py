@@ -28,6 +28,10 @@ NOW_MS = 1_454_328_000_000
         (timedelta(hours=1), NOW_MS - 3_600_000),
         (timedelta(milliseconds=5), NOW_MS - 5),
         (timedelta(days=50_000), 0),
+        (timedelta(days=800_000), 0),
+        (timedelta.max, 0),
+        (timedelta.min, NOW_MS + 86_399_999_913_600_000),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), 0),
         (datetime(1969, 12, 31), 0),
     ],
 )

@@ -48,6 +48,15 @@ async def test_a_connection_that_fails_says_to_whom() -> None:
     assert (caught.value.host, caught.value.port) == dead.address
 
 
+@pytest.mark.parametrize("kind", [exc.NoOffsetsError, exc.NoBrokersError])
+def test_errors_as_kiel_raises_them(kind: type[errors.BrokerError]) -> None:
+    """Without arguments; they say something all the same, and survive pickling."""
+    error = pickle.loads(pickle.dumps(kind()))
+    assert type(error) is kind
+    assert str(error)
+    assert error.code is None
+
+
 def test_an_error_that_is_only_caught() -> None:
     """Programs import it."""
     assert exc.UnhandledResponseError("fetch").api == "fetch"
