@@ -96,7 +96,7 @@ class Claimant:
 
     async def _whose(self, partitions: Collection[TopicPartition]) -> tuple[set[TopicPartition], set[TopicPartition]]:
         """Which of these are owned by this session, and which by nobody."""
-        listed = list(partitions)
+        listed = sorted(partitions)
         nodes = await self._session.exists_many([self._layout.owner(partition) for partition in listed])
         mine = {p for p, node in zip(listed, nodes, strict=True) if node and node.owner == self._session.id}
         free = {p for p, node in zip(listed, nodes, strict=True) if node is None}
@@ -138,8 +138,8 @@ class Claimant:
             # Unanswered and not ours any more: it happened, for our session was proved alive since.
             released |= outcome.unknown - mine
             gone |= outcome.dropped.keys() - mine
-            again = {partition: waiting[partition] for partition in outcome.unknown & mine}
-            waiting = again | {partition: self._give_up(partition) for partition in outcome.dropped.keys() & mine}
+            again = {partition: waiting[partition] for partition in sorted(outcome.unknown & mine)}
+            waiting = again | {p: self._give_up(p) for p in sorted(outcome.dropped.keys() & mine)}
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Mapping
 from typing import NoReturn
 
 from kiel_groups.config import GroupConfig
+from kiel_groups.coordination import machine
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
@@ -51,7 +51,7 @@ LEAVING_S = 2.0
 
 def jittered_s(interval_ms: int) -> float:
     """An interval in seconds, longer or shorter by up to a third."""
-    return interval_ms / 1000 * random.uniform(1 - JITTER, 1 + JITTER)
+    return interval_ms / 1000 * machine.uniform(1 - JITTER, 1 + JITTER)
 
 
 class Holding:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Collection
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination import machine
 from kiel_groups.coordination.election import Election
 from kiel_groups.coordination.foreigners import ForeignWatch
 from kiel_groups.coordination.handler import Work
 from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.holding import jittered_s
 from kiel_groups.coordination.leading import Leading
-from kiel_groups.coordination.machine import wall_ms
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.watchdog import Watchdog
@@ -108,8 +107,8 @@ class Life:
 
     def _name(self) -> None:
         """A name after the session, which is known now."""
-        self._started_ms = wall_ms()
-        self.member_id = make_member_id(self._config.group, socket.gethostname(), self._started_ms, self.session.id)
+        self._started_ms = machine.wall_ms()
+        self.member_id = make_member_id(self._config.group, machine.host(), self._started_ms, self.session.id)
 
     def _stand(self, proof: str) -> None:
         """Be able to stand for election and to lead; ``proof`` is the znode that every heartbeat checks."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from kiel_groups.coordination import machine
 from kiel_groups.coordination.life import Life
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError
 from kiel_groups.metrics import Metrics
@@ -108,7 +108,7 @@ class Lives(Generic[_Life]):
     async def _rejoin(self) -> None:
         pause_s = FIRST_PAUSE_S
         while True:
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            await asyncio.sleep(pause_s * machine.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             try:
                 self.current = await self._begin()

@@ -1,5 +1,6 @@
 """
-What coordination takes from the machine it runs on: clocks, names, threads, and the client that speaks to ZooKeeper.
+What coordination takes from the machine it runs on: clocks, names, chance, threads, and the client that speaks to
+ZooKeeper.
 
 There is one for the whole process, and nothing here keeps a state of its own. ``replaced`` puts another in its place:
 so a simulator runs the same code on simulated time, without threads, against a ZooKeeper that is none.
@@ -9,6 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import random
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,7 +25,20 @@ from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination import threads
 from kiel_groups.coordination.connecting import InterruptibleClient
 
-__all__ = ["Machine", "Ticking", "boot_time_s", "wall_ms", "unique_name", "in_thread", "ticker", "client", "replaced"]
+__all__ = [
+    "Machine",
+    "Ticking",
+    "boot_time_s",
+    "wall_ms",
+    "unique_name",
+    "host",
+    "pid",
+    "uniform",
+    "in_thread",
+    "ticker",
+    "client",
+    "replaced",
+]
 
 #: kazoo tells of every broken connection in its own words; we tell of what it means. Whoever sets a level hears both.
 kazoo_log = logging.getLogger("kiel_groups.kazoo")
@@ -49,6 +66,15 @@ class Machine:
 
     def unique_name(self) -> str:
         return uuid.uuid4().hex
+
+    def host(self) -> str:
+        return socket.gethostname()
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def uniform(self, low: float, high: float) -> float:
+        return random.uniform(low, high)
 
     def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
         return threads.in_thread(function, name)
@@ -92,6 +118,21 @@ def wall_ms() -> int:
 def unique_name() -> str:
     """A name that nobody else has: 32 hexadecimal digits."""
     return _machine.unique_name()
+
+
+def host() -> str:
+    """The name of the machine."""
+    return _machine.host()
+
+
+def pid() -> int:
+    """The number of the process."""
+    return _machine.pid()
+
+
+def uniform(low: float, high: float) -> float:
+    """Chance: any number between the two, so that many members do not act at once."""
+    return _machine.uniform(low, high)
 
 
 def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import BROKER_V0, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.coordination import machine
 from kiel_groups.coordination.admission import check_admission
 from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
 from kiel_groups.coordination.claiming import Claimant
@@ -116,8 +115,8 @@ class Membership(Life):
             session_timeout_ms=self.session.timeout_ms,
             subscription=tuple(sorted(topics)),
             instance_id=self._config.instance_id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
+            host=machine.host(),
+            pid=machine.pid(),
             started_at_ms=self._started_ms,
         )
         consumer_id = encode_consumer_id(topics, self._started_ms)

@@ -183,7 +183,7 @@ class ZooKeeperOffsetStore:
             outcome = await self._writer.write(
                 items, lambda partition, _, failure: self.on_refused(partition, failure, wanted[partition])
             )
-            items = {partition: items[partition] for partition in outcome.unknown}
+            items = {partition: items[partition] for partition in sorted(outcome.unknown)}
 
     async def _create_missing(self, topic: str, numbers: Sequence[int]) -> None:
         """
@@ -231,7 +231,7 @@ class ZooKeeperOffsetStore:
             outcome = await self._writer.write(items, lambda *_: None)
             versions |= {partition: done[0] for partition, done in outcome.done.items() if done[0] is not None}
             # Somebody wrote in between, or the answer was lost: what stands there now is read again.
-            waiting = [*outcome.dropped, *outcome.unknown]
+            waiting = [*outcome.dropped, *sorted(outcome.unknown)]
         return versions, offsets
 
     async def commit(
@@ -260,7 +260,7 @@ class ZooKeeperOffsetStore:
             for partition, versions in outcome.done.items():
                 # A znode that was created anew begins at version 0.
                 stored[partition] = StoredOffset(wanted[partition][0], versions[0] or 0)
-            waiting = await self._compare(wanted, [*outcome.dropped, *outcome.unknown], stored, foreign)
+            waiting = await self._compare(wanted, [*outcome.dropped, *sorted(outcome.unknown)], stored, foreign)
         return stored, foreign
 
     def write(self, partition: TopicPartition, offset: int, version: int) -> Operation:

@@ -81,7 +81,7 @@ class Offsets:
         finished = self._subscription.all_consumed_offsets()
         wanted = {
             partition: (finished[partition], state.version)
-            for partition in partitions
+            for partition in sorted(partitions)
             if partition in finished and (state := self._subscription.state(partition)) is not None
         }
         found, foreign = await self._store.commit(wanted, metadata)

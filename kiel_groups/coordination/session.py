@@ -108,7 +108,8 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._close_begun = threading.Lock()
         self._closed = asyncio.Event()
-        self._unanswered: set[asyncio.Future[Any]] = set()
+        #: In the order in which they were asked, so that the end of a session is told in one.
+        self._unanswered: dict[asyncio.Future[Any], None] = {}
         self._connected = asyncio.Event()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
         self.client = machine.client(config)
@@ -253,7 +254,7 @@ class Session:
         if self.ended is not None:
             raise SessionLostError(f"the ZooKeeper session is over: {self.ended}")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._unanswered.add(future)
+        self._unanswered[future] = None
         request().rawlink(partial(self._call_loop, _settle, future))
         return future
 
@@ -263,7 +264,7 @@ class Session:
         except _OVER as error:
             raise SessionLostError(f"the ZooKeeper session is over: {error!r}") from error
         finally:
-            self._unanswered.discard(future)
+            self._unanswered.pop(future, None)
 
     async def _read(self, request: Callable[[], Any], path: str) -> Any:
         """A read, again and again while the connection breaks; None when there is no such znode."""

@@ -22,7 +22,8 @@ class TaskSet:
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        #: In the order in which they were begun; they are cancelled in it.
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._on_error = on_error
         self._closed = False
 
@@ -32,11 +33,11 @@ class TaskSet:
             work.close()
             return
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()

@@ -8,19 +8,17 @@ kazoo is a thread with a socket, and its handler, which is threads with queues, 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import Close, Connect, GetChildren, GetChildren2, Ping, Transaction
 from kazoo.protocol.states import EVENT_TYPE_MAP, Callback, KeeperState, WatchedEvent
 
 from kiel_groups.testing.ensemble import FakeEnsemble
+from kiel_groups.testing.handler import FakeHandler, OrderlyClient, pump
 from kiel_groups.testing.network import Event, Granted, Link, Loss, Reply
 from kiel_groups.testing.server import DELETED, PING_XID, FakeServer
-from kiel_groups.testing.timeline import Stuck, Timeline
 
 __all__ = ["Host", "fake_client"]
 
@@ -99,118 +97,9 @@ def fake_client(host: Host, session_timeout_ms: int = 10_000, chroot: str = "", 
     Its blocking calls let simulated time pass; so they cannot be used from within a step of it.
     """
     hosts = ",".join(f"fake{server.number}:2181" for server in host.servers)
-    client = KazooClient(hosts + chroot, session_timeout_ms / 1000, handler=FakeHandler(host), logger=logger)
+    client = OrderlyClient(hosts + chroot, session_timeout_ms / 1000, handler=FakeHandler(host), logger=logger)
     client._connection = FakeConnection(client, host)
     return client
-
-
-class _Answer:
-    """As kazoo's AsyncResult."""
-
-    __slots__ = ("_callbacks", "_timeline", "exception", "is_set", "value")
-
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._callbacks: list[Callable[[_Answer], object]] = []
-        self.value: Any = None
-        self.exception: Exception | None = None
-        self.is_set = False
-
-    def ready(self) -> bool:
-        return self.is_set
-
-    def successful(self) -> bool:
-        return self.is_set and self.exception is None
-
-    def set(self, value: Any = None) -> None:
-        self.value = value
-        self._done()
-
-    def set_exception(self, exception: Exception) -> None:
-        self.exception = exception
-        self._done()
-
-    def _done(self) -> None:
-        self.is_set = True
-        for callback in self._callbacks:
-            callback(self)
-
-    def rawlink(self, callback: Callable[[_Answer], object]) -> None:
-        self._callbacks.append(callback)
-        if self.is_set:
-            callback(self)
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        self.wait(timeout if block else 0.0)
-        if not self.is_set:
-            raise KazooTimeoutError
-        if self.exception is not None:
-            raise self.exception
-        return self.value
-
-    def get_nowait(self) -> Any:
-        return self.get(block=False)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return _pump(self._timeline, lambda: self.is_set, timeout)
-
-
-class _Flag:
-    """As threading.Event."""
-
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def set(self) -> None:
-        self._is_set = True
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return _pump(self._timeline, self.is_set, timeout)
-
-
-def _pump(timeline: Timeline, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-    if timeline.stepping:
-        return condition()  # Nobody can wait in the middle of a step.
-    try:
-        timeline.run_until(condition, 3600.0 if timeout_s is None else timeout_s)
-    except Stuck:
-        return False
-    return True
-
-
-class FakeHandler:
-    """As kazoo's SequentialThreadingHandler, without threads."""
-
-    name = "fake_handler"
-    timeout_exception = KazooTimeoutError
-    sleep_func = staticmethod(time.sleep)
-
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self.running = False
-
-    def start(self) -> None:
-        self.running = True
-
-    def stop(self) -> None:
-        self.running = False
-
-    def event_object(self) -> _Flag:
-        return _Flag(self._host.timeline)
-
-    def async_result(self) -> _Answer:
-        return _Answer(self._host.timeline)
-
-    def dispatch_callback(self, callback: Callback) -> None:
-        # On a thread of its own in kazoo: not in the middle of anything.
-        self._host.timeline.after(0.0, self._host.run, callback.func, *callback.args)
 
 
 class _Later(Exception):  # noqa: N818 -- not an error
@@ -249,7 +138,7 @@ class FakeConnection:
         """Wait for the end; in the middle of a step nobody can, and it comes later."""
         if not self.stopped and self._link is None:
             self._end()
-        return _pump(self._timeline, lambda: self.stopped, timeout) or self._timeline.stepping
+        return pump(self._timeline, lambda: self.stopped, timeout) or self._timeline.stepping
 
     def close(self) -> None:
         """Nothing to be freed."""

@@ -288,6 +288,15 @@ class SimulatedMachine(Machine):
     def unique_name(self) -> str:
         return f"{self._timeline.random.getrandbits(128):032x}"
 
+    def host(self) -> str:
+        return self._process().name or "host"
+
+    def pid(self) -> int:
+        return 1
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._timeline.random.uniform(low, high)
+
     def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
         """At once; who waits hears of it a little later."""
         process = self._process()

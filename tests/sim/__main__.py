@@ -101,7 +101,7 @@ _say = print
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # The order of sets is part of a story.
+        # Should the order of a set slip into a story, then it is the same one when it is told again.
         os.execve(
             sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"}
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import sys
 import time
 import traceback
@@ -60,7 +59,6 @@ def play(
 
 def _played(story: Story, tell: Callable[[float, str], None], follow: Callable[[World], None]) -> Outcome:
     began_s = time.process_time()
-    random.seed(story.seed)
     world = World(story)
     follow(world)
     error = trace = ""

@@ -1,0 +1,144 @@
+"""What kazoo's client stands on besides its connection: a handler without threads, and watchers in an order."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import Callback
+
+from kiel_groups.testing.timeline import Stuck, Timeline
+
+if TYPE_CHECKING:
+    from kiel_groups.testing.client import Host
+
+__all__ = ["FakeHandler", "OrderlyClient", "pump"]
+
+
+class _InOrder(dict[Any, None]):
+    """As a set, of those that are told in the order in which they asked."""
+
+    def add(self, one: Any) -> None:
+        self[one] = None
+
+
+class OrderlyClient(KazooClient):  # type: ignore[misc]
+    """kazoo keeps watchers in sets: their order is one of addresses, another one in every process."""
+
+    def _reset_watchers(self) -> None:
+        super()._reset_watchers()
+        self._child_watchers: dict[str, _InOrder] = defaultdict(_InOrder)
+        self._data_watchers: dict[str, _InOrder] = defaultdict(_InOrder)
+
+
+class FakeAnswer:
+    """As kazoo's AsyncResult."""
+
+    __slots__ = ("_callbacks", "_timeline", "exception", "is_set", "value")
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._callbacks: list[Callable[[FakeAnswer], object]] = []
+        self.value: Any = None
+        self.exception: Exception | None = None
+        self.is_set = False
+
+    def ready(self) -> bool:
+        return self.is_set
+
+    def successful(self) -> bool:
+        return self.is_set and self.exception is None
+
+    def set(self, value: Any = None) -> None:
+        self.value = value
+        self._done()
+
+    def set_exception(self, exception: Exception) -> None:
+        self.exception = exception
+        self._done()
+
+    def _done(self) -> None:
+        self.is_set = True
+        for callback in self._callbacks:
+            callback(self)
+
+    def rawlink(self, callback: Callable[[FakeAnswer], object]) -> None:
+        self._callbacks.append(callback)
+        if self.is_set:
+            callback(self)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.wait(timeout if block else 0.0)
+        if not self.is_set:
+            raise KazooTimeoutError
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return pump(self._timeline, lambda: self.is_set, timeout)
+
+
+class FakeFlag:
+    """As threading.Event."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return pump(self._timeline, self.is_set, timeout)
+
+
+def pump(timeline: Timeline, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+    if timeline.stepping:
+        return condition()  # Nobody can wait in the middle of a step.
+    try:
+        timeline.run_until(condition, 3600.0 if timeout_s is None else timeout_s)
+    except Stuck:
+        return False
+    return True
+
+
+class FakeHandler:
+    """As kazoo's SequentialThreadingHandler, without threads."""
+
+    name = "fake_handler"
+    timeout_exception = KazooTimeoutError
+    sleep_func = staticmethod(time.sleep)
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.running = False
+
+    def start(self) -> None:
+        self.running = True
+
+    def stop(self) -> None:
+        self.running = False
+
+    def event_object(self) -> FakeFlag:
+        return FakeFlag(self._host.timeline)
+
+    def async_result(self) -> FakeAnswer:
+        return FakeAnswer(self._host.timeline)
+
+    def dispatch_callback(self, callback: Callback) -> None:
+        # On a thread of its own in kazoo: not in the middle of anything.
+        self._host.timeline.after(0.0, self._host.run, callback.func, *callback.args)

@@ -1,0 +1,33 @@
+"""What makes a story the same one: all that was written, and all chance that was used up. ``python -m … SEED …``"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+
+from tests.sim.play import play
+from tests.sim.story import Story, make_story
+from tests.sim.world import World
+
+__all__ = ["fingerprint"]
+
+
+def fingerprint(story: Story) -> str:
+    """Play a story; of two runs that differ anywhere, this differs."""
+    worlds: list[World] = []
+    outcome = play(story, follow=worlds.append)
+    (world,) = worlds
+    digest = hashlib.sha256()
+    for entry in world.ensemble.log:
+        digest.update(f"{entry.zxid} {entry.session_id} {entry.error!r}".encode())
+        for kind, path, znode in entry.changes:
+            digest.update(f"{kind} {path} {znode}".encode())
+    chance = world.timeline.random.random()
+    return f"{story.seed} {outcome.steps} {outcome.seconds} {chance} {digest.hexdigest()} {outcome.error}"
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    for seed in sys.argv[1:]:
+        sys.stdout.write(f"{fingerprint(make_story(int(seed)))}\n")
