@@ -24,6 +24,7 @@ __all__ = [
     "ZooKeeperConfig",
     "parse_hosts",
     "check_name",
+    "topic_names",
 ]
 
 KAFKA_PORT = 9092
@@ -119,6 +120,19 @@ def check_name(name: str, setting: str) -> str:
     if len(name) > _LONGEST_TOPIC:
         raise ConfigError(f"{setting}: a name of {len(name)} characters; at most {_LONGEST_TOPIC} are allowed")
     return name
+
+
+def topic_names(topics: object) -> list[str]:
+    """
+    What a program gave to name one topic, or several: their legal names, each once.
+
+    Raises:
+        ConfigError: A name that no topic of Kafka 0.8 can have, or what holds no names.
+    """
+    if not isinstance(topics, Iterable) or isinstance(topics, bytes):
+        raise ConfigError(f"topic: {topics!r} given; expected the name of a topic, or a list of names")
+    names = [topics] if isinstance(topics, str) else topics
+    return list(dict.fromkeys(check_name(name, "topic") for name in names))
 
 
 def _at_least(least: int, **settings: int) -> None:
@@ -338,6 +352,8 @@ class GroupConfig:
             check_name(self.instance_id, "instance_id")
         if self.store not in STORES:
             raise ConfigError(f"store: {self.store!r} given; expected {' or '.join(map(repr, STORES))}")
+        if not isinstance(self.autocommit, bool):
+            raise ConfigError(f"autocommit: {self.autocommit!r} given; expected True or False")
         if self.mode != "cooperative":
             raise ConfigError(f"mode: {self.mode!r} given; expected 'cooperative'")
         _at_least(

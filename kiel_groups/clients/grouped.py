@@ -20,7 +20,7 @@ from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.hands import Taker, taker_of, takers_here
 from kiel_groups.clients.listening import check_listener
 from kiel_groups.clients.record_loop import RecordLoop
-from kiel_groups.clients.settings import BrokerSettings, broker_config
+from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions
 from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig, check_name
 from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.group.subscription import SubscriptionState
@@ -125,8 +125,7 @@ class GroupedConsumer(MemberAttributes):
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        if deserializer is not None and not callable(deserializer):
-            raise ConfigError(f"deserializer: {deserializer!r} given; expected a function")
+        check_functions(deserializer=deserializer)
         check_listener(listener)
         self.metrics = metrics or Metrics()
         self._deserializer = deserializer

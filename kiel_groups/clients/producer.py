@@ -16,7 +16,7 @@ from kiel_groups.clients.partitioners import Partitioner, key_bytes, random_part
 from kiel_groups.clients.producer_queue import RecordMetadata, message_bytes
 from kiel_groups.clients.sender import Sender, raise_first, reject
 from kiel_groups.clients.serializing import Serializer, serialized
-from kiel_groups.clients.settings import BrokerSettings, broker_config, compression_name
+from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions, compression_name
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics
@@ -90,6 +90,7 @@ class Producer(ProducerAttributes):
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
+        check_functions(serializer=serializer, key_maker=key_maker, partitioner=partitioner)
         self.metrics = metrics or Metrics()
         self._config = config = ProducerConfig(
             required_acks=required_acks,

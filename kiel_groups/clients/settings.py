@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.constants import SUPPORTED_COMPRESSION
 from kiel_groups.errors import ConfigError
 from kiel_groups.wire.compression import codec_named, codec_numbered
 
-__all__ = ["BrokerSettings", "broker_config", "compression_name"]
+__all__ = ["BrokerSettings", "broker_config", "check_functions", "compression_name"]
 
 
 class BrokerSettings(TypedDict, total=False):
@@ -41,6 +41,18 @@ def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSetting
         hint = f"; did you mean {near[0]}?" if near else f"; known ones are {', '.join(BrokerSettings.__annotations__)}"
         raise ConfigError(f"{unknown[0]}: there is no such setting{hint}")
     return BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers"), **settings)
+
+
+def check_functions(**settings: Callable[..., Any] | None) -> None:
+    """
+    Make sure that what a client is to call can be called; None stands for the client's own way.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    for setting, function in settings.items():
+        if function is not None and not callable(function):
+            raise ConfigError(f"{setting}: {function!r} given; expected a function")
 
 
 def compression_name(compression: str | int | None) -> str | None:

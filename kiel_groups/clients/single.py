@@ -16,9 +16,9 @@ from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.deserializing import deserialized
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.futures import failed, spawn, started
-from kiel_groups.clients.settings import BrokerSettings, broker_config
+from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.starting import StartAt, offset_time
-from kiel_groups.config import FetchConfig, ResetPolicy, check_name
+from kiel_groups.config import FetchConfig, ResetPolicy, check_name, topic_names
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.metrics import Metrics
@@ -74,6 +74,7 @@ class SingleConsumer(ConsumerAttributes):
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
+        check_functions(deserializer=deserializer)
         self.metrics = metrics or Metrics()
         self._fetching = FetchConfig(
             max_wait_ms=max_wait_time,
@@ -138,8 +139,7 @@ class SingleConsumer(ConsumerAttributes):
             BrokerError: The brokers could not say where to start.
             ClosedError: The consumer was closed.
         """
-        names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
-        fresh = [check_name(name, "topics") for name in names if name not in self._topics]
+        fresh = [name for name in topic_names(topics) if name not in self._topics]
         chosen = [TopicPartition(name, p) for name in fresh for p in await self._chosen(name, partitions)]
         positions = await self._start_positions(chosen, start)
         for name in fresh:

@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from kiel_groups.config import check_name
-from kiel_groups.errors import ConfigError
+from kiel_groups.config import topic_names
 from kiel_groups.model import TopicPartition
 
 __all__ = ["SubscriptionState", "PartitionState", "StartPosition"]
@@ -69,10 +68,7 @@ class SubscriptionState:
         Raises:
             ConfigError: A name that no topic of Kafka 0.8 can have.
         """
-        if not isinstance(topics, Iterable):
-            raise ConfigError(f"topic: {topics!r} given; expected the name of a topic, or a list of names")
-        names = [topics] if isinstance(topics, str) else list(topics)
-        wanted = frozenset(check_name(topic, "topic") for topic in names)
+        wanted = frozenset(topic_names(topics))
         changed = wanted != self._topics
         self._topics = wanted
         return changed

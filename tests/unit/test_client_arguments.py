@@ -1,0 +1,58 @@
+"""Arguments of the wrong kind: told by the constructor, or the call, and not by what fails for them later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
+from kiel_groups.errors import ConfigError
+
+pytestmark = pytest.mark.unit
+
+
+def grouped(**settings: Any) -> GroupedConsumer:
+    return GroupedConsumer(["kafka-1"], "g", ["zoo-1"], **settings)
+
+
+def single(**settings: Any) -> SingleConsumer:
+    return SingleConsumer(["kafka-1"], **settings)
+
+
+def producer(**settings: Any) -> Producer:
+    return Producer(["kafka-1"], **settings)
+
+
+@pytest.mark.parametrize(
+    ("make", "setting"),
+    [
+        (producer, "serializer"),
+        (producer, "key_maker"),
+        (producer, "partitioner"),
+        (single, "deserializer"),
+        (grouped, "deserializer"),
+        (grouped, "partition_allocator"),
+    ],
+)
+@pytest.mark.parametrize("given", [7, 0, b"", False])
+def test_what_cannot_be_called(make: Callable[..., Any], setting: str, given: Any) -> None:
+    """Also where it is false: it was given, and it is no function."""
+    with pytest.raises(ConfigError, match=f"{setting}: {given!r} given; expected a function"):
+        make(**{setting: given})
+
+
+@pytest.mark.parametrize("given", ["no", 1, None])
+def test_what_is_neither_true_nor_false(given: Any) -> None:
+    """Any text is true in Python, "no" too."""
+    with pytest.raises(ConfigError, match=f"autocommit: {given!r} given; expected True or False"):
+        grouped(autocommit=given)
+
+
+@pytest.mark.parametrize("make", [single, grouped])
+@pytest.mark.parametrize("topics", [b"clicks", 7, None])
+async def test_what_holds_no_names(make: Callable[..., Any], topics: Any) -> None:
+    """Bytes are numbers to Python, and no topic is called 99."""
+    with pytest.raises(ConfigError, match=f"topic: {topics!r} given; expected the name of a topic, or a list of names"):
+        await make().subscribe(topics)
