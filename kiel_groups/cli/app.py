@@ -106,6 +106,7 @@ def run(arguments: Sequence[str]) -> int:
         lines.say("error", f"{error}; '{NAME} topics list' shows those that do exist, 'topics create' makes one")
         return WRONG
     except KielGroupsError as error:
+        _finish_output()
         lines.say("error", str(error))
         return WRONG if isinstance(error, ConfigError) else FAILED
     except BrokenPipeError:
@@ -129,6 +130,15 @@ def _invoke(arguments: Sequence[str], lines: Lines) -> int:
     with app.make_context(NAME, list(arguments), obj=lines) as context:
         status = app.invoke(context)
     return status if isinstance(status, int) else DONE
+
+
+def _finish_output() -> None:
+    """Write what is still held back, or forget it: what cannot be written would fail once more on the way out."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _forget_output()
 
 
 def _forget_output() -> None:
