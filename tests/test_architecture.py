@@ -137,6 +137,37 @@ def test_a_library_is_imported_in_its_layers_only(library: str) -> None:
     assert not wrong
 
 
+#: Clocks, chance, names and threads; locks and constants are none of these.
+OF_THE_MACHINE = {
+    *("time", "random", "uuid", "secrets", "concurrent", "datetime"),
+    *("os.getpid", "socket.gethostname", "socket.getfqdn", "platform.node", "asyncio.to_thread"),
+    *("threading.Thread", "threading.Timer", "threading.Event", "threading.get_ident"),
+}
+#: The machine itself, and what operators call: it blocks, has no session of a member, and is not simulated.
+BESIDE_THE_MACHINE = {"machine.py", "threads.py", "admin.py", "force_release.py"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [module for module in modules() if layer_of(module) == "coordination" and module.name not in BESIDE_THE_MACHINE],
+    ids=lambda module: module.name,
+)
+def test_coordination_has_clocks_and_threads_from_its_machine(module: Path) -> None:
+    """What runs in a group runs on simulated time as well: nothing reaches past ``coordination.machine``."""
+    named = {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    imported = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert not (outside(module) | named | imported) & OF_THE_MACHINE
+
+
 @pytest.mark.parametrize("module", modules(), ids=lambda module: str(module.relative_to(PACKAGE)))
 def test_files_and_functions_stay_small(module: Path) -> None:
     """What no longer fits on a few screens is split."""

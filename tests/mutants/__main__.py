@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
 def main() -> int:
     arguments = _parse()
     chosen = [mutant for mutant in MUTANTS if arguments.only in mutant.name]
-    broken = [mutant.name for mutant in chosen if _source(ROOT, mutant).read_text().count(mutant.old) != 1]
+    broken = [mutant.name for mutant in chosen if not fits(mutant)]
     if broken:
         _say(f"{len(broken)} mutants do not fit the source any more; correct the catalogue: {', '.join(broken)}")
         return 2
@@ -54,6 +54,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once (all cores)")
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose names hold this text")
     return parser.parse_args()
+
+
+def fits(mutant: Mutant) -> bool:
+    """Whether the piece that it replaces stands in the source, once."""
+    return _source(ROOT, mutant).read_text(encoding="utf-8").count(mutant.old) == 1
 
 
 def _source(root: Path, mutant: Mutant) -> Path:

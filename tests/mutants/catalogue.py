@@ -98,7 +98,7 @@ MUTANTS = (
         _HEARTBEAT,
         "        if sent_s is not None and now_s - sent_s >= limit_s:",
         "        if sent_s is not None and now_s - sent_s >= 1000 * limit_s:",
-        "tests/integration/test_group_on_an_ensemble.py",
+        "tests/failures/test_ensembles.py::test_ensemble_member_killed_and_frozen",
     ),
     # Fences
     Mutant(

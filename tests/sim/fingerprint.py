@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
+from random import Random
 
+from kiel_groups.testing.ensemble import Entry
 from tests.sim.play import play
 from tests.sim.story import Story, make_story
 from tests.sim.world import World
@@ -15,16 +17,21 @@ __all__ = ["fingerprint"]
 
 def fingerprint(story: Story) -> str:
     """Play a story; of two runs that differ anywhere, this differs."""
-    worlds: list[World] = []
-    outcome = play(story, follow=worlds.append)
-    (world,) = worlds
     digest = hashlib.sha256()
-    for entry in world.ensemble.log:
+    chance: list[Random] = []
+
+    def committed(entry: Entry) -> None:
         digest.update(f"{entry.zxid} {entry.session_id} {entry.error!r}".encode())
         for kind, path, znode in entry.changes:
             digest.update(f"{kind} {path} {znode}".encode())
-    chance = world.timeline.random.random()
-    return f"{story.seed} {outcome.steps} {outcome.seconds} {chance} {digest.hexdigest()} {outcome.error}"
+
+    def follow(world: World) -> None:
+        # Of the world itself nothing is kept: it is thrown away quietly when the story is over.
+        world.ensemble.observers.append(committed)
+        chance.append(world.timeline.random)
+
+    outcome = play(story, follow=follow)
+    return f"{story.seed} {outcome.steps} {outcome.seconds} {chance[0].random()} {digest.hexdigest()} {outcome.error}"
 
 
 if __name__ == "__main__":
