@@ -1,11 +1,11 @@
-"""An ensemble that cannot be is refused before anything is started."""
+"""What an ensemble cannot be, or do, is refused before anything is started."""
 
 from __future__ import annotations
 
 import pytest
 
 from kiel_groups.embedded import Cluster, ZooKeeperEnsemble
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, ServerError
 
 pytestmark = pytest.mark.unit
 
@@ -17,3 +17,10 @@ def test_an_ensemble_has_an_odd_number_of_servers(servers: int) -> None:
         ZooKeeperEnsemble(servers)
     with pytest.raises(ConfigError, match=rf"servers: {servers} given"):
         Cluster(zookeepers=servers)
+
+
+def test_servers_that_talk_directly_cannot_be_cut() -> None:
+    """The error says which ensembles can."""
+    ensemble = ZooKeeperEnsemble(3)
+    with pytest.raises(ServerError, match="an ensemble that is cuttable=True can be cut"):
+        ensemble.cut(*ensemble.servers[:2])
