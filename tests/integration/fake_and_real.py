@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,12 +19,18 @@ __all__ = ["Place", "FakePlace", "RealPlace", "FakeServers", "RealServers", "Ser
 
 TICK_MS = 500
 
+#: Operation code of ZooKeeper's protocol.
+CLOSE_SESSION = -11
+
 
 class Place(Protocol):
     """Where clients connect to."""
 
     def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
         """A started client; ``session``: it goes on with that one."""
+
+    def end(self, session: tuple[int, bytes]) -> None:
+        """End a session from elsewhere, while its client lives."""
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
         """Let time pass until a condition holds."""
@@ -59,6 +67,9 @@ class FakePlace(_Clients):
         self.started.append(client)
         return client
 
+    def end(self, session: tuple[int, bytes]) -> None:
+        self.client(session=session).stop()
+
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
         self.ensemble.timeline.run_until(condition, timeout_s)
 
@@ -81,6 +92,17 @@ class RealPlace(_Clients):
         client.start()
         self.started.append(client)
         return client
+
+    def end(self, session: tuple[int, bytes]) -> None:
+        """In one packet: the session's own client connects again at once, and would take it back in between."""
+        number, password = session
+        connect = struct.pack("!iqiqi", 0, 0, 10_000, number, len(password)) + password + b"\0"
+        close = struct.pack("!ii", 1, CLOSE_SESSION)
+        host, port = self._hosts.partition("/")[0].split(",")[0].split(":")
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(b"".join(struct.pack("!i", len(request)) + request for request in (connect, close)))
+            while connection.recv(4096):
+                pass  # Until the server hangs up: the session is closed.
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
         deadline_s = time.monotonic() + timeout_s

@@ -311,7 +311,7 @@ def test_a_client_learns_of_its_expiry_and_goes_on_with_another_session(place: P
     doomed.create("/e", b"", ephemeral=True)
     before = doomed.client_id
     doomed.add_listener(states.append)
-    place.client(session=before).stop()
+    place.end(before)
     place.wait(lambda: states[-1:] == [KazooState.CONNECTED], "kazoo goes on")
     assert states == [KazooState.SUSPENDED, KazooState.LOST, KazooState.CONNECTED]
     assert doomed.client_id[0] != before[0]
