@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from kiel_groups.clients.backoff import Backoff
+from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.messages import decode_message_set
 
-__all__ = ["FetchedBatch", "PartitionFetch", "Phase"]
+__all__ = ["FetchedBatch", "PartitionFetch", "Phase", "names_of"]
 
 #: A partition is fetched again while it has fewer batches than this: one to work on, one to follow.
 _MOST_BATCHES = 2
+_MOST_NAMES = 3
+#: Between fetches that bring nothing, where the broker does not do the waiting (``max_wait_ms`` or ``min_bytes`` of 0).
+_IDLE = Backoff(base_ms=1, max_ms=100)
 
 
 class FetchedBatch(NamedTuple):
@@ -37,7 +44,7 @@ class Phase(Enum):
     PARKED = "parked"
     #: Queued at its leader. Leaves with the next request that goes there.
     READY = "ready"
-    #: Part of a request in flight. Leaves with its answer.
+    #: Part of a request in flight, or resting after an empty answer. Leaves with the answer, or rested.
     FETCHING = "fetching"
     #: Its leader, or its position after a reset, is being looked up. Leaves with the outcome.
     WAITING = "waiting"
@@ -62,8 +69,8 @@ class PartitionFetch:
     high_watermark: int | None = None
     #: Batches to hand out, in order; after the last one perhaps the error that ended the fetching.
     buffered: deque[FetchedBatch | Exception] = field(default_factory=deque)
-    #: Whether the last answer was empty: nothing to hurry for.
-    idle: bool = False
+    #: Empty answers in a row.
+    empty_answers: int = 0
     #: What the next message is known to need, 0 where an ordinary share will do.
     needed_bytes: int = 0
     #: Failures in a row.
@@ -82,9 +89,46 @@ class PartitionFetch:
         return None if self.high_watermark is None else max(0, self.high_watermark - self.next_offset)
 
     @property
+    def idle(self) -> bool:
+        """Whether the last answer was empty: nothing to hurry for."""
+        return self.empty_answers > 0
+
+    @property
+    def idle_pause_s(self) -> float:
+        """How long after the last fetch the next one goes out at the earliest, in seconds."""
+        return _IDLE.delay_s(self.empty_answers, lambda: 0.0)
+
+    @property
     def full(self) -> bool:
         """Whether enough is buffered."""
         return len(self.buffered) >= _MOST_BATCHES
+
+    def decode(self, message_set: bytes | memoryview, most_bytes: int) -> list[Record]:
+        """
+        The records from the position on, at least one; what is compressed may unpack to ``most_bytes``.
+
+        Raises:
+            PartialMessage: There is only the beginning of one.
+            ProtocolError: They cannot be read.
+        """
+        tp, position = self.topic_partition, self.position
+        records = decode_message_set(message_set, tp, position, max_decompressed_bytes=most_bytes)
+        if not records:
+            raise ProtocolError(f"{tp} at offset {position}: the broker sends older messages only")
+        return records
+
+    def grow(self, share: int, needed_bytes: int, most: int) -> None:
+        """
+        Note that ``share`` bytes brought only the beginning of a message, which takes ``needed_bytes`` (0: unknown).
+
+        Raises:
+            MessageTooLargeError: It is larger than ``most``.
+        """
+        if needed_bytes > most or share >= most:
+            size = f"takes {needed_bytes} bytes" if needed_bytes else "takes more"
+            text = f"{self.topic_partition} at offset {self.position}: the message {size}, max_message_bytes is {most}"
+            raise MessageTooLargeError(f"{text}; raise it, or seek past the message")
+        self.needed_bytes = min(max(needed_bytes, 2 * share), most)
 
     def drop(self) -> int:
         """End this assignment; the number of bytes that its buffer held."""
@@ -92,3 +136,9 @@ class PartitionFetch:
         held = sum(batch.size_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
         self.buffered.clear()
         return held
+
+
+def names_of(states: Sequence[PartitionFetch]) -> str:
+    """The partitions, for the log: the first few by name, the rest by number."""
+    names = ", ".join(str(state.topic_partition) for state in states[:_MOST_NAMES])
+    return names + (f" and {len(states) - _MOST_NAMES} more" if len(states) > _MOST_NAMES else "")

@@ -11,22 +11,31 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import TypeAlias
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.connection import MAX_RESPONSE_BYTES
 from kiel_groups.clients.fetch_lanes import LEAST_SHARE_BYTES, BrokerLanes, PlannedFetch
-from kiel_groups.clients.fetch_state import FetchedBatch, PartitionFetch, Phase
+from kiel_groups.clients.fetch_state import FetchedBatch, PartitionFetch, Phase, names_of
 from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.turns import Turns
 from kiel_groups.config import FetchConfig
-from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, MessageTooLargeError, ProtocolError
+from kiel_groups.errors import (
+    BrokerError,
+    ClosedError,
+    ConfigError,
+    KielGroupsError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+)
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
-from kiel_groups.wire.messages import PartialMessage, decode_message_set
+from kiel_groups.wire.messages import PartialMessage
 
 __all__ = ["Fetcher", "FetchedBatch", "Reset"]
 
@@ -35,11 +44,10 @@ log = logging.getLogger(__name__)
 #: Called with a partition and the position that its log does not have; returns the position to go on from.
 Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int]]
 
-#: Bytes to keep at hand, in answers: beyond this, requests ask for the least there is.
+#: What is kept at hand, in answers: beyond this, requests ask for the least there is.
 _MOST_ANSWERS_BUFFERED = 16
 #: An election is over by then; a failure that lasts longer is worth a warning.
 _FAILURES_TO_WARN = 5
-_MOST_NAMES = 3
 
 
 class Fetcher:
@@ -144,17 +152,19 @@ class Fetcher:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
                 than ``max_decompressed_bytes``.
             ProtocolError: A partition's messages cannot be read.
-            BrokerError: A broker refuses for good, or ``reset`` did.
+            KielGroupsError: What ``reset`` cannot get past.
 
         Each of them names partition and offset, and comes after all that could be read before. That partition stands
-        still, and its error is raised again at each of its turns, until it is unassigned or sought past the offset.
+        still, and its error is raised again after a pause that grows, until it is unassigned or sought past the offset.
         """
         state = self._turns.pop(topic)
         if state is None:
             return None
         head = state.buffered[0]
         if isinstance(head, Exception):
-            self._turns.add(state)
+            # Not at once: a loop around ``poll`` that goes on after errors must not spin.
+            state.failures += 1
+            asyncio.get_running_loop().call_later(self._cluster.delay_s(state.failures), self._turns.add, state)
             raise head.with_traceback(None)
         state.buffered.popleft()
         self._buffered_bytes -= head.size_bytes
@@ -221,7 +231,7 @@ class Fetcher:
         return max(min(LEAST_SHARE_BYTES, most), min(most, self._most_buffered_bytes - self._buffered_bytes))
 
     async def _fetch(self, broker: BrokerLanes, planned: PlannedFetch) -> None:
-        shares = planned.shares
+        shares, sent_s = planned.shares, time.monotonic()
         try:
             answer = await self._request(broker, planned)
         except ClosedError:
@@ -232,7 +242,7 @@ class Fetcher:
         except KielGroupsError as error:
             self._retry(shares, str(error))
         else:
-            self._take_all(shares, answer.partitions)
+            self._take_all(shares, answer.partitions, time.monotonic() - sent_s)
         self._send_all([broker])
 
     async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> FetchResponse:
@@ -252,7 +262,7 @@ class Fetcher:
     # ------------------------------------------------------------------ answers
 
     def _take_all(
-        self, shares: Mapping[PartitionFetch, int], answer: Mapping[TopicPartition, FetchedPartition]
+        self, shares: Mapping[PartitionFetch, int], answer: Mapping[TopicPartition, FetchedPartition], took_s: float
     ) -> None:
         again: list[PartitionFetch] = []
         moved: dict[str, list[PartitionFetch]] = {}
@@ -268,26 +278,29 @@ class Fetcher:
             elif fetched.error == OFFSET_OUT_OF_RANGE:
                 state.phase = Phase.WAITING
                 self._start(self._find_position(state), f"reset of {state.topic_partition}")
-            elif fetched.error.retriable:
-                moved.setdefault(str(fetched.error), []).append(state)
             else:
-                self._halt(state, fetched.error.exception(f"fetching {state.topic_partition} at {state.position}"))
+                # Also what looks final: a right that is given back, a broker that is mended, are seen only by asking.
+                moved.setdefault(str(fetched.error), []).append(state)
+                if not fetched.error.retriable:
+                    self._tell(state, f"{fetched.error}: {fetched.error.hint}; asking again")
         for why, states in moved.items():
             self._retry(states, why)
-        self._offer(again)
+        # Brokers that were told not to wait, or had something to say of other partitions, are not asked without an end.
+        rest_s = min((state.idle_pause_s for state in again), default=0.0) - took_s
+        if rest_s > 0:
+            asyncio.get_running_loop().call_later(rest_s, self._offer, again)
+        else:
+            self._offer(again)
 
     def _read(self, state: PartitionFetch, share: int, fetched: FetchedPartition) -> bool:
         """Buffer what came; whether to go on with the partition."""
         state.failures = 0
         state.high_watermark = fetched.high_watermark
-        state.idle = not len(fetched.message_set)
+        state.empty_answers = 0 if len(fetched.message_set) else state.empty_answers + 1
         if state.idle:
             return True
-        tp, limit = state.topic_partition, self._config.max_decompressed_bytes
         try:
-            records = decode_message_set(fetched.message_set, tp, state.position, max_decompressed_bytes=limit)
-            if not records:
-                raise ProtocolError(f"{tp} at offset {state.position}: the broker sends older messages only")
+            records = state.decode(fetched.message_set, self._config.max_decompressed_bytes)
         except PartialMessage as error:
             return self._grow(state, share, error)
         except ProtocolError as error:
@@ -313,26 +326,24 @@ class Fetcher:
 
     def _grow(self, state: PartitionFetch, share: int, partial: PartialMessage) -> bool:
         """Ask for more bytes after a fetch that brought only the beginning of a message; whether that is allowed."""
-        most = self._config.max_message_bytes
-        needed = partial.needed_bytes or 0
-        if needed > most or share >= most:
-            size = f"takes {needed} bytes" if needed else "takes more"
-            text = (
-                f"{state.topic_partition} at offset {state.position}: the message {size}, max_message_bytes is {most}"
-            )
-            self._halt(state, MessageTooLargeError(f"{text}; raise it, or seek past the message"))
+        try:
+            state.grow(share, partial.needed_bytes or 0, self._config.max_message_bytes)
+        except MessageTooLargeError as error:
+            self._halt(state, error)
             return False
-        state.needed_bytes = min(max(needed, 2 * share), most)
         self._metrics.count("fetch_share_grown")
         return True
 
     def _halt(self, state: PartitionFetch, error: Exception) -> None:
         if state.dropped:
             return
-        log.error("fetching of %s stops at offset %d: %s", state.topic_partition, state.position, error)
-        self._metrics.count("fetch_failures")
+        self._tell(state, f"{error}; it stands still")
         state.phase = Phase.HALTED
         self._queue(state, error)
+
+    def _tell(self, state: PartitionFetch, what: str) -> None:
+        log.error("fetching %s at offset %d: %s", state.topic_partition, state.position, what)
+        self._metrics.count("fetch_failures")
 
     # ------------------------------------------------------------------ healing
 
@@ -346,9 +357,7 @@ class Fetcher:
             state.failures += 1
         failures = max(state.failures for state in waiting)
         level = logging.WARNING if failures >= _FAILURES_TO_WARN else logging.INFO
-        names = ", ".join(str(state.topic_partition) for state in waiting[:_MOST_NAMES])
-        more = f" and {len(waiting) - _MOST_NAMES} more" if len(waiting) > _MOST_NAMES else ""
-        log.log(level, "cannot fetch %s%s (try %d): %s", names, more, failures, why)
+        log.log(level, "cannot fetch %s (try %d): %s", names_of(waiting), failures, why)
         self._metrics.count("fetch_retries", len(waiting))
         self._start(self._heal(waiting, failures), "healing of fetches")
 
@@ -371,7 +380,8 @@ class Fetcher:
         try:
             position = await self._reset(tp, lost)
         except KielGroupsError as error:
-            if error.retriable:
+            # What brokers refuse may pass; OffsetOutOfRangeError is the word of who chose not to reset.
+            if error.retriable or (isinstance(error, BrokerError) and not isinstance(error, OffsetOutOfRangeError)):
                 self._retry([state], str(error))
             else:
                 self._halt(state, error)

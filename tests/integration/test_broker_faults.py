@@ -53,6 +53,7 @@ FAULTS = {
     "fetch: not leader": failing(FETCH, 6, times=3),
     "fetch: leader not available": failing(FETCH, 5, times=3),
     "fetch: unknown topic": failing(FETCH, 3, times=3),
+    "fetch: no right to the topic": failing(FETCH, 29, times=3),
     "fetch: half an answer": first_times(FETCH, 2, half),
     "fetch: no answer": first_times(FETCH, 1, silence),
     "start offsets: not leader": failing(LIST_OFFSETS, 6, times=2),

@@ -14,7 +14,7 @@ from fake_broker import FETCH, METADATA, Asked, FakeBroker, Fault
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.config import FetchConfig
-from kiel_groups.errors import BrokerError, MessageTooLargeError, OffsetOutOfRangeError, ProtocolError
+from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.fetch import FetchPosition, FetchRequest
@@ -327,15 +327,59 @@ async def test_a_reset_that_fails_is_raised(refusal: Exception) -> None:
         assert await b.next_error() is refusal
 
 
-async def test_an_error_that_cannot_heal_is_raised() -> None:
-    """A code that is not retriable stops the partition and carries its number."""
+@pytest.mark.parametrize("code", [4, 10, 11, 17, 29, 99])
+async def test_a_code_that_looks_final_is_told_and_asked_about_again(
+    code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition does not stand still for good over one answer: logged, counted, and fetched again."""
     async with bench() as b:
-        b.broker.fail_next(FETCH, T0, 4)
+        b.broker.append(T0, messages(b"0"))
+        b.broker.fail_next(FETCH, T0, code, code)
         b.fetcher.assign({T0: 0})
-        error = await b.next_error()
-        assert isinstance(error, BrokerError)
-        assert error.code == 4
-        assert "fetching t:0 at 0" in str(error)
+        assert values(await b.next_batch()) == [b"0"]
+        assert b.metrics.counter("fetch_failures") == 2
+        told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(told) == 2
+        assert "fetching t:0 at offset 0" in told[0]
+        assert f"({code})" in told[0]
+
+
+async def test_a_broker_that_refuses_for_good_is_asked_ever_more_seldom() -> None:
+    """Nothing is raised, and nothing spins."""
+    async with bench() as b:
+        b.broker.fail_next(FETCH, T0, *[29] * 1_000)
+        b.fetcher.assign({T0: 0})
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await b.next_batch()
+        # 2, 4, 8, 16, 20, 20 … ms, less jitter
+        assert 5 <= b.broker.count(FETCH) <= 0.3 / 0.014 + 8
+
+
+async def test_an_error_that_stays_is_raised_with_pauses() -> None:
+    """A program that logs errors and goes on does not spin: they double, from 2 to 20 ms here."""
+    async with bench(max_bytes=4_096, max_message_bytes=10_000) as b:
+        b.broker.append(T0, messages(b"L" * 20_000))
+        b.fetcher.assign({T0: 0})
+        raised, ends_s = 0, asyncio.get_running_loop().time() + 0.3
+        while asyncio.get_running_loop().time() < ends_s:
+            assert isinstance(await b.next_error(), MessageTooLargeError)
+            raised += 1
+        assert 5 <= raised <= 0.3 / 0.014 + 8
+
+
+@pytest.mark.parametrize("settings", [{"max_wait_ms": 0}, {"min_bytes": 0}])
+async def test_idle_fetches_are_paced_where_brokers_do_not_wait(settings: dict[str, int]) -> None:
+    """1, 2, 4 … 100 ms apart, while there is nothing; what comes then is fetched within that."""
+    async with bench(**settings) as b:
+        b.fetcher.assign({T0: 0, T1: 0})
+        await b.broker.until_asked(FETCH, 8)
+        before = b.broker.count(FETCH)
+        await asyncio.sleep(0.5)
+        assert b.broker.count(FETCH) - before <= 8
+        b.broker.append(T0, messages(b"0"))
+        async with asyncio.timeout(0.5):
+            assert values(await b.next_batch()) == [b"0"]
 
 
 async def test_retriable_errors_heal() -> None:

@@ -18,7 +18,7 @@ CONFIG = FetchConfig(max_wait_ms=LONG)
 
 
 def partition(number: int, *, idle: bool = False, needed_bytes: int = 0) -> PartitionFetch:
-    return PartitionFetch(TopicPartition("t", number), 1, 0, idle=idle, needed_bytes=needed_bytes)
+    return PartitionFetch(TopicPartition("t", number), 1, 0, empty_answers=int(idle), needed_bytes=needed_bytes)
 
 
 def plan(lanes: BrokerLanes, *ready: PartitionFetch) -> PlannedFetch | None:
