@@ -96,8 +96,11 @@ class ForeignWatch:
         self._changed()
 
     def stop(self) -> None:
-        """It leads no more; the next leader looks."""
-        self._active = False
+        """It leads no more; the next leader looks, and what this one saw is no news of its next term."""
+        self._active = self._again = False
+        if self._seen.names:
+            self._metrics.gauge("foreign_members", 0)
+        self._seen = Foreigners()
 
     def _changed(self) -> None:
         self._again = self._active
@@ -109,7 +112,9 @@ class ForeignWatch:
         try:
             while self._again:
                 self._again = False
-                self._tell(await find_foreigners(self._session, self._layout, self._changed))
+                found = await find_foreigners(self._session, self._layout, self._changed)
+                if self._active:  # It may have been stopped meanwhile.
+                    self._tell(found)
         finally:
             self._looking = False
 
