@@ -12,8 +12,8 @@ A real ZooKeeper and a real broker; medians of the rounds.
   without any record of them; ``duplicates`` and ``lost`` count records of all partitions in both hand-overs.
 - ``commit``: one member holds so many partitions, in topics of 100, and has read one new record of each; how long
   ``await consumer.commit()`` takes, for either store.
-- ``heartbeat``: so many sessions beat at the default timeout of ten seconds; transactions a second in ZooKeeper's log,
-  and how long a beat waits for its answer in the mean.
+- ``heartbeat``: so many sessions, a hundred a process, beat at the default timeout of ten seconds; transactions a second
+  in ZooKeeper's log, and how long a beat waits for its answer in the mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -40,12 +40,7 @@ from benchmarks.ownership import Ownership
 from benchmarks.rebalance import Group, create_topics, kafka_paths
 from benchmarks.transaction_log import TransactionLog
 from kiel_groups import GroupedConsumer, Producer, TopicPartition
-from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.heartbeat import Heartbeat
-from kiel_groups.coordination.session import Session
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.transactions import Create
-from kiel_groups.metrics import Metrics
 
 PARTITIONS = 16
 RECORDS_PER_S = 2_000
@@ -54,6 +49,7 @@ QUIET_MS = 2_000
 REST_S = 1.0
 POLL_S = 0.005
 LIMIT_S = 60.0
+SESSIONS_A_PROCESS = 100
 
 HandOut = tuple[int, int, int]
 
@@ -202,12 +198,20 @@ async def commits(cluster: Cluster, topics: Sequence[str], partitions: int, stor
     """Milliseconds of each commit of one new record in every partition; one before them warms up."""
     listed = [TopicPartition(topic, number) for topic in topics for number in range(partitions // len(topics))]
     found = []
-    settings: dict[str, Any] = {"store": store, "autocommit": False, "max_wait_time": 100}
+    # From the ends of the logs: what the store before has read is not read again.
+    settings: dict[str, Any] = {
+        "store": store,
+        "autocommit": False,
+        "max_wait_time": 100,
+        "auto_offset_reset": "latest",
+    }
     async with (
         Producer(cluster.brokers, batch_size=100, linger_ms=1) as producer,
         GroupedConsumer(cluster.brokers, f"commits-{store}-{partitions}", cluster.zk_hosts, **settings) as consumer,
     ):
         await consumer.subscribe(list(topics))
+        while sum(map(len, consumer.allocation.values())) < partitions:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
         records = aiter(consumer)
         for _ in range(rounds + 1):
             await asyncio.gather(*(producer.produce(each.topic, b"x", partition=each.partition) for each in listed))
@@ -229,42 +233,60 @@ def commit(sizes: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
                 yield {"what": f"commit, {store}", "partitions": size, "ms": round(median(found), 2)}
 
 
-async def beating(hosts: str, sessions: int, use: Callable[[Metrics], Awaitable[Any]]) -> Any:
-    """Have so many sessions beat, and call ``use`` then."""
-    metrics = Metrics()
-    config = ZooKeeperConfig.parse(hosts)
-    opened: list[tuple[Session, Heartbeat]] = []
-    for number in range(sessions):
-        session = Session(config, metrics, lambda event: None)
-        await session.open()
-        proof = f"/member-{number}"
-        await session.transact([Create(proof, b"", ephemeral=True)])
-        heartbeat = Heartbeat(session.client, session.gate, proof, metrics, session.abandon)
-        heartbeat.start()
-        opened.append((session, heartbeat))
-    found = await use(metrics)
-    for _, heartbeat in opened:
-        heartbeat.stop()
-    await asyncio.gather(*(session.close() for session, _ in opened))
-    return found
+class Beating:
+    """Sessions in a process of their own; see ``benchmarks.members.beating``."""
+
+    def __init__(self, zookeeper: str, name: str, sessions: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.members.beating", zookeeper, name, str(sessions)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def answered(self) -> tuple[int, float]:
+        """What it says next: beats that were answered, and the seconds that they waited in all."""
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise click.ClickException("sessions failed; their traceback stands above")
+        count, total_s = json.loads(line)
+        return count, total_s
+
+    def ask(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 def heartbeat(sizes: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
     for size in sizes:
-        with Cluster(brokers=0) as cluster:
+        with ExitStack() as stack:
+            cluster = stack.enter_context(Cluster(brokers=0))
             log = TransactionLog(cluster.zookeeper.folder / "data")
+            processes = []
+            for number in range(0, size, SESSIONS_A_PROCESS):
+                # One after another: a hundred interpreters that start at once measure themselves.
+                process = Beating(cluster.zk_hosts, f"member-{number}", min(size, SESSIONS_A_PROCESS))
+                stack.callback(process.kill)
+                process.answered()
+                processes.append(process)
+            for _ in log.read():
+                pass
+            before = beats(processes)
+            time.sleep(seconds)
+            after = beats(processes)
+            writes = len({change.zxid for change in log.read()})
+            mean_s = (after[1] - before[1]) / (after[0] - before[0])
+            told = {"writes_per_s": round(writes / seconds, 1), "answer_ms": round(1000 * mean_s, 1)}
+            yield {"what": "heartbeat", "sessions": size, **told}
 
-            async def use(metrics: Metrics, log: TransactionLog = log, size: int = size) -> dict[str, Any]:
-                list(log.read())
-                before = metrics.latency("heartbeat")
-                await asyncio.sleep(seconds)
-                after = metrics.latency("heartbeat")
-                writes = len({change.zxid for change in log.read()})
-                mean_s = (after.total_s - before.total_s) / (after.count - before.count)
-                told = {"writes_per_s": round(writes / seconds, 1), "answer_ms": round(1000 * mean_s, 1)}
-                return {"what": "heartbeat", "sessions": size, **told}
 
-            yield asyncio.run(beating(cluster.zk_hosts, size, use))
+def beats(processes: Sequence[Beating]) -> tuple[int, float]:
+    for process in processes:
+        process.ask()
+    answered = [process.answered() for process in processes]
+    return sum(count for count, _ in answered), sum(total_s for _, total_s in answered)
 
 
 def run(only: str | None, *, quick: bool) -> Iterator[dict[str, Any]]:

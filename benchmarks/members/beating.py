@@ -1,0 +1,40 @@
+"""
+Sessions that beat as members do, until the end of their input.
+
+Arguments: ZooKeeper, a name, how many sessions. When all beat, and at each line of input, a line of JSON says how many
+beats were answered so far, and how many seconds they waited for that in all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.heartbeat import Heartbeat
+from kiel_groups.coordination.session import Session
+from kiel_groups.group.transactions import Create
+from kiel_groups.metrics import Metrics
+
+
+async def beat(config: ZooKeeperConfig, proof: str, metrics: Metrics) -> None:
+    session = Session(config, metrics, lambda event: None)
+    await session.open()
+    await session.transact([Create(proof, b"", ephemeral=True)])
+    Heartbeat(session.client, session.gate, proof, metrics, session.abandon).start()
+
+
+async def main(zookeeper: str, name: str, sessions: int) -> None:
+    metrics = Metrics()
+    for number in range(sessions):
+        await beat(ZooKeeperConfig.parse(zookeeper), f"/{name}-{number}", metrics)
+    line = "\n"
+    while line:
+        seen = metrics.latency("heartbeat")
+        print(json.dumps([seen.count, seen.total_s]), flush=True)  # noqa: T201
+        line = await asyncio.to_thread(sys.stdin.readline)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:3], int(sys.argv[3])))
