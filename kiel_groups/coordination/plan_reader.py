@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -55,6 +55,8 @@ class PlanReader:
         self._reading: dict[str, object] = {}
         self._member_names: set[MemberId] = set()
         self._tuning = Tuning()
+        #: What was said of it and is still so.
+        self._remarks: set[str] = set()
 
     @property
     def grace_ms(self) -> int:
@@ -77,6 +79,8 @@ class PlanReader:
             self._session.children(self._layout.history),
             self._kept("config", self._read_tuning),
         )
+        away = absences(slices, members, wall_ms(), self.grace_ms)
+        self._remark({*members, *away})
         topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
         return Inputs(
             members=members,
@@ -85,7 +89,7 @@ class PlanReader:
             pointer=None if pointer is None else self._parsed(Pointer.parse, pointer, self._layout.pointer),
             pointer_version=None if pointer is None else pointer.version,
             slices=slices,
-            away=absences(slices, members, wall_ms(), self.grace_ms),
+            away=away,
             history=tuple(sorted(number for name in history or () if (number := generation_of(name)) is not None)),
             tuning=self._tuning,
         )
@@ -172,6 +176,14 @@ class PlanReader:
             log.error("group %s: %s; it is not followed", self._layout.group, error)
             self._metrics.count("group_settings_refused")
             return self._tuning
+
+    def _remark(self, slots: Container[Slot]) -> None:
+        """Say once what people have set and cannot have meant."""
+        remarks = set(self._tuning.misspelt())
+        remarks |= {f"drained: {slot} is no member" for slot in self._tuning.strangers(slots)}
+        for remark in sorted(remarks - self._remarks):
+            log.warning("group %s: %s: %s", self._layout.group, self._layout.config, remark)
+        self._remarks = remarks
 
     async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
         found = await gather_some(self._topic, names)

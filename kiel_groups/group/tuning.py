@@ -7,19 +7,22 @@ leading process was started with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any
 
 from kiel_groups.allocators import named_allocator
 from kiel_groups.config import DebounceConfig, check_name
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.znodes import parse_object
+from kiel_groups.group.znodes import GroupSettings, parse_object
 from kiel_groups.model import Slot
 
 __all__ = ["Tuning"]
 
 _DURATIONS = tuple(field.name for field in fields(DebounceConfig))
+#: What else stands in that znode: what members agree on.
+_AGREED = ("version", *(field.name for field in fields(GroupSettings)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +32,15 @@ class Tuning:
 
     ``allocator`` is one of ``allocators.ALLOCATORS``. ``debounce`` holds fields of ``DebounceConfig``, in milliseconds.
     ``static_grace_ms`` is how long the place of a static member that went is kept. Slots in ``drained`` get nothing.
+    ``unknown`` are names of fields that mean nothing to this version: the next one may know them, so they are told of
+    and not refused.
     """
 
     allocator: str | None = None
     debounce: tuple[tuple[str, int], ...] = ()
     static_grace_ms: int | None = None
     drained: frozenset[Slot] = frozenset()
+    unknown: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Tuning:
@@ -51,6 +57,7 @@ class Tuning:
                 debounce=_debounce(found.get("debounce")),
                 static_grace_ms=_milliseconds(found.get("static_grace_ms"), "static_grace_ms"),
                 drained=_drained(found.get("drained")),
+                unknown=tuple(sorted(found.keys() - {*_AGREED, *_FIELDS})),
             )
         except ConfigError as error:
             raise ProtocolError(f"{path}: {error}") from error
@@ -58,6 +65,21 @@ class Tuning:
     def debounced(self, own: DebounceConfig) -> DebounceConfig:
         """The debounce that counts for a leader with this one of its own."""
         return replace(own, **dict(self.debounce))
+
+    def misspelt(self) -> Iterator[str]:
+        """A sentence for each field that nobody follows, with the one that was meant."""
+        for name in self.unknown:
+            near = get_close_matches(name, _FIELDS, 1)
+            meant = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(_FIELDS)}"
+            yield f"field {name!r} means nothing here; {meant}"
+
+    def strangers(self, slots: Container[Slot]) -> tuple[Slot, ...]:
+        """The drained ones that are none of these: ids of members that went, or misspelt."""
+        return tuple(slot for slot in sorted(self.drained) if slot not in slots)
+
+
+#: What people may set.
+_FIELDS = tuple(field.name for field in fields(Tuning) if field.name != "unknown")
 
 
 def _allocator(given: Any) -> str | None:

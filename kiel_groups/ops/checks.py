@@ -59,6 +59,35 @@ def counted(things: Iterable[object], one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
+def _brokerless(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    if view.brokers == 0:
+        yield Finding(
+            "brokerless",
+            "no broker is registered: nothing can be consumed, and how far behind the group is nobody knows",
+            "start the brokers; where they run, look whether they register under this chroot",
+        )
+
+
+def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    behind = [each for each in view.partitions if each.lag]
+    if behind and not view.members and not view.foreigners:
+        yield Finding(
+            "unconsumed",
+            f"nobody consumes; {sum(each.lag or 0 for each in behind):,} behind, in "
+            f"{counted(behind, 'partition', 'partitions')}",
+            "start a member; its log says what keeps one that runs from joining",
+            partitions=_names(behind),
+        )
+
+
+def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    remedy = "correct that znode; the leader follows what stood there before, and what it was started with"
+    if view.refused:
+        yield Finding("refused", f"config is refused: {view.refused}", remedy)
+    for text in view.tuning.misspelt() if view.tuning is not None else ():
+        yield Finding("misspelt", f"config: {text}", "correct that znode; the leader goes on without that field")
+
+
 def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
     # By themselves they are a group like any other, just not one of ours.
     if view.foreigners and (view.members or view.pointer is not None):
@@ -218,8 +247,11 @@ def _missing_topics(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 _RULES: tuple[Callable[[GroupView, int], Iterator[Finding]], ...] = (
+    _brokerless,
+    _unconsumed,
     _foreign,
     _unreadable,
+    _refused,
     _leaderless,
     _orphans,
     _wrongly_owned,

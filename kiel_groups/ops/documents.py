@@ -62,13 +62,32 @@ def group_document(view: GroupView, findings: Iterable[Finding], *, lag_problem:
         "settings": None
         if settings is None
         else {"store": settings.store, "mode": settings.mode, "auto_offset_reset": settings.auto_offset_reset},
+        "follows": _tuning(view),
+        "brokers": view.brokers,
         "lag": view.known_lag,
+        "partitions_of_unknown_lag": _unknown(view.partitions),
         "lag_problem": lag_problem or None,
         "wrong": [_finding(finding) for finding in findings],
         "members": [_member(member) for member in view.members],
         "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreigners],
         "partitions": [_partition(partition) for partition in view.partitions],
     }
+
+
+def _tuning(view: GroupView) -> dict[str, Any] | None:
+    if view.tuning is None:
+        return None
+    return {
+        "allocator": view.tuning.allocator,
+        "debounce": dict(view.tuning.debounce),
+        "static_grace_ms": view.tuning.static_grace_ms,
+        "drained": sorted(view.tuning.drained),
+        "drained_strangers": list(view.tuning.strangers(view.slots)),
+    }
+
+
+def _unknown(partitions: Iterable[PartitionView]) -> int:
+    return sum(partition.lag is None for partition in partitions)
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -96,6 +115,7 @@ def _member(member: MemberView) -> dict[str, Any]:
         "target": [str(partition) for partition in sorted(member.target)],
         "owned": [str(partition.topic_partition) for partition in member.owned],
         "lag": member.lag,
+        "partitions_of_unknown_lag": _unknown(member.owned),
     }
 
 

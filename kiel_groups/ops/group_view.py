@@ -6,16 +6,17 @@ Nothing here fails on a znode that is missing or unreadable: a tool that looks a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.snapshot import Snapshot
+from kiel_groups.group.tuning import Tuning
 from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer, Slice
 from kiel_groups.model import MemberId, Slot, TopicPartition
 from kiel_groups.ops.reading import Reading
 
-__all__ = ["Foreigner", "GroupView", "MemberView", "PartitionView", "view_group"]
+__all__ = ["Foreigner", "GroupView", "MemberView", "PartitionView", "lag_of", "view_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,15 @@ class MemberView:
     owned: tuple[PartitionView, ...]
 
     @property
-    def lag(self) -> int:
-        """Of all it owns, in records; partitions of unknown lag count nothing."""
-        return sum(partition.lag or 0 for partition in self.owned)
+    def lag(self) -> int | None:
+        """Of all it owns, in records; see ``lag_of``."""
+        return lag_of(self.owned)
+
+    @property
+    def share(self) -> str:
+        """How many partitions it owns; on the way to something else, both numbers."""
+        owned = {partition.topic_partition for partition in self.owned}
+        return str(len(owned)) if owned == self.target else f"{len(owned)} → {len(self.target)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,8 @@ class GroupView:
     ``pointer`` is None before the first plan, ``settings`` before the first member. ``candidates`` are the processes
     that stand for election, the leader first; one that is no member is an allocator's. ``missing_topics`` are
     subscribed to and do not exist. ``away`` are the shares of static members that went and may return. ``unreadable``
-    lists what stands in the way of a complete picture.
+    lists what stands in the way of a complete picture. ``tuning`` is what people have set for the group, None
+    where that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None where nobody looked.
     """
 
     group: str
@@ -89,6 +97,9 @@ class GroupView:
     foreigners: tuple[Foreigner, ...] = ()
     missing_topics: tuple[str, ...] = ()
     away: Mapping[Slot, Slice] = field(default_factory=dict)
+    tuning: Tuning | None = field(default_factory=Tuning)
+    refused: str = ""
+    brokers: int | None = None
 
     @property
     def lag(self) -> int:
@@ -98,8 +109,7 @@ class GroupView:
     @property
     def known_lag(self) -> int | None:
         """``lag``, or None where that of no partition is known."""
-        known = not self.partitions or any(partition.lag is not None for partition in self.partitions)
-        return self.lag if known else None
+        return lag_of(self.partitions)
 
     @property
     def owned(self) -> int:
@@ -121,8 +131,13 @@ class GroupView:
         moving = any(owned[member.info.member_id] != member.target for member in self.members)
         return "moving" if moving or self.pointer is None else "settled"
 
-    def with_log_ends(self, log_ends: Mapping[TopicPartition, int]) -> GroupView:
-        """The same, with what the brokers said."""
+    @property
+    def slots(self) -> frozenset[Slot]:
+        """Of its members, and of static ones that may return."""
+        return frozenset(member.info.slot for member in self.members) | self.away.keys()
+
+    def with_log_ends(self, log_ends: Mapping[TopicPartition, int], brokers: int) -> GroupView:
+        """The same, with what the brokers that are registered said."""
         known = {
             each.topic_partition: replace(each, log_end=log_ends.get(each.topic_partition)) for each in self.partitions
         }
@@ -130,7 +145,13 @@ class GroupView:
             replace(member, owned=tuple(known[each.topic_partition] for each in member.owned))
             for member in self.members
         )
-        return replace(self, partitions=tuple(known.values()), members=members)
+        return replace(self, partitions=tuple(known.values()), members=members, brokers=brokers)
+
+
+def lag_of(partitions: Collection[PartitionView]) -> int | None:
+    """In records; partitions of unknown lag count nothing, and None is that of no partition is known."""
+    known = [partition.lag for partition in partitions if partition.lag is not None]
+    return sum(known) if known or not partitions else None
 
 
 def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, int] | None = None) -> GroupView:
@@ -147,17 +168,21 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     leader = candidates[0] if candidates else None
     targets = {info.member_id: reading.target(info) for info in members}
     partitions = _partitions(reading, members, targets, log_ends or {})
+    settings = reading.settings()
+    tuning, refused = reading.tuning()
     return GroupView(
         group=group,
         pointer=reading.pointer(),
         leader=leader,
         members=tuple(_member(info, leader, targets, partitions) for info in members),
         partitions=partitions,
-        settings=reading.settings(),
+        settings=settings,
         candidates=candidates,
         foreigners=tuple(Foreigner(path.rpartition("/")[2], path) for path in reading.foreigners()),
         missing_topics=reading.missing_topics(members),
         away=reading.away(),
+        tuning=tuning,
+        refused=refused,
         unreadable=tuple(dict.fromkeys(reading.unreadable)),
     )
 

@@ -9,6 +9,7 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.group.election import sequence
 from kiel_groups.group.layout import GroupLayout, topic_path
 from kiel_groups.group.snapshot import Snapshot, Znode
+from kiel_groups.group.tuning import Tuning
 from kiel_groups.group.znodes import (
     GroupSettings,
     MemberInfo,
@@ -70,6 +71,17 @@ class Reading:
 
     def settings(self) -> GroupSettings | None:
         return self._parsed(GroupSettings.parse, self._layout.config)
+
+    def tuning(self) -> tuple[Tuning | None, str]:
+        """What people have set for the group, or why a leader does not follow it."""
+        znode = self._znodes.get(self._layout.config)
+        if znode is None:
+            return Tuning(), ""
+        try:
+            return Tuning.parse(znode.data, self._layout.config), ""
+        except ProtocolError as error:
+            # What is no JSON at all has been noted by who read the settings.
+            return None, "" if str(error) in self.unreadable else str(error)
 
     def target(self, info: MemberInfo) -> frozenset[TopicPartition]:
         """What a member is to own: the slice of its slot, once that is meant for it and not for one before it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from rich import box
@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kiel_groups.model import MemberId
-from kiel_groups.ops.checks import Finding, short_name, some
+from kiel_groups.ops.checks import Finding, counted, short_name, some
 from kiel_groups.ops.documents import outline_state
-from kiel_groups.ops.group_view import GroupView, MemberView, PartitionView
+from kiel_groups.ops.group_view import GroupView, PartitionView, lag_of
 
 __all__ = ["ago", "group_report", "groups_table"]
 
@@ -33,7 +33,7 @@ def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
         generation = "" if view.pointer is None else str(view.pointer.generation)
         foreign = str(len(view.foreigners)) if view.foreigners else ""
         row = [view.group, str(len(view.members)), foreign, generation, outline_state(view)]
-        table.add_row(*row, *([_lag(view)] if with_lag else []))
+        table.add_row(*row, *([_lag(view.partitions)] if with_lag else []))
     return table
 
 
@@ -102,11 +102,42 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
         yield "settings", f"store {settings.store}, mode {settings.mode}, offset reset {settings.auto_offset_reset}"
     if view.foreigners:
         yield "foreign", some(foreigner.name for foreigner in view.foreigners)
-    yield "lag", _lag(view) + (f" (not known of all: {lag_problem})" if lag_problem else "")
+    if follows := ", ".join(_follows(view)):
+        yield "config", follows
+    yield "lag", "".join(_whole_lag(view, lag_problem))
 
 
-def _lag(view: GroupView) -> str:
-    return _number(view.known_lag)
+def _follows(view: GroupView) -> Iterator[str]:
+    """What people have set in the group's config, which wins over what its leader was started with."""
+    tuning = view.tuning
+    if tuning is None:
+        yield "refused, see above"
+        return
+    if tuning.allocator is not None:
+        yield f"allocator {tuning.allocator}"
+    for name, milliseconds in tuning.debounce:
+        yield f"debounce {name} {milliseconds:,}"
+    if tuning.static_grace_ms is not None:
+        yield f"static_grace_ms {tuning.static_grace_ms:,}"
+    strangers = tuning.strangers(view.slots)
+    for slot in sorted(tuning.drained):
+        yield f"drained {slot}" + (" (which is no member)" if slot in strangers else "")
+
+
+def _whole_lag(view: GroupView, problem: str) -> Iterator[str]:
+    yield _lag(view.partitions)
+    if problem:
+        yield f" (not known of all: {problem})"
+    uncommitted = [each for each in view.partitions if each.committed is None]
+    if uncommitted:
+        yield f"; without a committed offset: {counted(uncommitted, 'partition', 'partitions')}"
+
+
+def _lag(partitions: Collection[PartitionView]) -> str:
+    """A question mark where none is known, at least so much where some are not."""
+    whole = all(each.lag is not None for each in partitions)
+    lag = lag_of(partitions)
+    return _number(lag) if whole or lag is None else f"≥ {lag:,}"
 
 
 def _leader(view: GroupView) -> str:
@@ -133,15 +164,10 @@ def _members(view: GroupView, now_ms: int) -> Table:
             info.host,
             str(info.pid),
             ago(info.started_at_ms, now_ms),
-            _share(member),
-            f"{member.lag:,}",
+            member.share,
+            _lag(member.owned),
         )
     return table
-
-
-def _share(member: MemberView) -> str:
-    owned = {partition.topic_partition for partition in member.owned}
-    return str(len(owned)) if owned == member.target else f"{len(owned)} → {len(member.target)}"
 
 
 def _topics(view: GroupView, now_ms: int) -> Iterator[RenderableType]:

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from kiel_groups.model import MemberId
-from kiel_groups.ops.group_view import GroupView, MemberView, PartitionView
+from kiel_groups.ops.group_view import GroupView, PartitionView
 
 __all__ = ["member_table", "offset_table", "status_line"]
 
@@ -39,8 +39,8 @@ def member_table(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[
             names.get(info.member_id, info.member_id),
             str(info.pid),
             "leader" if member.leads else "",
-            _share(member),
-            f"{member.lag:,}",
+            member.share,
+            "?" if member.lag is None else f"{member.lag:,}",
             f"{rates[info.member_id]:,.0f}" if info.member_id in rates else "",
         )
     return table
@@ -82,12 +82,6 @@ def _generation(view: GroupView) -> str:
 
 def _name(member_id: MemberId | None, names: Mapping[MemberId, str]) -> str:
     return "none" if member_id is None else names.get(member_id, member_id)
-
-
-def _share(member: MemberView) -> str:
-    """What it owns; on the way to something else, both."""
-    owned = {partition.topic_partition for partition in member.owned}
-    return str(len(owned)) if owned == member.target else f"{len(owned)} → {len(member.target)}"
 
 
 def _offset_cell(partition: PartitionView) -> str:

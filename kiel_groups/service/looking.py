@@ -80,7 +80,9 @@ def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[
         each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in existing
     }
     ends: LogEnds = asyncio.run(find_log_ends(_addresses(brokers), partitions, timeout_s=timeout_s))
-    return Look(tuple(view.with_log_ends(ends.offsets) for view in views), _count(brokers), ends.problem)
+    return Look(
+        tuple(view.with_log_ends(ends.offsets, _count(brokers)) for view in views), _count(brokers), ends.problem
+    )
 
 
 def _addresses(brokers: Snapshot) -> list[HostPort]:

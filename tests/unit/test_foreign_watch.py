@@ -22,14 +22,15 @@ JAVA = "g_java-1-abcdef01"
 
 
 class OneStranger:
-    """A session that sees a Java consumer, as soon as ``may_answer`` is set; ``looks`` counts the looks that began."""
+    """A session that sees a Java consumer, as soon as ``may_answer`` is set; ``looks`` counts those that ``began``."""
 
     def __init__(self) -> None:
-        self.may_answer = asyncio.Event()
+        self.may_answer, self.began = asyncio.Event(), asyncio.Event()
         self.looks = 0
 
     async def children(self, path: str, watcher: Callable[[], None] | None = None) -> list[str]:
         self.looks += watcher is not None and path == LAYOUT.ids
+        self.began.set()
         await self.may_answer.wait()
         return [JAVA] if path == LAYOUT.ids else []
 
@@ -74,8 +75,7 @@ async def test_a_look_that_a_resignation_overtook_says_nothing(caplog: pytest.Lo
     """What it finds is the next leader's to tell."""
     watched = Watched()
     watched.watch.start()
-    while not watched.session.looks:
-        await asyncio.sleep(0)
+    await watched.session.began.wait()
     watched.watch.stop()
     watched.session.may_answer.set()
     await ended()
@@ -86,8 +86,7 @@ async def test_who_leads_again_during_a_look_looks_again() -> None:
     """The look under way may have seen the group as it was; another follows it."""
     watched = Watched()
     watched.watch.start()
-    while not watched.session.looks:
-        await asyncio.sleep(0)
+    await watched.session.began.wait()
     watched.watch.stop()
     watched.watch.start()
     watched.session.may_answer.set()

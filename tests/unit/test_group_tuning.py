@@ -56,6 +56,21 @@ def test_what_cannot_work_is_refused(data: bytes, told: str) -> None:
     assert str(caught.value).startswith(told)
 
 
+def test_fields_that_nobody_follows_are_named() -> None:
+    """With the one that was meant, where it is near; those that members agree on are known."""
+    data = b'{"version":1,"store":"z","mode":"m","auto_offset_reset":"a","drain":[],"debonce":{},"x":1}'
+    assert list(Tuning.parse(data, "/config").misspelt()) == [
+        "field 'debonce' means nothing here; did you mean 'debounce'?",
+        "field 'drain' means nothing here; did you mean 'drained'?",
+        "field 'x' means nothing here; expected allocator, debounce, static_grace_ms, drained",
+    ]
+
+
+def test_drained_ids_that_are_no_members_are_named() -> None:
+    """Only those."""
+    assert Tuning(drained=frozenset({"m1", "typo"})).strangers({"m1", "m2"}) == ("typo",)
+
+
 OWNED = frozenset({TopicPartition("t", 0)})
 HERE = Slice(3, "g_host-1-a", OWNED)
 AWAY = Slice(3, "g_host-1-b", OWNED, away_since_ms=1_000)

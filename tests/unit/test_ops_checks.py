@@ -36,6 +36,10 @@ def plan(**differing: object) -> Znode:
     return Znode(Pointer(**(fields | differing)).encode())  # type: ignore[arg-type]
 
 
+def config(**tuning: object) -> Znode:
+    return Znode(json.dumps({"store": "zookeeper", "mode": "eager", "auto_offset_reset": "latest"} | tuning).encode())
+
+
 #: A group of two, in which all is well.
 WELL: Snapshot = {
     f"/kiel-groups/g/members/{A}": member(A, PLANNED_MS, "t"),
@@ -72,6 +76,18 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
         "g_java-1-abcdef01, w:1 (under /consumers/g/ids and /kiel/groups/g/members)",
     ),
     "unreadable": ({**WELL, "/kiel-groups/g/config": Znode(b"{")}, "/kiel-groups/g/config: not JSON"),
+    "refused": (
+        {**WELL, "/kiel-groups/g/config": config(allocator="stiky")},
+        "config is refused: /kiel-groups/g/config: allocator: there is no allocator 'stiky'",
+    ),
+    "misspelt": (
+        {**WELL, "/kiel-groups/g/config": config(debonce={"quiet_ms": 0})},
+        "config: field 'debonce' means nothing here; did you mean 'debounce'?",
+    ),
+    "unconsumed": (
+        {path: znode for path, znode in WELL.items() if path.startswith("/consumers/g/offsets/")},
+        "nobody consumes; 6 behind, in 3 partitions",
+    ),
     "leaderless": (
         without("/kiel-groups/g/election/ffff-n_0000000001", "/kiel-groups/g/election/aaaa-n_0000000002"),
         "nobody stands for election",
@@ -203,6 +219,58 @@ def test_a_report_shows_members_owners_and_lag_within_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
     blind = drawn(view_group("g", WELL), lag_problem="no broker answered")
     assert "lag         ? (not known of all: no broker answered)" in blind
+
+
+def test_without_brokers_that_is_said_first() -> None:
+    """Whatever else is wrong follows from it, or matters less."""
+    view = view_group("g", WRONG["foreign"][0]).with_log_ends({}, brokers=0)
+    first, *others = check_group(view, LATER_MS)
+    assert (first.kind, first.passing, [finding.kind for finding in others]) == ("brokerless", False, ["foreign"])
+    assert first.text.startswith("no broker is registered")
+
+
+@pytest.mark.parametrize("log_ends", [dict.fromkeys(PARTITIONS, 10), {}], ids=["no lag", "unknown lag"])
+def test_a_group_at_rest_is_not_wrong(log_ends: dict[TopicPartition, int]) -> None:
+    """Nobody consumes, and there is nothing to consume as far as anybody knows; nor where others consume it."""
+    at_rest = WRONG["unconsumed"][0]
+    assert check_group(view_group("g", at_rest, log_ends), LATER_MS) == ()
+    java = {**at_rest, "/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7)}
+    assert check_group(view_group("g", java, LOG_ENDS), LATER_MS) == ()
+
+
+def test_what_the_group_follows_is_shown() -> None:
+    """What people have set stands in the report and in JSON; a drained id that is no member is marked."""
+    tuned = config(allocator="sticky", debounce={"quiet_ms": 0}, static_grace_ms=5_000, drained=[A, "typo"])
+    view = view_group("g", {**WELL, "/kiel-groups/g/config": tuned}, LOG_ENDS)
+    text = " ".join(drawn(view, width=200).split())
+    assert (
+        "config allocator sticky, debounce quiet_ms 0, static_grace_ms 5,000, "
+        f"drained {A}, drained typo (which is no member)" in text
+    )
+    assert group_document(view, (), lag_problem="")["follows"] == {
+        "allocator": "sticky",
+        "debounce": {"quiet_ms": 0},
+        "static_grace_ms": 5_000,
+        "drained": [A, "typo"],
+        "drained_strangers": ["typo"],
+    }
+    refused = view_group("g", WRONG["refused"][0])
+    assert group_document(refused, (), lag_problem="")["follows"] is None
+    assert "config refused, see above" in " ".join(drawn(refused).split())
+
+
+def test_lag_that_is_not_known_is_not_shown_as_none() -> None:
+    """A member's is a question mark, or at least so much; partitions without an offset are counted by themselves."""
+    znodes = without("/consumers/g/offsets/t/1", "/consumers/g/offsets/t/2")
+    view = view_group("g", znodes, LOG_ENDS)
+    assert [member.lag for member in view.members] == [2, None]
+    text = drawn(view)
+    rows = [line.split() for line in text.splitlines()]
+    assert [row[-2:] for row in rows if row[:1] in (["aaaa"], ["bbbb"])] == [["≥", "2"], ["1", "?"]]
+    assert "lag         ≥ 2; without a committed offset: 2 partitions" in text
+    document = group_document(view, (), lag_problem="")
+    assert [(each["lag"], each["partitions_of_unknown_lag"]) for each in document["members"]] == [(2, 1), (None, 1)]
+    assert document["partitions_of_unknown_lag"] == 2
 
 
 def test_a_dedicated_allocator_is_told_from_members() -> None:
