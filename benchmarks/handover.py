@@ -12,8 +12,8 @@ A real ZooKeeper and a real broker; medians of the rounds.
   without any record of them; ``duplicates`` and ``lost`` count records of all partitions in both hand-overs.
 - ``commit``: one member holds so many partitions, in topics of 100, and has read one new record of each; how long
   ``await consumer.commit()`` takes, for either store.
-- ``heartbeat``: so many sessions, a hundred a process, beat at the default timeout of ten seconds; transactions a second
-  in ZooKeeper's log, and how long a beat waits for its answer in the mean.
+- ``heartbeat``: so many sessions, a hundred a process, beat at the default timeout of ten seconds; transactions a
+  second in ZooKeeper's log, and how long a beat waits for its answer in the mean.
 """
 
 from __future__ import annotations
