@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -61,10 +61,32 @@ def list_topics(*, zookeeper: str, as_json: bool) -> int:
 @click.option(
     "--replication", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="On how many brokers each is."
 )
-def create(*, names: tuple[str, ...], zookeeper: str, partitions: int, replication: int) -> int:
+@click.option("--if-missing", is_flag=True, help="Leave those alone that are there already, whatever they have.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long enough brokers may take to register; without, they must have done so.",
+)
+def create(
+    *,
+    names: tuple[str, ...],
+    zookeeper: str,
+    partitions: int,
+    replication: int,
+    if_missing: bool,
+    wait_s: float | None,
+) -> int:
     """Create topics, and wait until every partition has a leader."""
     from kiel_groups.coordination import admin
 
+    if wait_s is not None:
+        admin.await_brokers(zookeeper, replication, timeout_s=wait_s)
+    if if_missing:
+        with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+            there = set(admin.topics(client))
+        names = tuple(name for name in names if name not in there)
     for name in names:
         admin.create_topic(zookeeper, name, partitions, replication)
     return DONE
@@ -110,13 +132,13 @@ def describe(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, as_json
 
     with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         states = read_topics(client, names)
-        brokers = admin.broker_addresses(client)
+        brokers, alive = admin.broker_addresses(client), frozenset(admin.broker_ids(client))
     logs = _logs(lines, brokers, states)
     if as_json:
-        show_json([_as_json(state, logs) for state in states])
+        show_json([_as_json(state, logs, alive) for state in states])
     else:
         for state in states:
-            show(*_title(state), _table(state, logs))
+            show(*_title(state, alive), _table(state, logs, alive))
     return DONE
 
 
@@ -161,7 +183,7 @@ def _replication(partitions: Mapping[int, Sequence[int]]) -> int:
     return max((len(replicas) for replicas in partitions.values()), default=0)
 
 
-def _title(state: TopicState) -> Iterator[str]:
+def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
     """What it is, and what is wrong with it, first."""
     replication = max((len(each.replicas) for each in state.partitions), default=0)
     config = "".join(f", {key}={value}" for key, value in sorted(state.config.items()))
@@ -170,8 +192,15 @@ def _title(state: TopicState) -> Iterator[str]:
         yield "  it is being deleted"
     if state.leaderless:
         yield f"  without a leader: {_numbers(state.leaderless)}"
+    if dead := [each.topic_partition.partition for each in state.partitions if _is_dead(each.leader, alive)]:
+        yield f"  led by a broker that is not registered, so dead: {_numbers(dead)}"
     if state.under_replicated:
         yield f"  with replicas behind: {_numbers(state.under_replicated)}"
+
+
+def _is_dead(leader: int | None, alive: Container[int]) -> bool:
+    """The last broker to go is named as the leader until another one is back."""
+    return leader is not None and leader not in alive
 
 
 def _numbers(numbers: Sequence[int]) -> str:
@@ -179,7 +208,7 @@ def _numbers(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers[:_MOST_NUMBERS])) + more
 
 
-def _table(state: TopicState, logs: _Logs) -> Table:
+def _table(state: TopicState, logs: _Logs, alive: Container[int]) -> Table:
     from kiel_groups.cli.rendering import plain_table
 
     numbers = ("partition", "leader", "start", "end", "offsets")
@@ -188,7 +217,7 @@ def _table(state: TopicState, logs: _Logs) -> Table:
         start, end = logs.of(each.topic_partition)
         table.add_row(
             str(each.topic_partition.partition),
-            "none" if each.leader is None else str(each.leader),
+            "none" if each.leader is None else f"{each.leader}{' dead' if _is_dead(each.leader, alive) else ''}",
             ",".join(map(str, each.replicas)),
             ",".join(map(str, each.isr)),
             "?" if start is None else str(start),
@@ -198,7 +227,7 @@ def _table(state: TopicState, logs: _Logs) -> Table:
     return table
 
 
-def _as_json(state: TopicState, logs: _Logs) -> dict[str, Any]:
+def _as_json(state: TopicState, logs: _Logs, alive: Container[int]) -> dict[str, Any]:
     partitions = []
     for each in state.partitions:
         start, end = logs.of(each.topic_partition)
@@ -206,6 +235,7 @@ def _as_json(state: TopicState, logs: _Logs) -> dict[str, Any]:
             {
                 "partition": each.topic_partition.partition,
                 "leader": each.leader,
+                "leader_is_dead": _is_dead(each.leader, alive),
                 "replicas": each.replicas,
                 "isr": each.isr,
                 "start": start,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -79,6 +80,19 @@ async def test_tables_fit_the_terminal_and_say_what_is_wrong_first(cluster_39: C
     assert [topic, "2", "1"] in [line.split() for line in listed]
 
 
+async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, unique: Unique) -> None:
+    """ZooKeeper goes on naming the last broker that went: above the table, in its row, and in JSON."""
+    topic = unique("t")
+    await cluster_39.create_topic(topic, 2)
+    with zookeeper(cluster_39) as client:
+        state = f"/brokers/topics/{topic}/partitions/1/state"
+        client.set(state, json.dumps(json.loads(client.get(state)[0]) | {"leader": 99}).encode())
+    lines = topics(cluster_39, "describe", topic)[1].splitlines()
+    assert lines[1] == "  led by a broker that is not registered, so dead: 1"
+    assert lines[-1].split()[:3] == ["1", "99", "dead"]
+    assert [each["leader_is_dead"] for each in described(cluster_39, topic)["partitions"]] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
@@ -108,16 +122,21 @@ async def test_mistakes_are_one_line(
 
 
 def test_servers_that_are_not_there_are_one_line(cluster_39: Cluster) -> None:
-    """No ZooKeeper, a broker's port instead of ZooKeeper's, a chroot that is missing, no address at all."""
+    """No ZooKeeper, a broker's port instead of it, a chroot that is missing, a name without an address, none."""
     broker = cluster_39.brokers[0]
-    for given, said in (
-        (["--zookeeper=127.0.0.1:1"], "no ZooKeeper answered at 127.0.0.1:1 within 5 s; is it running, and the port"),
+    for given, status, said in (
+        (
+            ["--zookeeper=127.0.0.1:1"],
+            1,
+            "no ZooKeeper answered at 127.0.0.1:1 within 5 s; is it running, and the port",
+        ),
         ([f"--zookeeper={broker}"], f"no ZooKeeper answered at {broker} within 5 s; is it running, and the port right"),
-        ([f"--zookeeper={cluster_39.zk_hosts}/not"], "the chroot /not does not exist in ZooKeeper"),
-        ([], "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER')."),
+        ([f"--zookeeper={cluster_39.zk_hosts}/not"], 2, "the chroot /not does not exist in ZooKeeper"),
+        (["--zookeeper=no.such.host.invalid"], 1, "the host of ZooKeeper has no address: no.such.host.invalid ("),
+        ([], 2, "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER')."),
     ):
         done = kiel_groups("topics", "list", *given)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1 if given else 2, "", 1)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
         assert said in done.stderr
 
 
@@ -135,3 +154,28 @@ def test_a_cluster_without_brokers_is_described_all_the_same(
     assert done.stderr == (
         "warning: where the logs start and end is not fully known: no broker is registered in ZooKeeper\n"
     )
+
+
+def test_a_topic_that_is_there_may_be_left_alone(cluster_39: Cluster, unique: Unique) -> None:
+    """A script may run again; without being told so, it is a mistake."""
+    topic = unique("topic")
+    again = ("create", topic, "--partitions=2", "--if-missing", "--wait=30")
+    assert topics(cluster_39, *again) == topics(cluster_39, *again) == (0, "", "")
+    assert topics(cluster_39, "create", topic)[0] == 2
+
+
+async def test_what_starts_with_the_brokers_waits_for_them(cluster_39: Cluster, unique: Unique) -> None:
+    """Until so many are registered, and no longer than it is told: what is missing is said then."""
+    chroot = f"/{unique('late')}"
+    hosts = f"{cluster_39.zk_hosts}{chroot}"
+    admin.create_chroot(hosts)
+    done = kiel_groups("topics", "create", "t", "--wait=0.1", f"--zookeeper={hosts}")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "no broker is registered" in done.stderr
+    waiting = asyncio.create_task(asyncio.to_thread(admin.await_brokers, hosts, 2, timeout_s=60))
+    with zookeeper(cluster_39) as client:
+        client.create(f"{chroot}/brokers/ids/1", makepath=True)
+        assert not waiting.done()
+        client.create(f"{chroot}/brokers/ids/2")
+        async with asyncio.timeout(30):
+            await waiting
