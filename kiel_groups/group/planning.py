@@ -124,7 +124,8 @@ def plan(
     took_ms: int = 0,
 ) -> Publication | None:
     """
-    What to write so that the stored slices say what the target says; None when they do already.
+    What to write so that the stored slices say what the target says; None when they do already, or nobody was ever in
+    this group.
 
     One transaction where it fits; else the pointer says ``publishing`` from the first one to the last.
 
@@ -138,6 +139,8 @@ def plan(
         now_ms: Wall-clock time, milliseconds since 1970.
         took_ms: How long the first change that led here had to wait.
     """
+    if not inputs.members and _is_untouched(inputs):
+        return None
     pointer = _pointer(inputs, target, leader, cause, now_ms)
     changes = _changed_slices(layout, inputs, target, pointer.generation)
     if not _matters(changes, layout, inputs) and inputs.pointer is not None and _says_the_same(inputs.pointer, pointer):
@@ -163,6 +166,11 @@ def plan(
         closing = (proof, Put(layout.pointer, done, version), *history)
         writes = ((proof, opening), *((*guard, *batch) for batch in batches), closing)
     return Publication(generation=pointer.generation, moved=moved, folders=_folders(layout, inputs), writes=writes)
+
+
+def _is_untouched(inputs: Inputs) -> bool:
+    """Whether nothing was ever published: a leader that is no member may wait for the first one."""
+    return inputs.pointer_version is None and not inputs.slices and not inputs.history
 
 
 def _matters(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:

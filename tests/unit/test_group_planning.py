@@ -421,3 +421,11 @@ def test_what_a_static_member_does_is_told_by_its_slot() -> None:
     assert describe_change(gone, here) == "return of one"
     assert describe_change(here, again) == "return of one"
     assert describe_change(gone, over) == "end of grace of one"
+
+
+def test_nothing_is_published_to_nobody() -> None:
+    """A leader that is no member waits for the first one; a group that had members is told that they are gone."""
+    untouched = Inputs(members={}, topics={}, brokers=1)
+    assert publish(untouched, target()) is None
+    assert publish(replace(untouched, slices=stored(a=some(0))), target()) is not None
+    assert publish(replace(untouched, pointer=replace(pointer(), members=2), pointer_version=0), target()) is not None
