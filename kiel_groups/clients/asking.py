@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from tornado import gen
 
 from kiel_groups.clients.futures import LoggedTask, home_loop, kept
-from kiel_groups.clients.hands import Taker
+from kiel_groups.clients.hands import Taker, empty_handed
 
 __all__ = ["asking", "Values"]
 
@@ -34,7 +34,7 @@ class _Asking(LoggedTask[Values]):
     """
 
     def __init__(self, work: Coroutine[Any, Any, Values], taker: Taker, name: str) -> None:
-        super().__init__(work, loop=home_loop(), name=name)
+        super().__init__(work, loop=home_loop(), name=name, context=empty_handed())
         self._taker = taker
 
     def __await__(self) -> Generator[Any, None, Values]:

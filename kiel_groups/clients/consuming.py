@@ -194,8 +194,8 @@ class Consuming:
     # ------------------------------------------------------------------ offsets
 
     def finish_topic(self, topic: str) -> None:
-        """The application is done with a topic's values: with autocommit they are committed, in the background."""
-        if self.handing_out.finish_topics([topic]):
+        """Who asks for a topic is done with what it had of it: with autocommit that is committed, in the background."""
+        if self.handing_out.finish_topics([topic], ()):
             self._commit_now.set()
 
     def commit(self, metadata: str = "") -> asyncio.Future[frozenset[TopicPartition]]:

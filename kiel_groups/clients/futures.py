@@ -6,10 +6,13 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import AsyncIOLoop
+
+from kiel_groups.clients.hands import empty_handed
 
 __all__ = ["started", "spawn", "failed", "home_loop", "kept", "LoggedTask"]
 
@@ -50,13 +53,14 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
     A failure that nobody retrieves is logged under ``name`` when the task is dropped.
     """
-    return kept(LoggedTask(work, loop=home_loop(), name=name))
+    return kept(LoggedTask(work, loop=home_loop(), name=name, context=empty_handed()))
 
 
 def kept(task: LoggedTask[T]) -> asyncio.Task[T]:
     """Keep a task alive until it ends."""
     _running.add(task)
-    task.add_done_callback(_running.discard)
+    # In a context of its own: it would hold the caller's for as long as the task runs.
+    task.add_done_callback(_running.discard, context=Context())
     # Kept until it ends, so only a program that ends before it can drop it: that is not worth a complaint.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     return task

@@ -245,11 +245,11 @@ class GroupedConsumer(MemberAttributes):
         if records is None or not running or records.task is asyncio.current_task():
             self._put_down(finished=finished)
         # Who waits for more values is not busy with others.
-        handing_out.finish_taken(frozenset().union(*self._asking.values()))
+        handing_out.finish_topics(takers=frozenset().union(*self._asking.values()))
         if finished:
             for taker in takers_here(self):
                 taker.passed = True
-            handing_out.finish_taken(takers_here(self))
+            handing_out.finish_topics(takers=takers_here(self))
         else:
             handing_out.put_down_taken(takers_here(self) if running else None)
 
@@ -302,9 +302,10 @@ class GroupedConsumer(MemberAttributes):
         """
         Values of one topic that are at hand, from all of its partitions that this member holds.
 
-        The first call subscribes to the topic; what is held already keeps flowing. The values returned before are
-        finished when the topic is asked for again. A hand-over of their partitions waits for that. Values that came
-        after whoever asked had given up (``asyncio.wait_for``, ``gen.with_timeout``) are not: they come again.
+        The first call subscribes to the topic; what is held already keeps flowing. The values that a coroutine got are
+        finished when that coroutine asks for the topic again, or when another one does after it has ended. A hand-over
+        of their partitions waits for that. Values that came after whoever asked had given up (``asyncio.wait_for``,
+        ``gen.with_timeout``) are not: they come again.
 
         Args:
             topic: One that does not exist gives no values until it does.
@@ -393,13 +394,15 @@ class GroupedConsumer(MemberAttributes):
         """
         Commit what ``consume()`` has returned before this call; it counts as finished.
 
+        Called by a coroutine that consumes, that is what this one got; by any other, as a timer, what all of them got.
+
         A failure is logged and counted (``commits_failed``); the next commit stores what this one did not.
 
         Args:
             metadata: A text for stores that have room for one; "committed by" this member where it is left out.
         """
         if self._consuming is not None:
-            self._consuming.handing_out.finish_topics()
+            self._consuming.handing_out.finish_topics(takers=takers_here(self) or None)
         return spawn(self._commit_offsets(metadata), "GroupedConsumer.commit_offsets")
 
     async def _commit_offsets(self, metadata: str | None) -> None:

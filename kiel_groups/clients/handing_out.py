@@ -1,20 +1,21 @@
 """
 Between what was fetched and what the application has finished.
 
-A record is *in hand* from the moment it is handed out until the next one is asked for, a topic's values until that
-topic is asked for again; only then they are finished, and only what is finished is ever committed by itself.
+A record is *in hand* from the moment it is handed out until the next one is asked for, a topic's values until who got
+them asks for that topic again; only then they are finished, and only what is finished is ever committed by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from kiel_groups.clients.deserializing import deserialized
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
-from kiel_groups.clients.hands import Hand, RecordHand, Span, Taker, TopicHand
+from kiel_groups.clients.hands import Hand, RecordHand, Span, Taker, TopicHand, empty_handed
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.handler import Work
@@ -169,8 +170,7 @@ class HandingOut:
             if not values:
                 # All of it was passed over: nobody needs to get it, or has it in hand.
                 taker.got = True
-                if hand.takers == {taker}:
-                    self.finish_topics([topic])
+                self.finish_topics([topic], {taker})
         return values
 
     def _poll_topic(self, topic: str, *, or_raise: bool) -> FetchedBatch | None:
@@ -185,29 +185,31 @@ class HandingOut:
                 raise
             return None
 
-    def finish_topics(self, topics: Iterable[str] | None = None) -> bool:
+    def finish_topics(self, topics: Iterable[str] | None = None, takers: Collection[Taker] | None = None) -> bool:
         """
-        The application is done with what it got of these topics, or of all; what nobody got is handed out again.
+        Whoever took of these topics, or of any, by these calls, or by any, is done with what it got.
+
+        So is who has asked for the topic again, or is gone. What nobody got is handed out again.
 
         Returns:
             Whether anything was in hand.
         """
         asked = self._topics.keys() & (self._topics if topics is None else set(topics))
         for topic in asked:
-            self._settle(topic, finish=True)
-        self._let_go.set()
+            self._topics[topic].finish(takers)
+            self._settle(topic)
         return bool(asked)
 
     def give_up_unclaimed(self, topic: str) -> bool:
         """Hand out again what nobody will get of a topic; whether something may still be about to be got."""
-        return topic in self._topics and self._settle(topic, finish=False)
+        return topic in self._topics and self._settle(topic)
 
-    def _settle(self, topic: str, *, finish: bool) -> bool:
+    def _settle(self, topic: str) -> bool:
         hand, now_s = self._topics[topic], boot_time_s()
-        self._hand_out_again(hand.settle(now_s, finish=finish))
+        self._hand_out_again(hand.settle(now_s))
         if not hand.takers:
             del self._topics[topic]
-            self._let_go.set()
+        self._let_go.set()
         return hand.is_awaited(now_s)
 
     def _hand_out_again(self, starts: Mapping[TopicPartition, int]) -> None:
@@ -217,11 +219,8 @@ class HandingOut:
                 log.info("%s is handed out again from offset %d: nobody got what came from there", partition, start)
                 self._metrics.count("values_unclaimed")
                 state.position = start
-                self._fetcher.assign({partition: start})
-
-    def finish_taken(self, takers: Collection[Taker]) -> None:
-        """Whoever took by these is done with what it has."""
-        self.finish_topics([topic for topic, hand in self._topics.items() if hand.takers <= set(takers)])
+                # The caller's context is not for what the fetcher may start: it would pass for the caller.
+                empty_handed().run(self._fetcher.assign, {partition: start})
 
     async def topics_finished(self) -> None:
         """Ends when no values are in hand."""
@@ -310,10 +309,12 @@ class HandingOut:
         record = self._hand.record
         if record is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
-        if self._topics:
-            # Whoever asks for another topic gets on, too: programs in kiel's style take several in turns.
-            works.append(Work(self._asked, "processing", self._busy_with(self._subscription.assigned_partitions())))
-        return works
+        # Who asks for another topic gets on, too: programs in kiel's style take several in turns.
+        busy: defaultdict[object, frozenset[TopicPartition]] = defaultdict(frozenset)
+        for hand in list(self._topics.values()):
+            for taker, partitions in hand.busy():
+                busy[self._asked if taker.over else taker.coroutine.latest] |= partitions
+        return works + [Work(token, "processing", partitions) for token, partitions in busy.items()]
 
     # ------------------------------------------------------------------ the group's side
 

@@ -7,15 +7,26 @@ end alike: *finished*, which moves the next offset that a commit stores, or put 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kiel_groups.group.subscription import PartitionState
 from kiel_groups.model import Record, TopicPartition
 
-__all__ = ["Hand", "RecordHand", "TopicHand", "Span", "Taker", "UNCLAIMED_S", "taker_of", "takers_here"]
+__all__ = [
+    "Hand",
+    "RecordHand",
+    "TopicHand",
+    "Span",
+    "Taker",
+    "UNCLAIMED_S",
+    "taker_of",
+    "takers_here",
+    "empty_handed",
+]
 
 #: Values that nobody has got for so long, in seconds, are given up; a program that gathers several calls may take some.
 UNCLAIMED_S = 1.0
@@ -58,16 +69,48 @@ class RecordHand:
         self.record = self.state = None
 
 
-class Taker:
-    """One call that asked for a topic's values, and what is known of whoever made it."""
+class _Coroutine:
+    """Who makes calls, and whatever it started; ``latest`` is another object for each of them."""
 
-    __slots__ = ("got", "passed")
+    __slots__ = ("latest",)
 
     def __init__(self) -> None:
+        self.latest = object()
+
+
+class Taker:
+    """One call that asked for a topic's values, and what is known of the coroutine that made it."""
+
+    __slots__ = ("_known_there", "coroutine", "got", "passed")
+
+    def __init__(self, coroutine: _Coroutine | None = None) -> None:
+        self.coroutine = coroutine or _Coroutine()
+        self.coroutine.latest = object()
         #: Somebody was given what the call returned.
         self.got = False
-        #: The coroutine that made the call waits for it no longer: it has asked for the topic again, or closed.
+        #: The coroutine waits for it no longer: it has asked for the topic again, or closed.
         self.passed = False
+        self._known_there: weakref.ref[_Known] | None = None
+
+    @property
+    def over(self) -> bool:
+        """The coroutine has asked for the topic again or closed, or there is no such coroutine any more."""
+        return self.passed or (self._known_there is not None and self._known_there() is None)
+
+    def known(self) -> _Known:
+        """What the context of the coroutine is to keep, and nothing else."""
+        known = _Known(self)
+        self._known_there = weakref.ref(known)
+        return known
+
+
+class _Known:
+    """A taker as the contexts know it that its coroutine has, and whatever it started; it goes with the last one."""
+
+    __slots__ = ("__weakref__", "taker")
+
+    def __init__(self, taker: Taker) -> None:
+        self.taker = taker
 
 
 class Span(NamedTuple):
@@ -82,13 +125,14 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Taken:
-    """What one call returned, and when."""
+    """What one call returned, and when; ``done``: whoever got it said so, and did not ask again for that."""
 
     taker: Taker
     spans: dict[TopicPartition, Span]
     at_s: float
+    done: bool = False
 
     def fate(self, now_s: float) -> bool | None:
         """True: somebody got it. False: nobody did, and nobody will. None: that will be seen."""
@@ -98,7 +142,12 @@ class _Taken:
 
 
 class TopicHand:
-    """The values of one topic that were returned last, call by call, in the order in which they were taken."""
+    """
+    The values of one topic that are in hand, call by call, in the order in which they were taken.
+
+    What one coroutine got ends when that one asks again, whatever others do. A partition is finished up to the first
+    of its values that somebody is still busy with.
+    """
 
     __slots__ = ("_taken",)
 
@@ -117,39 +166,51 @@ class TopicHand:
     def busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(tp for taken in self._taken for tp in taken.spans).intersection(partitions)
 
+    def busy(self) -> list[tuple[Taker, frozenset[TopicPartition]]]:
+        """Who has what in hand; for any thread."""
+        return [(taken.taker, frozenset(taken.spans)) for taken in self._taken]
+
     def is_awaited(self, now_s: float) -> bool:
         """Whether something may be about to be got."""
         return any(taken.fate(now_s) is None for taken in self._taken)
 
-    def settle(self, now_s: float, *, finish: bool) -> dict[TopicPartition, int]:
+    def finish(self, takers: Collection[Taker] | None) -> None:
+        """Whoever got something by these calls, or by any, is done with it."""
+        for taken in self._taken:
+            taken.done = taken.done or (taken.taker.got and (takers is None or taken.taker in takers))
+
+    def settle(self, now_s: float) -> dict[TopicPartition, int]:
         """
-        Finish what somebody got, or leave it in hand; what may be about to be got stays, with what came after it.
+        Let go of what has ended; what somebody is busy with stays, and what may be about to be got.
 
         Returns:
             Where to hand out again from, by partition: what nobody got, and never will.
         """
         back: dict[TopicPartition, int] = {}
-        open_ones: set[TopicPartition] = set()
-        left: list[_Taken] = []
+        undecided: set[TopicPartition] = set()
+        busy: set[TopicPartition] = set()
         for taken in self._taken:
-            fate = taken.fate(now_s)
+            fate, done = taken.fate(now_s), taken.done or taken.taker.over
             stays: dict[TopicPartition, Span] = {}
             for tp, span in taken.spans.items():
-                if span.state is None or tp in back:
-                    # It counts no more, or comes again together with what was before it.
+                if tp in back:
+                    # It comes again, together with what was before it.
                     continue
-                if fate is None or tp in open_ones:
-                    stays[tp] = span
-                    open_ones.add(tp)
-                elif not fate:
-                    back[tp] = span.start
-                elif finish:
-                    span.state.finished = span.end
+                if fate is None or tp in undecided:
+                    before = undecided
+                elif fate and (not done or tp in busy):
+                    before = busy
                 else:
-                    stays[tp] = span
-            if stays:
-                left.append(_Taken(taken.taker, stays, taken.at_s))
-        self._taken = left
+                    if span.state is not None and fate:
+                        span.state.finished = span.end
+                    elif span.state is not None:
+                        back[tp] = span.start
+                    continue
+                stays[tp] = span
+                if span.state is not None:
+                    before.add(tp)
+            taken.spans = stays
+        self._taken = [taken for taken in self._taken if taken.spans]
         return back
 
     def disown(self, partitions: Collection[TopicPartition]) -> None:
@@ -160,19 +221,28 @@ class TopicHand:
 
 #: What the running coroutine took last, by consumer and topic. A context belongs to one coroutine, be it a task of
 #: asyncio or one of Tornado's, which has no task.
-_TAKEN: ContextVar[Mapping[tuple[int, str], Taker]] = ContextVar("taken", default={})  # noqa: B039 -- never changed
+_TAKEN: ContextVar[Mapping[tuple[int, str], _Known]] = ContextVar("taken", default={})  # noqa: B039 -- never changed
 
 
 def taker_of(consumer: object, topic: str) -> Taker:
     """A new taker, remembered as the one by which the running coroutine took from this topic last."""
     key, taken = (id(consumer), topic), _TAKEN.get()
     if key in taken:
-        taken[key].passed = True
-    taker = Taker()
-    _TAKEN.set({**taken, key: taker})
+        taken[key].taker.passed = True
+    coroutines = [known.taker.coroutine for (owner, _), known in taken.items() if owner == id(consumer)]
+    taker = Taker(*coroutines[:1])
+    _TAKEN.set({**taken, key: taker.known()})
     return taker
 
 
 def takers_here(consumer: object) -> frozenset[Taker]:
     """The takers of whatever the running coroutine has of a consumer: nobody but itself can still be busy with it."""
-    return frozenset(taker for (owner, _), taker in _TAKEN.get().items() if owner == id(consumer))
+    taken = _TAKEN.get().items()
+    return frozenset(known.taker for (owner, _), known in taken if owner == id(consumer) and not known.taker.passed)
+
+
+def empty_handed() -> Context:
+    """The running context for a task of the client's own, which may outlive the coroutine: it has taken nothing."""
+    context = copy_context()
+    context.run(_TAKEN.set, {})
+    return context

@@ -208,6 +208,39 @@ async def test_autocommit_commits_what_was_returned_before(cluster_39: Cluster, 
     await consumer.close()
 
 
+@pytest.mark.parametrize("way", ["consume", "commit_offsets"])
+async def test_what_one_coroutine_is_busy_with_is_not_committed_by_another(
+    cluster_39: Cluster, unique: Unique, way: str
+) -> None:
+    """They take turns with one topic: what each got ends when it asks again itself, or is gone."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    await produce(cluster_39, topic, 0, 1, partition=0)
+    consumer = consumer_of(cluster_39, group, auto_commit_interval_ms=20)
+    busy, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        await values(consumer, topic, 2)
+        busy.set()
+        await may_end.wait()
+
+    working = asyncio.ensure_future(slow())
+    async with asyncio.timeout(30):
+        await busy.wait()
+        await produce(cluster_39, topic, 2, partition=0)
+        await produce(cluster_39, topic, 3, 4, 5, partition=1)
+        await values(consumer, topic, 4)
+        await (consumer.consume(topic) if way == "consume" else consumer.commit_offsets())
+        await committed(cluster_39, group, topic, 3)
+        assert await offsets(cluster_39, group, topic) == {0: 0, 1: 3}
+        may_end.set()
+        await working
+        del working
+        await consumer.consume(topic)
+        await committed(cluster_39, group, topic, 6)
+    await consumer.close()
+
+
 async def test_a_close_amid_a_commit_commits_the_rest(cluster_39: Cluster, unique: Unique) -> None:
     """The offset that is on its way is ours: it must not look like somebody else's doing."""
     topic, group = unique("topic"), unique("group")

@@ -13,6 +13,7 @@ from tornado import gen
 from kiel_groups.clients import hands
 from kiel_groups.clients.asking import asking
 from kiel_groups.clients.fetch_state import FetchedBatch
+from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.hands import Taker, taker_of, takers_here
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.subscription import StartPosition
@@ -141,10 +142,100 @@ async def test_two_callers_of_one_topic() -> None:
     bench.fetcher.add(P1, 10)
     assert take(bench, taker=OTHER) == [10]
     assert take(bench, taker=OTHER) == []
-    bench.out.finish_taken([ME])
+    bench.out.finish_topics(["t"], ())
     assert bench.finished == {}
-    bench.out.finish_taken([ME, OTHER])
+    bench.out.finish_topics(takers=[ME])
+    assert bench.finished == {P0: 11}
+    assert bench.out.stop([P0, P1]) == {P1}
+    bench.out.finish_topics(takers=[OTHER])
     assert bench.finished == {P0: 11, P1: 11}
+
+
+async def test_a_partition_is_finished_up_to_what_somebody_is_busy_with() -> None:
+    """Whoever got later values of it may be done long before; theirs count when the earlier ones do."""
+    bench = Bench()
+    slow, quick = who_gets(), who_gets()
+    for offset, taker in ((10, slow), (11, quick), (12, quick)):
+        bench.fetcher.add(P0, offset)
+        take(bench, taker=taker)
+    bench.out.finish_topics(["t"], [quick])
+    assert bench.finished == {}
+    bench.fetcher.add(P0, 13)
+    later = who_gets()
+    take(bench, taker=later)
+    bench.out.finish_topics(["t"], ())
+    assert bench.finished == {}
+    assert bench.out.stop([P0]) == {P0}
+    slow.passed = True
+    bench.out.finish_topics(["t"], ())
+    assert bench.finished == {P0: 13}, "all but what came last"
+    assert bench.out.stop([P0]) == {P0}
+    later.passed = True
+    bench.out.finish_topics(["t"], ())
+    assert bench.finished == {P0: 14}
+    assert bench.out.stop([P0]) == frozenset()
+
+
+async def test_what_nobody_got_comes_again_while_earlier_values_are_in_hand() -> None:
+    """Somebody who is busy holds up the commit, not the values."""
+    bench = Bench()
+    slow, abandoned = who_gets(), Taker()
+    for offset, taker in ((10, slow), (11, abandoned)):
+        bench.fetcher.add(P0, offset)
+        take(bench, taker=taker)
+    abandoned.passed = True
+    assert not bench.out.give_up_unclaimed("t")
+    assert bench.fetcher.positions == {P0: 11}
+    assert bench.finished == {}
+    slow.passed = True
+    bench.out.finish_topics(["t"], ())
+    assert bench.finished == {P0: 11}
+
+
+async def test_what_is_not_ours_any_more_holds_up_nothing() -> None:
+    """Who is busy with values of a lost partition does not keep others from finishing it once it is ours again."""
+    bench = Bench()
+    slow = who_gets()
+    bench.fetcher.add(P0, 10)
+    take(bench, taker=slow)
+    bench.out.lost([P0])
+    bench.subscription.unassign([P0])
+    bench.subscription.assign_from_subscribed({P0: StartPosition(10, 2, 2)})
+    bench.fetcher.add(P0, 10)
+    take(bench)
+    bench.out.finish_topics(["t"], [ME])
+    assert bench.finished == {P0: 11}
+    assert bench.out.stop([P0]) == {P0}, "somebody is still busy with it"
+
+
+async def test_a_coroutine_that_is_gone_is_done() -> None:
+    """Be it a task or a helper in Tornado's way: nobody could ask again for it. What it started does not matter."""
+    consumer = object()
+
+    async def asks() -> Taker:
+        taker = taker_of(consumer, "t")
+        taker.got = await asyncio.wait_for(asking(values_soon(), Taker(), "a call"), 5) == [1]
+        assert not taker.over
+        return taker
+
+    @gen.coroutine
+    def theirs() -> Any:
+        return (yield asks())
+
+    async def stays(ended: asyncio.Event) -> Taker:
+        taker = taker_of(consumer, "t")
+        spawn(ended.wait(), "outlives whoever asked")
+        return taker
+
+    ended = asyncio.Event()
+    for call in (theirs, lambda: asyncio.ensure_future(asks()), lambda: asyncio.ensure_future(stays(ended))):
+        taker = await call()
+        await settled()
+        assert taker.over, call
+    here = taker_of(consumer, "t")
+    await settled()
+    assert not here.over
+    ended.set()
 
 
 async def test_put_down_values_are_not_finished() -> None:
@@ -195,6 +286,26 @@ async def test_a_coroutine_knows_what_it_took() -> None:
 
     for taken in (await theirs(), await asyncio.ensure_future(task())):
         assert taken not in takers_here(consumer)
+
+
+async def test_who_was_started_by_a_coroutine_has_nothing_once_that_asks_again() -> None:
+    """Such as who processes the values, and commits: until then it has what its starter took."""
+    consumer = object()
+    first = taker_of(consumer, "t")
+    seen: list[frozenset[Taker]] = []
+    asked_again = asyncio.Event()
+
+    async def processes() -> None:
+        seen.append(takers_here(consumer))
+        await asked_again.wait()
+        seen.append(takers_here(consumer))
+
+    processing = asyncio.ensure_future(processes())
+    await settled()
+    taker_of(consumer, "t")
+    asked_again.set()
+    await asyncio.wait_for(processing, 5)
+    assert seen == [{first}, frozenset()]
 
 
 async def test_values_that_nobody_got_come_again() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_handing_out import P0, P1, Bench, patience, settled  # noqa: F401 -- patience is a fixture
 
-from kiel_groups.clients.hands import Taker
+from kiel_groups.clients.hands import taker_of
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -56,12 +56,38 @@ async def test_who_asks_for_values_gets_on() -> None:
     other = TopicPartition("u", 0)
     bench.claim(other)
     bench.fetcher.add(P0, 10)
-    bench.out.take_topic("t", 1 << 20, Taker())
+    bench.out.take_topic("t", 1 << 20, taker_of(bench, "t"))
     (first,) = bench.out.in_progress()
     assert first.partitions == {P0}
-    bench.out.take_topic("u", 1 << 20, Taker())
+    bench.out.take_topic("u", 1 << 20, taker_of(bench, "u"))
     (second,) = bench.out.in_progress()
     assert second.token is not first.token
+
+
+async def test_who_asks_for_values_does_not_get_on_for_another() -> None:
+    """A coroutine that is stuck with its values is seen, although others take turns with it; unless it is gone."""
+    bench = Bench()
+    may_end = asyncio.Event()
+
+    async def stuck() -> None:
+        bench.fetcher.add(P0, 10)
+        taker = taker_of(bench, "t")
+        bench.out.take_topic("t", 1 << 20, taker)
+        taker.got = True
+        await may_end.wait()
+
+    stopping = asyncio.ensure_future(stuck())
+    await settled()
+    (first,) = bench.out.in_progress()
+    bench.fetcher.add(P1, 10)
+    bench.out.take_topic("t", 1 << 20, taker_of(bench, "t"))
+    works = {work.token: work.partitions for work in bench.out.in_progress()}
+    assert len(works) == 2
+    assert works[first.token] == {P0}
+    may_end.set()
+    await asyncio.wait_for(stopping, 5)
+    del stopping
+    assert first.token not in [work.token for work in bench.out.in_progress()]
 
 
 async def test_a_hook_that_runs_is_in_progress() -> None:
