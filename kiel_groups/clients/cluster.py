@@ -79,6 +79,8 @@ class Cluster:
         config: Where the brokers are, timeouts, backoff.
         metrics: Counts refreshes by reason, and failures.
         broker_source: Further addresses, for when none of the known ones answers.
+        names_unknown: Whether brokers are asked by name for topics that they may not know, which makes those with
+            ``auto.create.topics.enable`` create them. Otherwise all topics are asked for, to see whether it is there.
         random: Uniform in [0, 1), for the jitter of backoff.
     """
 
@@ -88,11 +90,13 @@ class Cluster:
         metrics: Metrics,
         *,
         broker_source: BrokerSource | None = None,
+        names_unknown: bool = False,
         random: Callable[[], float] = random.random,
     ) -> None:
         self.config = config
         self._metrics = metrics
         self._broker_source = broker_source
+        self._names_unknown = names_unknown
         self._random = random
         self._backoff = Backoff(config.backoff_ms, config.max_backoff_ms)
         self._pool = ConnectionPool(config, metrics)
@@ -242,7 +246,8 @@ class Cluster:
             await asyncio.sleep(max(0.0, self._not_before_s - time.monotonic()))
             log.debug("asking for the metadata of %d topics (%s)", len(topics), reason)
             self._metrics.count("metadata_refreshes", reason=reason)
-            self._apply(topics, *await self._ask(MetadataRequest(tuple(sorted(topics)))))
+            named = topics if self._names_unknown or topics <= self._topics.keys() else ()
+            self._apply(topics, *await self._ask(MetadataRequest(tuple(sorted(named)))))
             self._failures = 0
         except KielGroupsError:
             self._failures += 1
@@ -297,6 +302,8 @@ class Cluster:
     def _apply(self, asked: frozenset[str], source: HostPort, answer: MetadataResponse) -> None:
         now_s = time.monotonic()
         self._source = source
+        for missing in asked.difference(topic.topic for topic in answer.topics):
+            self._topics.pop(missing, None)
         for topic in answer.topics:
             leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
             if leaders or topic.error.number == LEADER_NOT_AVAILABLE.number:

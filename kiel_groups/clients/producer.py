@@ -104,7 +104,7 @@ class Producer(ProducerAttributes):
         self._serializer = serializer
         self._key_maker = key_maker
         self._partitioner = partitioner or random_partitioner
-        self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
+        self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
         self._sender = Sender(self._cluster, config, self.metrics)
         #: Records of topics whose partitions are being asked for, and the asking.
         self._unplaced: dict[str, list[_Unplaced]] = {}

@@ -20,6 +20,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.primitives import Reader
 
 pytestmark = pytest.mark.unit
 
@@ -44,6 +45,39 @@ async def test_partitions_and_leaders_are_learnt_from_one_broker() -> None:
         assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (1, 2)
         assert cluster.brokers == {1: one.address, 2: two.address}
         assert two.count(METADATA) == 0
+        cluster.close()
+
+
+def named(broker: FakeBroker) -> list[list[str]]:
+    """The topics that metadata requests named."""
+    readers = (Reader(asked.body, "a request") for asked in broker.asked if asked.api_key == METADATA)
+    return [[reader.string() for _ in reader.array(2)] for reader in readers]
+
+
+async def test_topics_that_may_not_exist_are_not_named() -> None:
+    """A broker that creates topics on demand creates none for a typing error; what exists is asked for by name."""
+    async with FakeBroker({"t": 1, "u": 1}) as broker:
+        cluster = Cluster(broker.config(), Metrics())
+        assert await cluster.partitions_of("t") == (0,)
+        with pytest.raises(UnknownTopicError):
+            await cluster.partitions_of("typo")
+        assert not any(named(broker))
+        await cluster.refresh(["t"], "test")
+        assert named(broker)[-1] == ["t"]
+        del broker.logs[T0]
+        await cluster.refresh(["t"], "test")
+        await cluster.refresh(["t"], "test")
+        assert named(broker)[-1] == [], "it is gone, and not to be created again"
+        assert cluster.known_partitions("t") is None
+        cluster.close()
+
+
+async def test_whoever_produces_names_topics() -> None:
+    """So brokers that create topics on demand create those that are written to."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(broker.config(), Metrics(), names_unknown=True)
+        assert await cluster.partitions_of("t") == (0,)
+        assert named(broker) == [["t"]]
         cluster.close()
 
 

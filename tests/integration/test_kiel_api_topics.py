@@ -1,0 +1,33 @@
+"""Consumers before brokers that create topics on demand: asking for a topic does not make one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups.clients import Producer, SingleConsumer
+from kiel_groups.embedded import Cluster
+from tests.integration.members import zookeeper
+from tests.integration.test_kiel_api_grouped import consumer_of
+
+pytestmark = pytest.mark.integration
+
+
+async def test_consuming_a_misspelt_topic_creates_none(start_cluster: Callable[..., Cluster]) -> None:
+    """Neither alone nor in a group, before it is connected or after; a producer still has its topic created."""
+    cluster = start_cluster(broker_overrides={"auto.create.topics.enable": "true"})
+    async with Producer(cluster.brokers) as producer:
+        await producer.produce("there", 1)
+    grouped, single = consumer_of(cluster, "group"), SingleConsumer(cluster.brokers, max_wait_time=200)
+    for typo in ("before", "after"):
+        assert await grouped.consume(typo) == []
+        assert await single.consume(typo) == []
+    found = []
+    while not found:
+        found = await single.consume("there", single.BEGINNING)
+    assert found == [1]
+    await grouped.close()
+    await single.close()
+    with zookeeper(cluster) as client:
+        assert client.get_children("/brokers/topics") == ["there"]
