@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tornado import gen, ioloop
 
-from kiel_groups.clients import GroupedConsumer
+from kiel_groups.clients import GroupedConsumer, SingleConsumer
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.answers import with_error
 from kiel_groups.embedded.kafka_proxy import Answer, Exchange, Reply, failing
@@ -173,6 +173,36 @@ async def test_what_a_fetch_says_by_default(cluster_39: Cluster, unique: Unique)
         assert body.string() == topic
         for _ in body.array(4):
             assert (body.int32(), body.int64(), body.int32()) == (0, 0, 1 << 20)
+
+
+@pytest.mark.parametrize(("start", "found"), [(SingleConsumer.BEGINNING, [1, 2]), (SingleConsumer.END, [2])])
+async def test_a_start_counts_after_the_broker_lost_the_position(
+    cluster_39: Cluster, unique: Unique, start: int, found: list[int]
+) -> None:
+    """As by retention: offset out of range (1) is a second first time, and the start given last counts."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 1)
+    lost: list[Exchange] = []
+
+    def lose_once(exchange: Exchange) -> Reply:
+        if exchange.api_key != FETCH or lost:
+            return exchange.response
+        lost.append(exchange)
+        return with_error(FETCH, exchange.response, 1)
+
+    with Proxy(cluster_39) as proxy:
+        async with SingleConsumer([proxy.address], max_wait_time=200) as consumer, asyncio.timeout(30):
+            while not await consumer.consume(topic, SingleConsumer.BEGINNING):
+                pass
+            assert await consumer.consume(topic, start) == []
+            proxy.say = lose_once
+            await eventually(lambda: consumer.metrics.total("offset_resets"), "the position is another one")
+            await produce(cluster_39, topic, 2)
+            again: list[int] = []
+            while len(again) < len(found):
+                again += await consumer.consume(topic, start) or []
+            assert again == found
 
 
 @pytest.mark.parametrize("moment", ["held", "opening"])

@@ -36,6 +36,7 @@ async def values(consumer: SingleConsumer, topic: str, count: int, **how: Any) -
         datetime(2000, 1, 1),
         datetime(2000, 1, 1, tzinfo=UTC),
         timedelta(days=3_000),
+        timedelta.max,
     ],
 )
 async def test_a_start_in_the_past(cluster_39: Cluster, unique: Unique, start: Any) -> None:
@@ -132,6 +133,24 @@ async def test_keys_and_partitions_as_kiels_makers_make_them(cluster_39: Cluster
     assert {(r.partition, r.key, r.value) for r in records} == {
         (n % 3, b"%d" % n, b'{"a": "b", "counter": %d}' % n) for n in range(7)
     }
+
+
+async def test_nulls_and_empty_ones_are_not_the_same(cluster_39: Cluster, unique: Unique) -> None:
+    """A maker's None is null, as the broker stores it; an empty text has no bytes."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    messages = [{"key": None, "value": None}, {"key": "", "value": ""}, {"key": 0, "value": b"\0"}]
+    async with Producer(
+        cluster_39.brokers, serializer=lambda message: message["value"], key_maker=lambda message: message["key"]
+    ) as producer:
+        for message in messages:
+            await producer.produce(topic, message=message)
+    async with SingleConsumer(cluster_39.brokers) as consumer, asyncio.timeout(30):
+        await consumer.subscribe(topic, start=SingleConsumer.BEGINNING)
+        records = [await anext(consumer) for _ in messages]
+    assert [(r.key, r.value) for r in records] == [(None, None), (b"", b""), (b"0", b"\0")]
+    async with SingleConsumer(cluster_39.brokers, deserializer=lambda value: value) as consumer:
+        assert await values(consumer, topic, 3, start=SingleConsumer.BEGINNING) == [None, b"", b"\0"]
 
 
 async def test_without_a_partitioner_keys_do_not_matter(cluster_39: Cluster, unique: Unique) -> None:

@@ -146,6 +146,21 @@ async def test_an_error_stands_in_its_place_and_can_be_passed() -> None:
         assert await take(consumer, 1) == [b"2"]
 
 
+@pytest.mark.parametrize(("mebibytes", "refused"), [(63, False), (64, True)])
+async def test_what_a_set_may_unpack_to_by_default(mebibytes: int, refused: bool) -> None:
+    """64 MiB with all that is around the value; some kilobytes on the wire are enough for that."""
+    packed = encode_message_set([(None, bytes(mebibytes << 20))], "gzip")
+    assert len(packed) < 100_000
+    async with consuming() as (broker, consumer):
+        broker.append(T0, packed)
+        await consumer.subscribe("t", start=BEGINNING)
+        if refused:
+            with pytest.raises(MessageTooLargeError, match=r"t:0.* offset 0"):
+                await take(consumer, 1)
+        else:
+            assert list(map(len, await take(consumer, 1))) == [mebibytes << 20]
+
+
 async def take_through(error: type[Exception], consumer: SingleConsumer) -> Any:
     """The next value, however often the error comes before it."""
     for _ in range(100_000):
