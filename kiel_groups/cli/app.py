@@ -14,13 +14,16 @@ from kiel_groups import __version__
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.settings import config_option, name_variables, source_of
 from kiel_groups.cli.statuses import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG
-from kiel_groups.errors import ConfigError, KielGroupsError, UnknownTopicError
+from kiel_groups.errors import ChrootMissingError, ConfigError, KielGroupsError, UnknownTopicError
 
 __all__ = ["COMPLETION_VARIABLE", "NAME", "app", "run"]
 
 NAME = "kiel-groups"
 #: In it, a shell says that it wants completion; click's generated scripts set it.
 COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
+
+#: A chroot is a part of an address that somebody typed.
+_USERS_OWN = (ConfigError, ChrootMissingError)
 
 #: Command → module and attribute, with the line of help that must not cost an import.
 _COMMANDS = {
@@ -99,6 +102,9 @@ def run(arguments: Sequence[str]) -> int:
             sys.stdout.flush()
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         lines.say("error", _told(error))
         return error.exit_code
@@ -108,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
     except KielGroupsError as error:
         _finish_output()
         lines.say("error", str(error))
-        return WRONG if isinstance(error, ConfigError) else FAILED
+        return WRONG if isinstance(error, _USERS_OWN) else FAILED
     except BrokenPipeError:
         _forget_output()
         return READER_GONE
@@ -153,6 +159,7 @@ def _forget_output() -> None:
 def _told(error: click.ClickException) -> str:
     """What click found wrong, where it stands, and who knows what is right."""
     text = error.format_message()
+    text += "" if text.endswith((".", "?", "!")) else "."
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return text
     parameter = error.param if isinstance(error, click.BadParameter) else None

@@ -15,7 +15,7 @@ class Lines:
 
     def say(self, level: str, text: str) -> None:
         """Print a line; nothing where the line before said, or ended with, the same."""
-        line = " ".join(text.splitlines())
+        line = " ".join(line.strip() for line in text.splitlines())
         if not self._last.endswith(line):
             click.echo(f"{level}: {line}", err=True)
         self._last = line

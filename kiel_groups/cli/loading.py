@@ -33,7 +33,9 @@ def load_allocator(name: str | None, setting: str) -> Allocator | None:
     try:
         return named_allocator(name, setting)
     except ConfigError as error:
-        raise ConfigError(f"{error}; a function of yours is named 'module:function'") from None
+        told = str(error)
+        joint = " A" if told.endswith("?") else "; a"
+        raise ConfigError(f"{told}{joint} function of yours is named 'module:function'") from None
 
 
 def load_function(name: str, setting: str) -> Callable[..., Any]:

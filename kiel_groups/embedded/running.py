@@ -123,7 +123,8 @@ def claim_name(name: str) -> Iterator[Claim]:
     if lock is None:
         running = find_cluster(name)
         what = f"runs already, as process {running.pid}" if running is not None else "is starting or stopping"
-        raise ServerError(f"cluster {name!r} {what}; end it with 'kiel-groups cluster down', or choose another --name")
+        ending = f"'kiel-groups cluster down --name {name}'"
+        raise ServerError(f"cluster {name!r} {what}; end it with {ending}, or choose another --name")
     with lock:
         try:
             yield Claim(name, record)

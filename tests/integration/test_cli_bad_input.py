@@ -84,7 +84,7 @@ def test_no_zookeeper(consume: Consume) -> None:
 def test_no_chroot(consume: Consume, cluster_39: Cluster) -> None:
     """The chroot is missing, and stays so."""
     outcome = consume(zookeeper=f"{cluster_39.zk_hosts}/not/there")
-    assert_one_line(outcome, FAILED, "the chroot /not/there does not exist")
+    assert_one_line(outcome, WRONG, "the chroot /not/there does not exist", "give the same one, or none")
     with zookeeper(cluster_39) as client:
         assert client.exists("/not") is None
 
@@ -119,7 +119,8 @@ def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, uni
         ({"topic": "x"}, "No such option '--topic'"),
         (
             {"allocator": "stiky"},
-            "there is no allocator 'stiky'; expected one of round_robin, sticky; did you mean 'sticky'?",
+            "there is no allocator 'stiky'; expected one of round_robin, sticky; did you mean 'sticky'?"
+            " A function of yours is named 'module:function'",
         ),
         ({"allocator": "nowhere:function"}, "--allocator: there is no module 'nowhere'"),
         ({"allocator": "mine:missing"}, "--allocator: module 'mine' has no 'missing'"),

@@ -70,8 +70,8 @@ async def test_a_detached_cluster_is_found_used_ended_and_goes_on_from_its_data(
 
     assert cluster(*up)[::2] == (
         1,
-        f"error: cluster 'default' runs already, as process {first['pid']}; end it with 'kiel-groups cluster down',"
-        " or choose another --name\n",
+        f"error: cluster 'default' runs already, as process {first['pid']}; end it with"
+        " 'kiel-groups cluster down --name default', or choose another --name\n",
     )
     assert "is used by a cluster that runs" in cluster(*up, "--name=other")[2]
     assert cluster("down") == (0, "", "")

@@ -140,9 +140,43 @@ async def test_without_brokers_the_lag_is_unknown_and_said_so(start_cluster: Cal
         assert "6 of 6 partitions are owned" in outcome.stdout
         with zookeeper(cluster) as client:
             await eventually(lambda: client.get_children("/brokers/ids") == [], "the broker's session is over")
+        outcome = await looked(cluster, "describe", "g", "--check")
+        assert (outcome.returncode, outcome.stderr) == (1, "")
+        assert outcome.stdout.splitlines()[2].startswith("wrong  no broker is registered")
         outcome = await looked(cluster, "groups", "--lag")
         assert "warning: the lag is not known to the full: no broker is registered in ZooKeeper" in outcome.stderr
         assert [line.split()[-1] for line in outcome.stdout.splitlines() if line.split()[:1] == ["g"]] == ["?"]
+
+
+async def test_a_group_that_nobody_consumes_fails_its_check(cluster_39: Cluster, unique: Unique) -> None:
+    """Once its last member has gone, records that come are a reason to look; without any it is at rest."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    async with group_of(cluster_39, name, [topic]) as group:
+        await group.join()
+        await settled(group, topic)
+    assert (await looked(cluster_39, "describe", name, "--check")).returncode == 0
+    await produce(cluster_39, topic, 12)
+    outcome = await looked(cluster_39, "describe", name, "--check")
+    assert outcome.returncode == 1
+    assert "wrong  nobody consumes; 12 behind" in outcome.stdout
+
+
+async def test_watch_tells_of_each_outage_on_one_session_each(start_cluster: Callable[..., Cluster]) -> None:
+    """Looks share a session until it breaks; the second outage is told like the first, and looks go on after it."""
+    cluster = start_cluster()
+    with zookeeper(cluster) as client:
+        client.create("/consumers/g/offsets", makepath=True)
+    command = ["-m", "kiel_groups", "describe", "g", "--zookeeper", cluster.zk_hosts, "--watch", "0.1", "--json"]
+    with Running(command) as process:
+        await asyncio.to_thread(process.wait_for_lines, 5)
+        for outage in (1, 2):
+            await cluster.zookeeper.kill()
+            await eventually(lambda told=outage: len(process.errors) >= told, "the outage is told")  # type: ignore[misc]
+            await cluster.zookeeper.start()
+            await asyncio.to_thread(process.wait_for_lines, len(process.lines) + 2)
+        assert all(", looking again: " in line for line in process.errors)
+        assert await asyncio.to_thread(process.end, signal.SIGINT) == 130
 
 
 @contextmanager
@@ -162,14 +196,14 @@ def chroot(cluster: Cluster, path: str) -> Iterator[str]:
         (["describe", "no-such-group", "--zookeeper", "{hosts}"], 2, "group 'no-such-group' does not exist"),
         (["describe", "page views", "--zookeeper", "{hosts}"], 2, "group: 'page views' is not a legal name"),
         (["describe", "g", "--zookeeper", "127.0.0.1:1"], 1, "is it running, and the port right?"),
-        (["describe", "g", "--zookeeper", "{hosts}/nowhere"], 1, "the chroot /nowhere does not exist"),
+        (["describe", "g", "--zookeeper", "{hosts}/nowhere"], 2, "the chroot /nowhere does not exist"),
         (["describe", "g", "--zookeeper", "{empty}"], 2, "nor does any other, and no broker: is the chroot right?"),
         (["describe", "--watch", "g", "--zookeeper", "{hosts}"], 2, "the group stands before it"),
         (["describe", "g", "--watch", "--check", "--zookeeper", "{hosts}"], 2, "it does not go with --watch"),
         (["groups"], 2, "Missing option '--zookeeper'"),
         (["groups", "g", "--zookeeper", "{hosts}"], 2, "unexpected extra argument (g)"),
         (["groups", "--zookeeper", "127.0.0.1:1"], 1, "is it running, and the port right?"),
-        (["groups", "--zookeeper", "{hosts}/nowhere"], 1, "the chroot /nowhere does not exist"),
+        (["groups", "--zookeeper", "{hosts}/nowhere"], 2, "the chroot /nowhere does not exist"),
         (["groups", "--zookeeper", "{empty}"], 0, "there are no groups"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

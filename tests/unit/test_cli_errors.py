@@ -100,3 +100,31 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert out == ""
     assert "Usage: kiel-groups [OPTIONS]" in err
     assert "consume" in err
+
+
+@pytest.mark.parametrize("family", ["topics", "cluster"])
+def test_a_family_without_its_command_shows_them(capsys: pytest.CaptureFixture[str], family: str) -> None:
+    """Help in lines, as for the bare program, and wrong usage."""
+    assert cli.run([family]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"Usage: kiel-groups {family} [OPTIONS] COMMAND")
+    assert "\nCommands:\n" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["groups", "--zookeeper=z", "x"],
+            "error: Got unexpected extra argument (x). See 'kiel-groups groups --help'.\n",
+        ),
+        (["completion"], "Choose from: bash, zsh, fish. See 'kiel-groups completion --help'.\n"),
+    ],
+)
+def test_sentences_end_before_the_next_one(capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+    """What click says goes well with what is added."""
+    assert cli.run(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.endswith(told)
+    assert "\t" not in err
