@@ -78,6 +78,8 @@ class GroupCandidate:
 class _Candidacy(Life):
     """A candidate on one session."""
 
+    _paused = "leading, or standing by for it, is paused"
+
     async def _enter(self) -> None:
         self._name()
         # There is no znode whose loss would mean anything; a check of the folder is the quorum's word all the same.

@@ -68,6 +68,8 @@ class Leading:
         self._overseer = Overseer(session, layout, tasks, metrics, config.drain_alarm_ms / 1000)
         #: What the newest plan wants: who is to own what.
         self._wanted: dict[TopicPartition, MemberId] = {}
+        #: Why there is a newest plan, for people.
+        self._cause = ""
         self._grace_timer: asyncio.TimerHandle | None = None
         #: Folders that a plan needs and that are there.
         self._folders: set[str] = set()
@@ -182,7 +184,8 @@ class Leading:
         self._expect()
         self._metrics.count("generations_published")
         self._metrics.gauge("generation", generation)
-        log.info("group %s: generation %d is published, %d partitions move", self._layout.group, generation, moved)
+        group, cause = self._layout.group, self._cause
+        log.info("group %s: generation %d is published, %d partitions move: %s", group, generation, moved, cause)
 
     def _expect(self) -> None:
         """What was planned stands there now."""
@@ -215,7 +218,7 @@ class Leading:
                     now_ms=wall_ms(),
                     took_ms=round(1000 * (_now_s() - since_s)),
                 )
-                self._planned_from = inputs
+                self._planned_from, self._cause = inputs, cause
                 self._wanted = {
                     partition: inputs.members[slot].member_id
                     for slot, owned in target.allocation.items()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from typing import ClassVar
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
@@ -41,6 +42,9 @@ class Life:
 
     ``over`` is done when that life ends, with the error that ended it or None where only the session was lost.
     """
+
+    #: What a broken connection stops, for the log.
+    _paused: ClassVar[str] = "handing out is paused"
 
     def __init__(
         self, config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator, metrics: Metrics, *, first: bool
@@ -160,10 +164,11 @@ class Life:
         if event is SessionEvent.ENDED:
             self._finish(None)
         elif event is SessionEvent.SUSPENDED:
-            log.warning("group %s: the connection to ZooKeeper broke; handing out is paused", self._config.group)
+            log.warning("group %s: the connection to ZooKeeper broke; %s", self._config.group, self._paused)
             self._metrics.count("zookeeper_suspensions")
         elif self._joined:
-            log.info("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
+            # As loud as the break: whoever heard of that waits for this.
+            log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
             self._look_again()
 

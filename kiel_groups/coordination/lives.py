@@ -46,7 +46,8 @@ class Lives(Generic[_Life]):
         self._begin_life = begin
         self._metrics = metrics
         self._on_failure = on_failure
-        #: The present life, or the last one while the next is on its way; None before the start and after a failure.
+        #: The present life, or the last one: while the next is on its way, after an error that ended it, and after
+        #: ``close``. None before the start, and where the next one met an error that no new session can mend.
         self.current: _Life | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -112,6 +113,8 @@ class Lives(Generic[_Life]):
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             try:
                 self.current = await self._begin()
+                # As loud as the loss: whoever heard of that waits for this.
+                log.warning("group %s: joined again, as %s", self._group, self.current.member_id)
                 return
             except Exception as error:
                 if _is_fatal(error):
