@@ -1,4 +1,4 @@
-"""The programs of examples/kiel_style, which are kiel's but for their imports, and the same in our style."""
+"""The programs of examples/kiel_style, written in kiel's style, and the same in ours."""
 
 from __future__ import annotations
 
