@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kiel_groups.coordination.fenced import FencedWriter, give_up
+from kiel_groups.coordination.fenced import FencedWriter, Outcome, give_up
 from kiel_groups.coordination.session import Node, Session
 from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.group.layout import GroupLayout, topic_path
@@ -260,7 +260,7 @@ class ZooKeeperOffsetStore:
             for partition, versions in outcome.done.items():
                 # A znode that was created anew begins at version 0.
                 stored[partition] = StoredOffset(wanted[partition][0], versions[0] or 0)
-            waiting = await self._compare(wanted, [*outcome.dropped, *sorted(outcome.unknown)], stored, foreign)
+            waiting = await self._compare(wanted, outcome, stored, foreign)
         return stored, foreign
 
     def write(self, partition: TopicPartition, offset: int, version: int) -> Operation:
@@ -276,7 +276,7 @@ class ZooKeeperOffsetStore:
     async def _compare(
         self,
         wanted: Mapping[TopicPartition, tuple[int, int]],
-        partitions: Sequence[TopicPartition],
+        outcome: Outcome[TopicPartition],
         stored: dict[TopicPartition, StoredOffset],
         foreign: dict[TopicPartition, StoredOffset],
     ) -> dict[TopicPartition, tuple[int, int]]:
@@ -287,13 +287,15 @@ class ZooKeeperOffsetStore:
             What did not happen and is to be tried again.
         """
         again: dict[TopicPartition, tuple[int, int]] = {}
+        partitions = [*outcome.dropped, *sorted(outcome.unknown)]
         current = await self.read(partitions) if partitions else {}
         for partition in partitions:
             offset, version = wanted[partition]
             found = current.get(partition)
             if found is None or found.version == version:
                 again[partition] = wanted[partition]
-            elif found.version == version + 1 and found.offset == offset:
+            elif partition in outcome.unknown and (found.version, found.offset) == (version + 1, offset):
+                # What was refused is somebody else's, also where it is the same: a reset is followed.
                 stored[partition] = found
             else:
                 foreign[partition] = found

@@ -231,6 +231,8 @@ _EVENTS = {Kind.CREATED: CREATED, Kind.CHANGED: CHANGED, Kind.DELETED: DELETED}
 
 def _too_large(request: Any) -> bool:
     """Whether a request exceeds jute.maxbuffer; few come near it, so that most need no exact measure."""
+    if isinstance(request, _READS):
+        return len(request.path) > MOST_BYTES // 4 and len(request.serialize()) + 8 > MOST_BYTES
     operations = getattr(request, "operations", (request,))
     rough = sum(len(getattr(o, "path", "")) + len(getattr(o, "data", b"") or b"") + 100 for o in operations)
     return rough > MOST_BYTES // 4 and len(request.serialize()) + 8 > MOST_BYTES

@@ -81,7 +81,7 @@ class SimulatedProcess(Host):
         self._run(Part.THREADS, function, arguments)
 
     def _run(self, part: Part, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        if part in self._asleep:
+        if self._asleep and part in self._asleep:
             self._missed[part].append((function, arguments))
         elif not self.killed:
             before, self.timeline.running = self.timeline.running, self

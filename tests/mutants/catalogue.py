@@ -191,8 +191,15 @@ MUTANTS = (
     Mutant(
         "a commit of an unknown outcome that counts as somebody else's",
         _OFFSETS,
-        "elif found.version == version + 1 and found.offset == offset:",
+        "elif partition in outcome.unknown and (found.version, found.offset) == (version + 1, offset):",
         "elif False:",
+    ),
+    Mutant(
+        "a reset to what was about to be committed that is taken for that commit",
+        _OFFSETS,
+        "elif partition in outcome.unknown and (found.version, found.offset)",
+        "elif (found.version, found.offset)",
+        "tests/sim/test_sim.py::test_a_seed_that_failed_once",
     ),
     Mutant(
         "new partitions that follow the reset policy",

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from tests.sim.fingerprint import fingerprint
+from tests.sim.play import play
 from tests.sim.story import FAULTS, Event, make_story, shorten
 
 pytestmark = pytest.mark.sim
@@ -40,6 +41,16 @@ def test_a_story_is_as_long_as_it_should_be() -> None:
     assert {story.members for story in stories} == {3, 4, 5, 6}
     assert min(sum(story.topics) for story in stories) >= 24
     assert {event.act for story in stories for event in story.events} >= FAULTS.keys()
+
+
+#: Of a reset to the very offset that was about to be committed: it was taken for that commit.
+FAILED_ONCE = (91_001_385,)
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_a_seed_that_failed_once(seed: int) -> None:
+    """What it found is mended."""
+    assert not play(make_story(seed)).error
 
 
 def test_a_seed_tells_the_same_story_again() -> None:
