@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kiel_groups.cli.completing import complete_clusters
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import json_option
 from kiel_groups.cli.statuses import DONE, EPILOG, INTERRUPTED
@@ -21,7 +22,14 @@ __all__ = ["cluster"]
 _PORT = click.IntRange(0, 65535)
 
 _DEFAULT = "default"
-_name_option = click.option("--name", default=_DEFAULT, show_default=True, metavar="NAME", help="Which cluster.")
+_name_option = click.option(
+    "--name",
+    default=_DEFAULT,
+    show_default=True,
+    metavar="NAME",
+    help="Which cluster.",
+    shell_complete=complete_clusters,
+)
 
 
 @click.group(epilog=EPILOG)
@@ -121,7 +129,7 @@ def env(*, name: str) -> int:
 
 
 @cluster.command(epilog=EPILOG)
-@click.option("--name", metavar="NAME", help="This cluster only.")
+@click.option("--name", metavar="NAME", help="This cluster only.", shell_complete=complete_clusters)
 @json_option
 def status(*, name: str | None, as_json: bool) -> int:
     """Say which clusters run, where, and since when."""

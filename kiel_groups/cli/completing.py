@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
 import click
 
-__all__ = ["complete_topics"]
+if TYPE_CHECKING:
+    from kiel_groups.coordination.admin import Client
+
+__all__ = ["complete_allocators", "complete_clusters", "complete_groups", "complete_topics"]
 
 _PATIENCE_S = 1.0
 
 
 def complete_topics(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Topics that begin so, where the line, the environment or the file says which ZooKeeper to ask."""
+    from kiel_groups.coordination import admin
+
+    return _asked(context, typed, admin.topics)
+
+
+def complete_groups(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Groups that begin so, of every kind; asked as for topics."""
+    from kiel_groups.coordination.inspect import list_groups
+
+    return _asked(context, typed, list_groups)
+
+
+def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Allocators that have a name; a function of the user's is not to be guessed."""
+    from kiel_groups.allocators import ALLOCATORS
+
+    return _beginning(typed, ALLOCATORS)
+
+
+def complete_clusters(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Clusters of this user that run."""
+    from kiel_groups.embedded.running import running_clusters
+
+    return _beginning(typed, (running.name for running in running_clusters()))
+
+
+def _asked(context: click.Context, typed: str, names: Callable[[Client], list[str]]) -> list[str]:
     hosts = context.params.get("zookeeper") or context.lookup_default("zookeeper") or _from_environment()
     if not isinstance(hosts, str) or not hosts:
         return []
@@ -19,10 +52,14 @@ def complete_topics(context: click.Context, parameter: click.Parameter, typed: s
 
     try:
         with admin.zookeeper(hosts, timeout_s=_PATIENCE_S) as client:
-            return [topic for topic in admin.topics(client) if topic.startswith(typed)]
+            return _beginning(typed, names(client))
     except KielGroupsError:
         # There is nobody to tell: a shell throws away what completion says.
         return []
+
+
+def _beginning(typed: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(typed)]
 
 
 def _from_environment() -> str | None:

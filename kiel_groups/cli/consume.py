@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.completing import complete_topics
+from kiel_groups.cli.completing import complete_allocators, complete_groups, complete_topics
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import (
     ZOOKEEPER_WAIT_S,
@@ -19,6 +19,7 @@ from kiel_groups.cli.options import (
     separator_bytes,
     verbose_option,
 )
+from kiel_groups.cli.settings import source_of
 from kiel_groups.cli.statuses import EPILOG, READER_GONE
 
 if TYPE_CHECKING:
@@ -38,7 +39,13 @@ _WITHOUT_A_GROUP = ("partitions",)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @brokers_option
 @optional_zookeeper_option
-@click.option("--group", metavar="NAME", help="The group to join; without one, everything is read, and nothing kept.")
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="The group to join; without one, everything is read, and nothing kept.",
+    shell_complete=complete_groups,
+)
+@click.option("--no-group", is_flag=True, help="Without one, also where the environment or the file names it.")
 @click.option(
     "--from",
     "start",
@@ -64,7 +71,12 @@ _WITHOUT_A_GROUP = ("partitions",)
     metavar="SECONDS",
     help="End when no record has come for so long, since the joining or the last one.",
 )
-@click.option("--allocator", metavar="NAME", help="When it leads: round_robin, sticky, or your MODULE:FUNCTION.")
+@click.option(
+    "--allocator",
+    metavar="NAME",
+    help="When it leads: round_robin, sticky, or your MODULE:FUNCTION.",
+    shell_complete=complete_allocators,
+)
 @click.option(
     "--session-timeout-ms",
     type=int,
@@ -107,6 +119,9 @@ def consume(
     show_logs(lines, verbose=verbose)
     for topic in topics:
         check_name(topic, "topic")
+    if options.pop("no_group"):
+        _refuse(context, ("group",), "does not go with '--no-group'")
+        options["group"] = None
     consumer, subscribe = (_alone if options["group"] is None else _in_group)(context, topics, options)
     line = json_line if as_json else plain_line(separator_bytes(key_separator))
     printing = Printing(consumer, standard_output(), line, most=most, timeout_s=timeout_s)
@@ -124,13 +139,14 @@ def _in_group(
     from kiel_groups.cli.loading import load_allocator
     from kiel_groups.clients import GroupedConsumer
 
-    _refuse(context, _WITHOUT_A_GROUP, "goes without '--group' only; a group shares all partitions")
+    aside = _named_elsewhere(context)
+    _refuse(context, _WITHOUT_A_GROUP, f"goes without '--group' only; a group shares all partitions{aside}")
     zookeeper, start = options["zookeeper"], options["start"]
     if zookeeper is None:
         parameter = next(each for each in context.command.params if each.name == "zookeeper")
         raise click.MissingParameter("A group needs it.", context, parameter)
     if start not in (None, "earliest", "latest"):
-        why = f"{start!r} given; a group goes on where it committed, and starts 'earliest' or 'latest'."
+        why = f"{start!r} given; a group goes on where it committed, and starts 'earliest' or 'latest'{aside}."
         raise click.BadParameter(why, context, param_hint="'--from'")
     consumer = GroupedConsumer(
         options["brokers"],
@@ -143,6 +159,13 @@ def _in_group(
     )
     _check_topics(zookeeper, topics)
     return consumer, lambda: consumer.subscribe(topics)
+
+
+def _named_elsewhere(context: click.Context) -> str:
+    """Where the group is named, unless on the command line: who looks for it there would not find it."""
+    group = next(each for each in context.command.params if each.name == "group")
+    source = source_of(context, group)
+    return f"; the group is named in {source}, and '--no-group' does without" if source else ""
 
 
 def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> tuple[SingleConsumer, Subscribe]:

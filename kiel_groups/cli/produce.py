@@ -81,7 +81,7 @@ def produce(
 
     from kiel_groups.cli.line_input import open_input
     from kiel_groups.cli.logs import show_logs
-    from kiel_groups.cli.sending import Sending
+    from kiel_groups.cli.sending import Sending, check_topic
     from kiel_groups.cli.sending_progress import progress, summarize
     from kiel_groups.clients import Producer, hash_partitioner, random_partitioner
     from kiel_groups.config import check_name
@@ -110,6 +110,9 @@ def produce(
     try:
         with progress(source, sending, quiet=quiet):
             status = asyncio.run(sending.run(source))
+        if not sending.read:
+            # No record has met the topic's absence.
+            asyncio.run(check_topic(brokers, topic))
     except KielGroupsError:
         if sending.stored:
             summarize(lines, sending, acks=acks, quiet=quiet)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kiel_groups.cli.completing import complete_groups
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
 from kiel_groups.cli.statuses import DONE, EPILOG
@@ -12,7 +13,7 @@ __all__ = ["release"]
 
 
 @click.command(epilog=EPILOG)
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @click.argument("member")
 @zookeeper_option
 @json_option

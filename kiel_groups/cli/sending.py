@@ -12,9 +12,12 @@ from itertools import groupby
 from kiel_groups.cli.ending import Ending
 from kiel_groups.cli.line_input import LineInput
 from kiel_groups.clients import Producer, RecordMetadata
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError
+from kiel_groups.metrics import Metrics
 
-__all__ = ["Sending", "ranges"]
+__all__ = ["Sending", "check_topic", "ranges"]
 
 #: They would end every other line alike.
 _HOPELESS = (ConfigError, NoBrokersError)
@@ -154,6 +157,21 @@ async def _now_and_then(show: Callable[[], None]) -> AsyncIterator[None]:
         yield
     finally:
         showing.cancel()
+
+
+async def check_topic(brokers: str, topic: str) -> None:
+    """
+    Ask for a topic, as a first record does; brokers that create topics on demand create it.
+
+    Raises:
+        UnknownTopicError: No broker knows it.
+        NoBrokersError: Nobody could be asked.
+    """
+    cluster = Cluster(BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers")), Metrics())
+    try:
+        await cluster.partitions_of(topic)
+    finally:
+        cluster.close()
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from tests.integration.commands import environment, kiel_groups
+from tests.integration.members import zookeeper
 
 pytestmark = pytest.mark.integration
 
@@ -72,6 +73,8 @@ def test_bash_takes_its_script() -> None:
         ("kiel-groups cluster up --kafka", ["--kafka-version"]),
         ("kiel-groups produce --codec g", ["gzip"]),
         ("kiel-groups completion ", ["bash", "zsh", "fish"]),
+        ("kiel-groups serve --allocator ", ["round_robin", "sticky"]),
+        ("kiel-groups consume --allocator st", ["sticky"]),
     ],
 )
 def test_commands_options_and_choices(line: str, offered: list[str]) -> None:
@@ -91,10 +94,19 @@ async def test_topics(cluster_39: Cluster, unique: Callable[[str], str], tmp_pat
     assert completed(f"kiel-groups consume {start}") == [topic]
 
 
-@pytest.mark.parametrize("zookeeper", ["", "127.0.0.1:1", "no address"])
-def test_without_an_answer_nothing_is_offered(zookeeper: str) -> None:
+@pytest.mark.parametrize("words", ["describe", "release", "serve --group", "consume --group"])
+def test_groups(cluster_39: Cluster, unique: Callable[[str], str], words: str) -> None:
+    """Wherever one is named, of every kind: this one has but the znodes of a Java consumer."""
+    group = unique("completed")
+    with zookeeper(cluster_39) as client:
+        client.ensure_path(f"/consumers/{group}/ids")
+    assert completed(f"kiel-groups {words} {group[:-3]}", KIEL_GROUPS_ZOOKEEPER=cluster_39.zk_hosts) == [group]
+
+
+@pytest.mark.parametrize("hosts", ["", "127.0.0.1:1", "no address"])
+def test_without_an_answer_nothing_is_offered(hosts: str) -> None:
     """Nor said: it would stand in the middle of a line that is being typed."""
-    assert completed("kiel-groups consume x", **({"KIEL_GROUPS_ZOOKEEPER": zookeeper} if zookeeper else {})) == []
+    assert completed("kiel-groups consume x", **({"KIEL_GROUPS_ZOOKEEPER": hosts} if hosts else {})) == []
 
 
 def test_a_broken_file_does_not_disturb(tmp_path: Path) -> None:

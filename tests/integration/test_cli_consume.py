@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -179,6 +180,7 @@ async def test_a_group_starts_where_it_is_told(cluster_39: Cluster, words: list[
         (["--partition=9"], "partitions: 9 given; {topic} has 0 to 1"),
         (["--allocator=sticky"], "'--allocator' goes with '--group' only."),
         (["--group=g", "--partition=0", "--zookeeper=z"], "'--partition' goes without '--group' only; a group shares"),
+        (["--group=g", "--no-group"], "'--group' does not go with '--no-group'."),
         (["--group=g"], "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER'). A group needs it."),
         (["--group=g", "--zookeeper=z", "--from=5"], "'--from': '5' given; a group goes on where it committed"),
     ],
@@ -197,3 +199,22 @@ async def test_mistakes_are_one_line(
     done = alone(*further)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert said.format(topic=topic) in done.stderr
+
+
+async def test_a_group_that_a_file_names_can_be_left_out(
+    cluster_39: Cluster, words: list[str], alone: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """Who asks for a partition is told where the group is named, and reads it with --no-group."""
+    topic, group = names(words)
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 3)
+    file = tmp_path / "kiel.toml"
+    file.write_text(f"zookeeper = '{cluster_39.zk_hosts}'\n[consume]\ngroup = '{group}'\n")
+    wanted = (topic, "--from=earliest", "--partition=0", "--max=3", f"--brokers={cluster_39.brokers[0]}")
+    refused = kiel_groups("--config", str(file), "consume", *wanted)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert f"the group is named in {file}, and '--no-group' does without" in refused.stderr
+    done = kiel_groups("--config", str(file), "consume", "--no-group", *wanted)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 3)
+    with zookeeper(cluster_39) as client:
+        assert client.exists(GroupLayout(group).root) is None

@@ -177,9 +177,10 @@ async def test_mistakes_are_one_line(
     assert said.format(topic=topic) in lines[0]
 
 
-def test_a_topic_that_does_not_exist_is_one_line(topic: str, produce: Produce) -> None:
-    """However many lines were to be sent."""
-    status, (line,) = produce(b"line\n" * 1000)
+@pytest.mark.parametrize("lines", [0, 1000])
+def test_a_topic_that_does_not_exist_is_one_line(topic: str, produce: Produce, lines: int) -> None:
+    """However many lines were to be sent, and if there are none."""
+    status, (line,) = produce(b"line\n" * lines)
     assert status == 2
     assert line == (
         f"error: no broker knows the topic {topic}; check the name, or create it first; 'kiel-groups topics list' shows"
