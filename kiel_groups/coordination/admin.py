@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from kiel_groups.config import HostPort, ZooKeeperConfig, check_name
+from kiel_groups.config import ZOOKEEPER_PORT, HostPort, ZooKeeperConfig, check_name, parse_hosts
 from kiel_groups.errors import (
     ChrootMissingError,
     ConfigError,
@@ -38,6 +39,7 @@ __all__ = [
     "broker_ids",
     "is_registered",
     "broker_addresses",
+    "await_brokers",
     "controller_id",
     "topics",
     "partitions_of",
@@ -69,11 +71,12 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         timeout_s: How long to wait for the first answer, in seconds.
 
     Raises:
-        NoZooKeeperError: No server answered in time.
+        NoZooKeeperError: No server answered in time, or none has an address.
         ChrootMissingError: The chroot does not exist.
         CoordinationError: ZooKeeper failed in the block, in a way that the block did not foresee.
     """
     config = ZooKeeperConfig.parse(hosts)
+    _check_names(config)
     # kazoo's timeout is the session's and also how long a connection that is accepted but not answered is waited for.
     client = KazooClient(hosts=config.hosts.removesuffix(config.chroot), timeout=timeout_s, logger=_kazoo_log)
     try:
@@ -84,7 +87,10 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
                 f"no ZooKeeper answered at {config.hosts} within {timeout_s:g} s; is it running, and the port right?"
             ) from error
         if config.chroot and not client.exists(config.chroot):
-            raise ChrootMissingError(f"the chroot {config.chroot} does not exist in ZooKeeper at {config.hosts}")
+            raise ChrootMissingError(
+                f"the chroot {config.chroot} does not exist in ZooKeeper at {config.hosts}; Kafka's brokers make"
+                " theirs, as zookeeper.connect has it: give the same one, or none"
+            )
         client.chroot = config.chroot  # Only now: kazoo would warn about a missing one in words of its own.
         yield client
     except KazooException as error:
@@ -94,6 +100,20 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     finally:
         client.stop()
         client.close()
+
+
+def _check_names(config: ZooKeeperConfig) -> None:
+    """kazoo would try for all of its time to connect to a name that has no address."""
+    servers = parse_hosts(config.hosts.removesuffix(config.chroot), ZOOKEEPER_PORT, "zookeeper")
+    for server in servers:
+        try:
+            socket.getaddrinfo(server.host.strip("[]"), server.port)
+        except OSError as error:
+            reason = error.strerror
+        else:
+            return
+    names = ", ".join(server.host for server in servers)
+    raise NoZooKeeperError(f"the host of ZooKeeper has no address: {names} ({reason}); is the name right?")
 
 
 def answers(hosts: str, *, timeout_s: float) -> bool:
@@ -134,6 +154,14 @@ def broker_addresses(client: Client) -> list[HostPort]:
         with suppress(NoNodeError):  # It has gone since.
             found.append(HostPort(*parse_broker(client.get(path)[0], path)))
     return found
+
+
+def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:
+    """Wait until so many brokers are registered, or the time is over: what needs them says what is missing."""
+    with zookeeper(hosts) as client:
+        deadline = time.monotonic() + timeout_s
+        while len(broker_ids(client)) < count and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
 
 def controller_id(client: Client) -> int | None:
