@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from kiel_groups.cli.completing import complete_allocators, complete_groups
 from kiel_groups.cli.ending import Ending
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, quiet_option, verbose_option, zookeeper_option
@@ -24,8 +26,19 @@ _MILLISECONDS = click.IntRange(min=0)
 
 @click.command(epilog=EPILOG)
 @zookeeper_option
-@click.option("--group", required=True, metavar="NAME", help="The group whose partitions are to be shared out.")
-@click.option("--allocator", metavar="NAME", help="round_robin, sticky, or a function of yours: MODULE:FUNCTION.")
+@click.option(
+    "--group",
+    required=True,
+    metavar="NAME",
+    help="The group whose partitions are to be shared out.",
+    shell_complete=complete_groups,
+)
+@click.option(
+    "--allocator",
+    metavar="NAME",
+    help="round_robin, sticky, or a function of yours: MODULE:FUNCTION.",
+    shell_complete=complete_allocators,
+)
 @click.option(
     "--debounce-ms",
     type=_MILLISECONDS,
@@ -84,7 +97,12 @@ def serve(
     from kiel_groups.cli.loading import load_allocator
     from kiel_groups.cli.logs import show_logs
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
+    from kiel_groups.errors import ConfigError
 
+    if debounce_ms > debounce_bound_ms:
+        raise ConfigError(
+            f"--debounce-ms: {debounce_ms} given; expected at most --debounce-bound-ms, which is {debounce_bound_ms}"
+        )
     show_logs(lines, verbose=verbose)
     if not quiet:
         logging.getLogger("kiel_groups.coordination").setLevel(logging.INFO)
@@ -95,26 +113,46 @@ def serve(
     function = load_allocator(allocator, "--allocator") or round_robin
     config = GroupConfig(group=group, debounce=debounce)
     if not quiet:
-        _tell_new_group(lines, zookeeper, group)
+        _tell_group(lines, zookeeper, group)
     return asyncio.run(_run(config, settings, function))
 
 
-def _tell_new_group(lines: Lines, zookeeper: str, group: str) -> None:
-    """A name that is new is misspelt more often than early; it is served all the same."""
-    from difflib import get_close_matches
-
+def _tell_group(lines: Lines, zookeeper: str, group: str) -> None:
+    """Say what stands in ZooKeeper about the group that whoever gave these options might not know."""
     from kiel_groups.coordination import admin
-    from kiel_groups.coordination.inspect import list_groups
+    from kiel_groups.coordination.inspect import list_groups, read_group
+    from kiel_groups.group.layout import GroupLayout
 
     with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         groups = list_groups(client)
+        config = read_group(client, group).get(GroupLayout(group).config) if group in groups else None
     if group not in groups:
-        near = get_close_matches(group, groups, 1)
-        lines.say(
-            "info",
-            f"there is no group {group!r} yet, it begins with its first member"
-            + (f"; did you mean {near[0]!r}?" if near else ""),
-        )
+        lines.say("info", _no_group(group, groups))
+    elif config is not None and (named := _overridden(config.data)):
+        lines.say("info", f"{GroupLayout(group).config} sets {named}, which goes before the options given here")
+
+
+def _no_group(group: str, groups: Sequence[str]) -> str:
+    """A name that is new is misspelt more often than early; it is served all the same."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(group, groups, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return f"there is no group {group!r} yet, it begins with its first member{meant}"
+
+
+def _overridden(data: bytes) -> str:
+    """What people have set for the whole group that is an option here, too; "" for nothing, or nothing readable."""
+    from kiel_groups.errors import ProtocolError
+    from kiel_groups.group.tuning import Tuning
+
+    try:
+        tuning = Tuning.parse(data, "config")
+    except ProtocolError:
+        # The leader says what is wrong with it, and whose settings count until then.
+        return ""
+    named = [f"allocator {tuning.allocator}"] if tuning.allocator is not None else []
+    return ", ".join([*named, *(f"debounce.{name} {value}" for name, value in tuning.debounce)])
 
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import signal
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kiel_groups.allocators import round_robin
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.candidate import GroupCandidate
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.layout import GroupLayout
@@ -75,6 +76,48 @@ async def test_of_two_the_second_takes_over(cluster_39: Cluster, unique: Unique)
             await leads(second)
 
 
+async def test_after_a_kill_9_a_member_leads(cluster_39: Cluster, unique: Unique) -> None:
+    """When its session has timed out; records flow all the time, and who joins then is given a share."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    with serving(cluster_39, name, "--session-timeout-ms", "2000") as process:
+        await leads(process)
+        async with group_of(cluster_39, name, [topic]) as group:
+            first = await group.join()
+            await group.balanced(topic, PARTITIONS)
+            await asyncio.to_thread(process.end, signal.SIGKILL)
+            await group.delivered(await produce(cluster_39, topic, 40))
+            await eventually(lambda: first.consumer.is_leader, "the member leads")
+            await group.join()
+            await group.balanced(topic, PARTITIONS)
+            await group.delivered(await produce(cluster_39, topic, 40, first=40))
+
+
+async def test_it_allocates_as_told_and_says_why(cluster_39: Cluster, unique: Unique) -> None:
+    """The allocator that is named; each plan's cause; and that what stands in ``config`` goes before its options."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    layout = GroupLayout(name)
+
+    async def published(process: Running, cause: str) -> None:
+        told = f" is published, {PARTITIONS} partitions move: "
+        await eventually(lambda: any(told in line and cause in line for line in process.errors), "a plan, and why")
+
+    with zookeeper(cluster_39) as client:
+        with serving(cluster_39, name, "--allocator", "sticky") as process:
+            await leads(process)
+            async with group_of(cluster_39, name, [topic]) as group:
+                await group.join()
+                await group.balanced(topic, PARTITIONS)
+                await published(process, "join of ")
+                assert Pointer.parse(client.get(layout.pointer)[0], layout.pointer).allocator == "sticky"
+        settings = json.loads(client.get(layout.config)[0]) | {"allocator": "round_robin", "debounce": {"quiet_ms": 5}}
+        client.set(layout.config, json.dumps(settings).encode())
+        with serving(cluster_39, name, "--allocator", "sticky") as process:
+            told = f"info: {layout.config} sets allocator round_robin, debounce.quiet_ms 5, which goes before the"
+            await eventually(lambda: any(line.startswith(told) for line in process.errors), "it says so")
+
+
 async def test_it_survives_the_end_of_its_session(cluster_39: Cluster, unique: Unique) -> None:
     """A lost session is followed by another one, on which it leads again and serves whoever joins."""
     topic, name = unique("topic"), unique("group")
@@ -106,11 +149,18 @@ async def test_a_leader_without_members_leaves_no_trace_of_one(cluster_39: Clust
     """It writes neither settings, which are its members' to agree on, nor a plan for nobody."""
     name = unique("group")
     layout = GroupLayout(name)
-    with serving(cluster_39, name, "--initial-delay-ms", "0") as process, zookeeper(cluster_39) as client:
-        await leads(process)
-        assert await asyncio.to_thread(process.end, signal.SIGINT) == 130
-        assert client.exists(layout.config) is None
-        assert client.get_children(layout.members) == client.get_children(layout.ids) == []
+    config = GroupConfig(group=name, debounce=DebounceConfig(initial_delay_ms=0))
+    candidate = GroupCandidate(config, ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, Metrics(), pytest.fail)
+    await candidate.start()
+    try:
+        life = candidate._lives.current
+        assert life is not None
+        await eventually(lambda: life._leading._before is not None, "it has planned, and published what it wants to")
+        with zookeeper(cluster_39) as client:
+            assert [path for path in (layout.config, layout.pointer, layout.history) if client.exists(path)] == []
+            assert client.get_children(layout.members) == client.get_children(layout.ids) == []
+    finally:
+        await candidate.close()
 
 
 async def test_a_name_that_is_nearly_that_of_a_group_is_pointed_out(cluster_39: Cluster, unique: Unique) -> None:
@@ -158,7 +208,12 @@ async def test_a_foreign_member_that_comes_later_is_an_alarm(
         (["--zookeeper", "{hosts}"], 2, "Missing option '--group'. See 'kiel-groups serve --help'."),
         (["--zookeeper", "{hosts}", "--group", "a b"], 2, "group: 'a b' is not a legal name"),
         (["--zookeeper", "127.0.0.1:1", "--group", "g"], 1, "no ZooKeeper answered at 127.0.0.1:1 within 5 s; is it"),
-        (["--zookeeper", "{hosts}/nowhere", "--group", "g"], 1, "the chroot /nowhere does not exist"),
+        (["--zookeeper", "{hosts}/nowhere", "--group", "g"], 2, "the chroot /nowhere does not exist"),
+        (
+            ["--zookeeper", "{hosts}", "--group", "g", "--debounce-ms", "1001"],
+            2,
+            "--debounce-ms: 1001 given; expected at most --debounce-bound-ms, which is 1000",
+        ),
         (["--zookeeper", "{hosts}", "--group", "g", "--allocator", "sums"], 2, "there is no allocator 'sums'"),
     ],
 )
