@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from kiel_groups.cli.completing import complete_groups
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
 from kiel_groups.cli.statuses import DONE, EPILOG, FAILED
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from kiel_groups.ops.report import Listed
+    from kiel_groups.service.looking import Look
 
 __all__ = ["describe"]
 
@@ -30,7 +37,7 @@ class _Seconds(click.FloatRange):
 
 
 @click.command(epilog=EPILOG)
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @zookeeper_option
 @json_option
 @click.option(
@@ -42,55 +49,94 @@ class _Seconds(click.FloatRange):
     metavar="[SECONDS]",
     help=f"Look again and again, every {_INTERVAL_S:g} seconds unless told, until Ctrl-C.",
 )
+@click.option(
+    "--partitions",
+    "listed",
+    type=click.Choice(["all", "wrong", "none"]),
+    help="Which to list; all unless told, with --watch as many as fit the terminal.",
+)
 @click.option("--check", is_flag=True, help="Exit with 1 where something is wrong that will not pass by itself.")
 @click.pass_obj
-def describe(lines: Lines, *, group: str, zookeeper: str, as_json: bool, interval_s: float | None, check: bool) -> int:
+def describe(
+    lines: Lines,
+    *,
+    group: str,
+    zookeeper: str,
+    as_json: bool,
+    interval_s: float | None,
+    listed: str | None,
+    check: bool,
+) -> int:
     """
     Show a group: what is wrong, who is in it, what each owns, how far behind it is.
 
     Offsets and owners come from ZooKeeper, ends of logs from the brokers that are registered there.
     """
+    from kiel_groups.cli.watching import watch
+    from kiel_groups.service.looking import look_at_group, looks_at_group
 
-    def look() -> bool:
-        return _show(lines, group, zookeeper, as_json=as_json, again=interval_s is not None)
-
+    if as_json and listed:
+        raise click.UsageError("--partitions is for tables; --json has all of them.")
+    if check and interval_s is not None:
+        raise click.UsageError("--check says how one look went; it does not go with --watch.")
+    picture = _Picture(zookeeper, as_json=as_json, listed=cast("Listed | None", listed))
     if interval_s is not None:
-        if check:
-            raise click.UsageError("--check says how one look went; it does not go with --watch.")
-        _repeat(lines, look, interval_s)
-    return FAILED if not look() and check else DONE
+        with closing(looks_at_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)) as looks:
+            watch(lines, looks, picture.show_next, interval_s)
+    well = picture.show(look_at_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S))
+    return FAILED if check and not well else DONE
 
 
-def _show(lines: Lines, group: str, zookeeper: str, *, as_json: bool, again: bool) -> bool:
-    """Look once; whether all is well, or will be in a moment."""
-    from kiel_groups.cli.rendering import show, show_json
+class _Picture:
+    """How looks at a group are shown: ``listed`` partitions, None unless told, or JSON."""
+
+    def __init__(self, zookeeper: str, *, as_json: bool, listed: Listed | None) -> None:
+        self._zookeeper = zookeeper
+        self._as_json = as_json
+        self._listed = listed
+
+    def show(self, look: Look) -> bool:
+        """The only one; whether all is well, or will be in a moment."""
+        from kiel_groups.cli.rendering import show, show_json
+        from kiel_groups.ops.checks import check_group
+
+        if self._as_json:
+            show_json(_document(look))
+        else:
+            show(*self._report(look, self._listed or "all"))
+        return all(finding.passing for finding in check_group(look.groups[0], look.seen_ms))
+
+    def show_next(self, look: Look, first: bool) -> None:
+        """One of many."""
+        from kiel_groups.cli.rendering import show_json
+        from kiel_groups.cli.watching import clock, show_next
+
+        if self._as_json:
+            show_json(_document(look), on_one_line=True)
+            return
+        now = clock()
+        show_next(lambda listed: self._report(look, listed, now), self._listed, first=first)
+
+    def _report(self, look: Look, listed: Listed, clock: str = "") -> Sequence[RenderableType]:
+        from kiel_groups.ops.checks import check_group
+        from kiel_groups.ops.report import group_report
+
+        view = look.groups[0]
+        return group_report(
+            view,
+            check_group(view, look.seen_ms),
+            place=self._zookeeper,
+            lag_problem=look.lag_problem,
+            now_ms=look.seen_ms,
+            clock=clock,
+            listed=listed,
+        )
+
+
+def _document(look: Look) -> dict[str, Any]:
     from kiel_groups.ops.checks import check_group
     from kiel_groups.ops.documents import group_document
-    from kiel_groups.ops.report import group_report
-    from kiel_groups.service.looking import look_at_group
 
-    look = look_at_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
-    view, now_ms = look.groups[0], time.time_ns() // 1_000_000
-    findings = check_group(view, now_ms)
-    if as_json:
-        show_json(group_document(view, findings, lag_problem=look.lag_problem), on_one_line=again)
-    else:
-        if again:
-            click.clear()
-        show(*group_report(view, findings, place=zookeeper, lag_problem=look.lag_problem, now_ms=now_ms))
-    return all(finding.passing for finding in findings)
-
-
-def _repeat(lines: Lines, look: Callable[[], bool], interval_s: float) -> NoReturn:
-    """Until Ctrl-C; what goes wrong after the first look is said, and looked at again."""
-    from kiel_groups.errors import ConfigError, KielGroupsError
-
-    look()
-    while True:
-        time.sleep(interval_s)
-        try:
-            look()
-        except ConfigError:
-            raise
-        except KielGroupsError as error:
-            lines.say("error", f"{error}; looking again")
+    view = look.groups[0]
+    document = group_document(view, check_group(view, look.seen_ms), lag_problem=look.lag_problem)
+    return {**document, "looked_at": look.seen_ms}

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from kiel_groups.errors import KielGroupsError
 
-__all__ = ["console", "plain_table", "show", "show_json"]
+__all__ = ["console", "plain_table", "rendered", "rows_to_clear", "show", "show_json"]
 
 #: Nothing is cut or wrapped where it goes to a file or another program.
 _UNBOUNDED = 100_000
@@ -53,12 +53,23 @@ def show(*things: RenderableType) -> None:
         BrokenPipeError: The reader has gone.
         KielGroupsError: Standard output cannot be written.
     """
+    _write("\n".join(rendered(*things)) + "\n")
+
+
+def rendered(*things: RenderableType) -> list[str]:
+    """The lines that ``show`` would print."""
     text = StringIO()
     output = console(text)
     for thing in things:
         output.print(thing)
     # Rich pads lines to the width of a table, and puts empty ones above and below it.
-    _write("\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n")
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n").split("\n")
+
+
+def rows_to_clear() -> int | None:
+    """The height of the terminal; None where standard output is none, or one that cannot be cleared."""
+    output = console()
+    return output.height if output.is_terminal and not output.is_dumb_terminal else None
 
 
 def show_json(value: Any, *, on_one_line: bool = False) -> None:

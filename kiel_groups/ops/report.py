@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Literal, TypeAlias
 
 from rich import box
 from rich.console import RenderableType
@@ -15,7 +16,10 @@ from kiel_groups.ops.checks import Finding, counted, short_name, some
 from kiel_groups.ops.documents import outline_state
 from kiel_groups.ops.group_view import GroupView, PartitionView, lag_of
 
-__all__ = ["ago", "group_report", "groups_table"]
+__all__ = ["Listed", "ago", "group_report", "groups_table"]
+
+#: Which partitions a report lists, from the longest to the shortest.
+Listed: TypeAlias = Literal["all", "wrong", "none"]
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -38,7 +42,14 @@ def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
 
 
 def group_report(
-    view: GroupView, findings: Sequence[Finding], *, place: str, lag_problem: str, now_ms: int
+    view: GroupView,
+    findings: Sequence[Finding],
+    *,
+    place: str,
+    lag_problem: str,
+    now_ms: int,
+    clock: str = "",
+    listed: Listed = "all",
 ) -> list[RenderableType]:
     """
     All there is to say about one group.
@@ -49,14 +60,20 @@ def group_report(
         place: ZooKeeper's hosts, with the chroot.
         lag_problem: Why some ends of logs are unknown, "" where none is.
         now_ms: Epoch milliseconds, for ages.
+        clock: What time that is, where one look is one of many.
+        listed: Which partitions are shown; ``wrong`` are those that a finding is about, or of unknown lag.
     """
-    parts: list[RenderableType] = [Text(f"group {view.group} in ZooKeeper at {place}", style="bold")]
+    at = f", {clock}" if clock else ""
+    parts: list[RenderableType] = [Text(f"group {view.group} in ZooKeeper at {place}{at}", style="bold")]
     if findings:
         parts += ["", _findings(findings)]
     parts += ["", _summary(view, lag_problem, now_ms)]
     if view.members:
         parts += [Text("\nmembers, by the session that their ids end in", style="bold"), _members(view, now_ms)]
-    parts += _topics(view, now_ms)
+    elif view.partitions:
+        parts.append("")
+    for _, partitions in groupby(view.partitions, key=lambda each: each.topic_partition.topic):
+        parts += _topic(list(partitions), findings, listed, view.member_ids, now_ms)
     return parts
 
 
@@ -150,12 +167,12 @@ def _leader(view: GroupView) -> str:
 
 def _members(view: GroupView, now_ms: int) -> Table:
     table = _table()
-    table.add_column("member", no_wrap=True)
-    table.add_column("host", overflow="ellipsis", max_width=20)
-    table.add_column("pid", justify="right")
-    table.add_column("joined")
-    table.add_column("partitions", justify="right")
-    table.add_column("lag", justify="right")
+    table.add_column("member", overflow="fold")
+    table.add_column("host", overflow="fold", max_width=20)
+    table.add_column("pid", justify="right", overflow="fold")
+    table.add_column("joined", overflow="fold")
+    table.add_column("partitions", justify="right", overflow="fold")
+    table.add_column("lag", justify="right", overflow="fold")
     for member in view.members:
         info = member.info
         leads = " leads" if member.leads else ""
@@ -170,24 +187,49 @@ def _members(view: GroupView, now_ms: int) -> Table:
     return table
 
 
-def _topics(view: GroupView, now_ms: int) -> Iterator[RenderableType]:
-    for topic, partitions in groupby(view.partitions, key=lambda each: each.topic_partition.topic):
-        table = _table()
-        for column in ("partition", "committed", "log end", "lag"):
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("commit", no_wrap=True)
-        table.add_column("owner", overflow="fold")
-        for each in partitions:
-            table.add_row(
-                str(each.topic_partition.partition),
-                _number(each.committed),
-                _number(each.log_end),
-                _number(each.lag),
-                ago(each.committed_ms, now_ms),
-                _owner(each, view.member_ids),
-            )
-        yield Text(f"topic {topic}", style="bold")
-        yield table
+def _listed(
+    partitions: Sequence[PartitionView], findings: Sequence[Finding], listed: Listed
+) -> Sequence[PartitionView]:
+    if listed == "all":
+        return partitions
+    if listed == "none":
+        return ()
+    named = {partition for finding in findings for partition in finding.partitions}
+    return [each for each in partitions if each.lag is None or each.topic_partition in named]
+
+
+def _topic(
+    partitions: Sequence[PartitionView],
+    findings: Sequence[Finding],
+    listed: Listed,
+    members: frozenset[MemberId],
+    now_ms: int,
+) -> Iterator[RenderableType]:
+    shown = _listed(partitions, findings, listed)
+    hidden = len(partitions) - len(shown)
+    aside = f": {hidden:,} of {len(partitions):,} partitions are not listed; lag of all: {_lag(partitions)}"
+    topic = partitions[0].topic_partition.topic
+    yield Text.assemble((f"topic {topic}", "bold"), aside if hidden else "", overflow="fold")
+    if shown:
+        yield _partitions(shown, members, now_ms)
+
+
+def _partitions(partitions: Iterable[PartitionView], members: frozenset[MemberId], now_ms: int) -> Table:
+    table = _table()
+    for column in ("partition", "committed", "log end", "lag"):
+        table.add_column(column, justify="right", overflow="fold")
+    for column in ("commit", "owner"):
+        table.add_column(column, overflow="fold")
+    for each in partitions:
+        table.add_row(
+            str(each.topic_partition.partition),
+            _number(each.committed),
+            _number(each.log_end),
+            _number(each.lag),
+            ago(each.committed_ms, now_ms),
+            _owner(each, members),
+        )
+    return table
 
 
 def _owner(partition: PartitionView, members: frozenset[MemberId]) -> str:

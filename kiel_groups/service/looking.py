@@ -1,22 +1,25 @@
-"""One look at groups: their znodes and the ends of their logs, put together. Blocking; opens a session of its own."""
+"""One look at groups: their znodes and the ends of their logs, put together. Blocking."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 
 from kiel_groups.clients.log_ends import LogEnds, find_log_ends
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.coordination import admin
 from kiel_groups.coordination.inspect import list_groups, read_brokers, read_group, read_outlines
-from kiel_groups.errors import ProtocolError, UnknownGroupError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError, UnknownGroupError
 from kiel_groups.group.snapshot import Snapshot
 from kiel_groups.group.znodes import parse_broker
 from kiel_groups.ops.group_view import GroupView, view_group
 
-__all__ = ["Look", "look_at_group", "look_at_groups"]
+__all__ = ["Look", "look_at_group", "look_at_groups", "looks_at_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,14 @@ class Look:
     """
     What was seen.
 
-    ``brokers`` is how many are registered; ``lag_problem`` why some ends of logs are unknown, "" where none is.
+    ``brokers`` is how many are registered; ``lag_problem`` why some ends of logs are unknown, "" where none is;
+    ``seen_ms`` when that was, in epoch milliseconds.
     """
 
     groups: tuple[GroupView, ...]
     brokers: int
     lag_problem: str = ""
+    seen_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
 def look_at_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Look:
@@ -47,14 +52,48 @@ def look_at_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Loo
         ChrootMissingError: The chroot does not exist.
         CoordinationError: ZooKeeper failed while it was read.
     """
+    with _looking(zookeeper, group, timeout_s) as look:
+        return look()
+
+
+def looks_at_group(
+    zookeeper: str, group: str, *, timeout_s: float = 10.0
+) -> Generator[Look | KielGroupsError, None, None]:
+    """
+    Look after look as they are asked for, on one session for as long as it lasts; the error where one failed.
+
+    Args as of ``look_at_group``.
+
+    Raises:
+        ConfigError: The group does not exist (any more), or a name is not legal.
+    """
+    while True:
+        try:
+            with _looking(zookeeper, group, timeout_s) as look:
+                while True:
+                    yield look()
+        except ConfigError:
+            raise
+        except KielGroupsError as error:
+            yield error
+
+
+@contextmanager
+def _looking(zookeeper: str, group: str, timeout_s: float) -> Iterator[Callable[[], Look]]:
     check_name(group, "group")
     with admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
-        groups, brokers = list_groups(client), read_brokers(client)
-        if group not in groups:
-            raise UnknownGroupError(_unknown(group, groups, zookeeper, len(brokers)))
-        znodes = read_group(client, group)
-        topics = admin.topics(client)
-    return _with_lag((view_group(group, znodes),), brokers, topics, timeout_s)
+        yield partial(_look, client, zookeeper, group, timeout_s)
+
+
+def _look(client: admin.Client, zookeeper: str, group: str, timeout_s: float) -> Look:
+    if not client.connected:
+        # A read would wait for the connection, however long that takes.
+        raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
+    groups, brokers = list_groups(client), read_brokers(client)
+    if group not in groups:
+        raise UnknownGroupError(_unknown(group, groups, zookeeper, len(brokers)))
+    znodes = read_group(client, group)
+    return _with_lag((view_group(group, znodes),), brokers, admin.topics(client), timeout_s)
 
 
 def look_at_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> Look:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from kiel_groups.embedded import Cluster
+from kiel_groups.coordination import admin
+from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.layout import GroupLayout
 from tests.integration.commands import Running, kiel_groups
 from tests.integration.members import Group, eventually, group_of, produce, zookeeper
@@ -162,18 +163,20 @@ async def test_a_group_that_nobody_consumes_fails_its_check(cluster_39: Cluster,
     assert "wrong  nobody consumes; 12 behind" in outcome.stdout
 
 
-async def test_watch_tells_of_each_outage_on_one_session_each(start_cluster: Callable[..., Cluster]) -> None:
+async def test_watch_tells_of_each_outage_on_one_session_each(
+    start_zookeeper: Callable[..., ZooKeeperServer],
+) -> None:
     """Looks share a session until it breaks; the second outage is told like the first, and looks go on after it."""
-    cluster = start_cluster()
-    with zookeeper(cluster) as client:
+    server = start_zookeeper()
+    with admin.zookeeper(server.address) as client:
         client.create("/consumers/g/offsets", makepath=True)
-    command = ["-m", "kiel_groups", "describe", "g", "--zookeeper", cluster.zk_hosts, "--watch", "0.1", "--json"]
+    command = ["-m", "kiel_groups", "describe", "g", "--zookeeper", server.address, "--watch", "0.1", "--json"]
     with Running(command) as process:
         await asyncio.to_thread(process.wait_for_lines, 5)
         for outage in (1, 2):
-            await cluster.zookeeper.kill()
+            await server.kill()
             await eventually(lambda told=outage: len(process.errors) >= told, "the outage is told")  # type: ignore[misc]
-            await cluster.zookeeper.start()
+            await server.start()
             await asyncio.to_thread(process.wait_for_lines, len(process.lines) + 2)
         assert all(", looking again: " in line for line in process.errors)
         assert await asyncio.to_thread(process.end, signal.SIGINT) == 130

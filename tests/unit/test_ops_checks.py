@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.checks import SETTLING_MS, Finding, check_group
 from kiel_groups.ops.documents import group_document, outline_document
 from kiel_groups.ops.group_view import GroupView, view_group
-from kiel_groups.ops.report import ago, group_report, groups_table
+from kiel_groups.ops.report import Listed, ago, group_report, groups_table
 
 pytestmark = pytest.mark.unit
 
@@ -271,6 +272,38 @@ def test_lag_that_is_not_known_is_not_shown_as_none() -> None:
     document = group_document(view, (), lag_problem="")
     assert [(each["lag"], each["partitions_of_unknown_lag"]) for each in document["members"]] == [(2, 1), (None, 1)]
     assert document["partitions_of_unknown_lag"] == 2
+
+
+@pytest.mark.parametrize("width", [30, 40, 60])
+def test_a_narrow_terminal_loses_nothing(width: int) -> None:
+    """What does not fit is folded: every character of every column is there, and no line is too long."""
+    view = view_group("g", WRONG["wrongly-owned"][0], LOG_ENDS)
+
+    def characters(text: str) -> Counter[str]:
+        return Counter(character for character in text if character.isalnum())
+
+    narrow = drawn(view, check_group(view, LATER_MS), width)
+    assert max(map(len, narrow.splitlines())) <= width
+    assert characters(narrow) == characters(drawn(view, check_group(view, LATER_MS), 300))
+
+
+def test_partitions_that_are_not_listed_are_counted() -> None:
+    """All, those that a finding is about or whose lag is unknown, or none; the lag of the rest is not lost."""
+    view = view_group("g", {**WRONG["orphans"][0], "/consumers/g/offsets/t/2": Znode(b"?")}, LOG_ENDS)
+    found = check_group(view, LATER_MS)
+
+    def listed(which: Listed) -> str:
+        console = Console(file=io.StringIO(), width=80)
+        for part in group_report(view, found, place="z", lag_problem="", now_ms=LATER_MS, listed=which):
+            console.print(part)
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue().rpartition("topic t")[2]
+
+    rows = [line.split() for line in listed("wrong").splitlines()]
+    assert [row[0] for row in rows if row and row[0].isdigit()] == ["1", "2"]
+    assert "not listed" not in listed("all")
+    assert listed("wrong").startswith(": 1 of 3 partitions are not listed; lag of all: ≥ 4\n")
+    assert listed("none") == ": 3 of 3 partitions are not listed; lag of all: ≥ 4\n"
 
 
 def test_a_dedicated_allocator_is_told_from_members() -> None:

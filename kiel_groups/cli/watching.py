@@ -1,0 +1,103 @@
+"""``--watch``: look after look, on a terminal that is cleared for each, or one below the other."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NoReturn, get_args
+
+import click
+
+from kiel_groups.cli.lines import Lines
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from kiel_groups.errors import KielGroupsError
+    from kiel_groups.ops.report import Listed
+    from kiel_groups.service.looking import Look
+
+__all__ = ["clock", "show_next", "watch"]
+
+_SEPARATOR: Final = "-" * 78
+#: Below a look: one line for an error, and the cursor's.
+_SPARE_ROWS: Final = 2
+
+
+def watch(
+    lines: Lines, looks: Iterator[Look | KielGroupsError], show: Callable[[Look, bool], object], interval_s: float
+) -> NoReturn:
+    """
+    Show looks until Ctrl-C.
+
+    An error before the first of them is raised. A later one is said, once until another one or a look comes.
+
+    Args:
+        lines: Where errors are said.
+        looks: The next one is taken when it is to be shown; endless.
+        show: Called with each, and whether it is the first.
+        interval_s: Between two of them, in seconds.
+    """
+    from kiel_groups.errors import KielGroupsError
+
+    said: str | None = None
+    while True:
+        look = next(looks)
+        if not isinstance(look, KielGroupsError):
+            show(look, said is None)
+            said = ""
+        elif said is None:
+            raise look
+        elif str(look) != said:
+            said = str(look)
+            lines.say("error", _fitting(f"{clock()}, looking again: {said}", len("error: ")))
+        time.sleep(interval_s)
+
+
+def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: Listed | None, *, first: bool) -> None:
+    """
+    Show one look of many.
+
+    Args:
+        report: Makes it, with all partitions, those with which something is wrong, or none.
+        listed: Which of these; None is as much as fits the terminal.
+        first: Whether nothing was shown before it.
+    """
+    from kiel_groups.cli.rendering import rendered, rows_to_clear, show
+
+    rows = rows_to_clear()
+    if rows is None:
+        show(*([] if first else [_SEPARATOR]), *report(listed or "all"))
+        return
+    shown = rendered(*report(listed)) if listed else _fitted(report, rows - _SPARE_ROWS)
+    click.clear()
+    show("\n".join(shown))
+
+
+def clock() -> str:
+    """The time of day, here."""
+    return time.strftime("%H:%M:%S")
+
+
+def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> list[str]:
+    """With as many partitions as there is room for; what stands last is cut where there is none even without them."""
+    from kiel_groups.cli.rendering import rendered
+    from kiel_groups.ops.report import Listed
+
+    lines: list[str] = []
+    for listed in get_args(Listed):
+        lines = rendered(*report(listed))
+        if len(lines) <= rows:
+            return lines
+    kept = max(0, rows - 1)
+    return [*lines[:kept], f"… and {len(lines) - kept} lines that do not fit here"]
+
+
+def _fitting(text: str, taken: int) -> str:
+    """On a terminal, as much of it as one row holds beside what is taken."""
+    if not sys.stderr.isatty():
+        return text
+    room = max(1, shutil.get_terminal_size().columns - taken)
+    return text if len(text) <= room else f"{text[: room - 1]}…"

@@ -1,0 +1,120 @@
+"""Look after look: what is said between them, and what of them fits a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import pytest
+from rich.console import RenderableType
+
+from kiel_groups.cli import watching
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.watching import show_next, watch
+from kiel_groups.errors import CoordinationError, KielGroupsError
+from kiel_groups.ops.group_view import view_group
+from kiel_groups.ops.report import Listed
+from kiel_groups.service.looking import Look
+
+pytestmark = pytest.mark.unit
+
+LOOK = Look((view_group("g", {}),), brokers=1)
+OUTAGE = CoordinationError("the connection broke")
+Rows = Callable[[int], None]
+
+
+def watched(*looks: Look | KielGroupsError) -> list[bool]:
+    """What is shown of these looks: for each, whether it was the first."""
+    shown: list[bool] = []
+    with pytest.raises(StopIteration):
+        watch(Lines(), iter(looks), lambda look, first: shown.append(first), 0)
+    return shown
+
+
+def test_every_outage_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one that looks like the one before; with the time, since nobody may have been there."""
+    times = iter(["14:03:05", "14:04:05"])
+    monkeypatch.setattr(watching, "clock", lambda: next(times))
+    assert watched(LOOK, OUTAGE, OUTAGE, LOOK, OUTAGE, OUTAGE, LOOK) == [True, False, False]
+    assert capsys.readouterr().err.splitlines() == [
+        "error: 14:03:05, looking again: the connection broke",
+        "error: 14:04:05, looking again: the connection broke",
+    ]
+
+
+def test_an_error_before_the_first_look_ends_it() -> None:
+    """An address that was mistyped is no outage."""
+    with pytest.raises(CoordinationError, match="the connection broke"):
+        watch(Lines(), iter([OUTAGE]), lambda look, first: None, 0)
+
+
+def test_an_error_takes_one_row_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What does not fit is cut: a second row would push the look off the top."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    watched(LOOK, CoordinationError("long " * 30))
+    line = capsys.readouterr().err.removesuffix("\n")
+    assert (len(line), line[-1]) == (60, "…")
+
+
+def report(listed: Listed) -> Sequence[RenderableType]:
+    """Forty lines with all partitions, ten with those that are wrong, five with none."""
+    return [f"{listed} {number}" for number in range({"all": 40, "wrong": 10, "none": 5}[listed])]
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
+    """Has standard output be a terminal of so many rows."""
+
+    def be(count: int) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("LINES", str(count))
+
+    return be
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "last"),
+    [
+        (42, "all 0", "all 39"),
+        (41, "wrong 0", "wrong 9"),
+        (11, "none 0", "none 4"),
+        (6, "none 0", "… and 2 lines that do not fit here"),
+    ],
+)
+def test_a_look_fits_the_terminal(
+    rows: Rows, capsys: pytest.CaptureFixture[str], count: int, first: str, last: str
+) -> None:
+    """As many partitions as there is room for, with a row for an error and one for the cursor."""
+    rows(count)
+    show_next(report, None, first=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= count - 2
+    assert (lines[0].rpartition("\x1b[1;1H")[2], lines[-1]) == (first, last)
+
+
+def test_who_asks_for_all_gets_all(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
+    """The terminal scrolls."""
+    rows(10)
+    show_next(report, "all", first=True)
+    assert len(capsys.readouterr().out.splitlines()) == 40
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["dumb terminal", "pipe"])
+def test_where_nothing_can_be_cleared_a_line_stands_between_looks(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    """Whole looks, one below the other, without any escape code."""
+    if terminal:
+        rows(10)
+        monkeypatch.setenv("TERM", "dumb")
+    for first in (True, False):
+        show_next(report, None, first=first)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert [line for line in out.splitlines() if not line.startswith("all ")] == ["-" * 78]
+    assert len(out.splitlines()) == 81

@@ -1,0 +1,69 @@
+"""Looks at a group share a session for as long as it lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from kiel_groups.coordination import admin
+from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
+from kiel_groups.ops.group_view import view_group
+from kiel_groups.service import looking
+from kiel_groups.service.looking import Look, looks_at_group
+
+pytestmark = pytest.mark.unit
+
+LOOK = Look((view_group("g", {}),), brokers=1)
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """Those that were opened; a look at one that is not ``connected`` fails, at another one it is ``LOOK``."""
+    opened: list[SimpleNamespace] = []
+
+    @contextmanager
+    def zookeeper(hosts: str, *, timeout_s: float) -> Iterator[SimpleNamespace]:
+        session = SimpleNamespace(connected=True, closed=False)
+        opened.append(session)
+        try:
+            yield session
+        finally:
+            session.closed = True
+
+    def look(client: SimpleNamespace, *args: object) -> Look:
+        if client.connected:
+            return LOOK
+        raise CoordinationError("broke")
+
+    monkeypatch.setattr(admin, "zookeeper", zookeeper)
+    monkeypatch.setattr(looking, "_look", look)
+    return opened
+
+
+def test_a_session_lasts_until_a_look_fails(sessions: list[SimpleNamespace]) -> None:
+    """Then it is closed, the error is handed out, and the next look has another one; that is closed at the end."""
+    looks = looks_at_group("z:2181", "g")
+    assert [next(looks) for _ in range(3)] == [LOOK] * 3
+    assert len(sessions) == 1
+    sessions[0].connected = False
+    assert isinstance(next(looks), KielGroupsError)
+    assert sessions[0].closed
+    assert [next(looks) for _ in range(2)] == [LOOK] * 2
+    assert [session.closed for session in sessions] == [True, False]
+    looks.close()
+    assert [session.closed for session in sessions] == [True, True]
+
+
+def test_a_group_that_is_gone_ends_the_looks(sessions: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was deleted, or its name was wrong: no outage."""
+
+    def unknown(*args: object) -> Look:
+        raise UnknownGroupError("there is none")
+
+    monkeypatch.setattr(looking, "_look", unknown)
+    with pytest.raises(UnknownGroupError):
+        next(looks_at_group("z:2181", "g"))
+    assert [session.closed for session in sessions] == [True]
