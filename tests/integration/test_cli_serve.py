@@ -99,9 +99,8 @@ async def test_it_allocates_as_told_and_says_why(cluster_39: Cluster, unique: Un
     await cluster_39.create_topic(topic, PARTITIONS)
     layout = GroupLayout(name)
 
-    async def published(process: Running, cause: str) -> None:
-        told = f" is published, {PARTITIONS} partitions move: "
-        await eventually(lambda: any(told in line and cause in line for line in process.errors), "a plan, and why")
+    def tells(process: Running, *words: str) -> bool:
+        return any(all(word in line for word in words) for line in process.errors)
 
     with zookeeper(cluster_39) as client:
         with serving(cluster_39, name, "--allocator", "sticky") as process:
@@ -109,13 +108,13 @@ async def test_it_allocates_as_told_and_says_why(cluster_39: Cluster, unique: Un
             async with group_of(cluster_39, name, [topic]) as group:
                 await group.join()
                 await group.balanced(topic, PARTITIONS)
-                await published(process, "join of ")
+                await eventually(lambda: tells(process, " is published, ", " move: join of "), "a plan, and why")
                 assert Pointer.parse(client.get(layout.pointer)[0], layout.pointer).allocator == "sticky"
         settings = json.loads(client.get(layout.config)[0]) | {"allocator": "round_robin", "debounce": {"quiet_ms": 5}}
         client.set(layout.config, json.dumps(settings).encode())
         with serving(cluster_39, name, "--allocator", "sticky") as process:
             told = f"info: {layout.config} sets allocator round_robin, debounce.quiet_ms 5, which goes before the"
-            await eventually(lambda: any(line.startswith(told) for line in process.errors), "it says so")
+            await eventually(lambda: tells(process, told), "it says so")
 
 
 async def test_it_survives_the_end_of_its_session(cluster_39: Cluster, unique: Unique) -> None:
