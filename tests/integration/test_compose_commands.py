@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 from contextlib import ExitStack
 from unittest.mock import patch
 
@@ -53,3 +54,19 @@ async def test_its_commands_make_a_group_that_the_allocator_leads(cluster_39: Cl
         await eventually(lambda: sum(len(consumer.lines) for consumer in consumers) == len(values), "all are printed")
         stop = getattr(signal, found["consumer-1"]["stop_signal"])
         assert [await asyncio.to_thread(each.end, stop) for each in (*consumers, allocator)] == [130] * 3
+
+
+def test_zookeeper_is_healthy_when_it_serves(cluster_39: Cluster) -> None:
+    """The check of the compose file tells a server that serves from a port that is not ZooKeeper's, and from none."""
+    kind, *command = services()["zookeeper"]["healthcheck"]["test"]
+    assert kind == "CMD"
+
+    def status(address: str) -> int:
+        host, port = address.split(":")
+        words = [word.replace("/127.0.0.1/2181", f"/{host}/{port}") for word in command]
+        assert words != command
+        return subprocess.run(words, capture_output=True, timeout=10, check=False).returncode
+
+    assert status(cluster_39.zk_hosts.partition("/")[0]) == 0
+    assert status(cluster_39.brokers[0]) != 0
+    assert status("127.0.0.1:1") != 0
