@@ -1,9 +1,19 @@
-"""Closing a client although its event loop no longer runs, as programs do that catch Ctrl-C around their loop."""
+"""
+Closing a client although its event loop no longer runs, as programs do that catch Ctrl-C around their loop.
+
+Where the loop can run again, it does, for a bounded time: at ``close()``, or when the interpreter ends after a close
+that nobody waited for. Where it is closed (``asyncio.run`` has ended), what can be done without it is done.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 -- its exit hook, after which no name is resolved, is to run after ours
 import logging
+import os
+import threading
+import time
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -26,10 +36,19 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class LeftLoop:
-    """The loop that a client was used on, to finish its business on when that loop was left."""
+    """
+    The loop that a client was used on, to finish its business on when that loop was left.
 
-    def __init__(self) -> None:
+    Args:
+        at_exit: Called when the interpreter ends, where the loop was left but not closed: to close what was not.
+        abandon: What can be done where the loop is closed, or did not suffice; called once.
+    """
+
+    def __init__(self, at_exit: Callable[[], None] | None = None, abandon: Callable[[], None] | None = None) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._at_exit = at_exit
+        self._abandon = abandon
+        self._pid = 0
         #: Set when the client was closed on a running loop. Elsewhere nobody is told: no coroutine of a program that
         #: ends is to go on with what it was waiting for.
         self.closed = asyncio.Event()
@@ -37,6 +56,22 @@ class LeftLoop:
     def remember(self) -> None:
         """This client lives on the loop that runs now, or is about to."""
         self._loop = home_loop()
+        self._pid = os.getpid()
+        _left.add(self)
+
+    def abandon(self) -> None:
+        """Do without the loop what can be done without it, once."""
+        work, self._abandon = self._abandon, None
+        if work is not None:
+            work()
+
+    def exit(self) -> None:
+        """The interpreter ends; a fork of the process that used the client leaves it alone."""
+        if self._loop is None or self._loop.is_running() or self._pid != os.getpid():
+            return
+        if self._at_exit is not None and not self._loop.is_closed():
+            self._at_exit()
+        self.abandon()
 
     def close(
         self, closing: asyncio.Future[None] | None, work: Callable[[], Coroutine[Any, Any, None]], name: str
@@ -56,16 +91,37 @@ class LeftLoop:
             closing = closing or spawn(work(), name)
             closing.add_done_callback(lambda _: self.closed.set())
             return closing
-        if closing is not None and closing.done():
+        if closing is not None and closing.done() and not closing.cancelled():
             return closing
-        if self._loop is None or self._loop.is_closed():
-            if self._loop is not None:
-                log.warning("%s: the event loop is closed already; what was not finished stays so", name)
-            else:
-                # Closed before it was ever used: whoever uses it afterwards, on whatever loop, is told at once.
-                self.closed.set()
+        if self._loop is None:
+            # Closed before it was ever used: whoever uses it afterwards, on whatever loop, is told at once.
+            self.closed.set()
+            return _nothing_to_do()
+        if self._loop.is_closed():
+            log.warning("%s: the event loop is closed already; what was not finished stays so", name)
+            self.abandon()
             return _nothing_to_do()
         return _run_on(self._loop, closing, work, name)
+
+
+_left: weakref.WeakSet[LeftLoop] = weakref.WeakSet()
+
+
+def _exit() -> None:
+    ends_s = time.monotonic() + LONGEST_S
+    for left in list(_left):
+        if time.monotonic() > ends_s:
+            log.error("not every client could be closed within %.0f s of the end of the interpreter", LONGEST_S)
+            return
+        try:
+            left.exit()
+        except Exception:
+            log.exception("a client was not closed at the end of the interpreter")
+
+
+# atexit would be too late: from there neither a thread can be started nor a name be resolved. The thread pools of
+# concurrent.futures end by the same hook.
+threading._register_atexit(_exit)  # type: ignore[attr-defined]
 
 
 def _nothing_to_do() -> asyncio.Future[None]:

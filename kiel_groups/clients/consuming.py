@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 #: cannot be seen, and a group is to be left promptly.
 VALUES_PATIENCE_S = 2.0
 
+#: How long to wait for ZooKeeper where no event loop is left to wait on, in seconds.
+ABANDON_S = 2.0
+
 _TIMES = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -117,6 +120,11 @@ class Consuming:
         await self.member.close(timeout_s)
         self.fetcher.close()
         self._cluster.close()
+
+    def abandon(self) -> None:
+        """Leave without an event loop: the session is closed by its threads, and nothing is held any more."""
+        self.member.abandon(ABANDON_S)
+        self._subscription.unassign(self._subscription.assigned_partitions())
 
     def end(self, error: KielGroupsError | None) -> None:
         """No more records: loops end, or raise this error."""

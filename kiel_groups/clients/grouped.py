@@ -171,7 +171,7 @@ class GroupedConsumer(MemberAttributes):
             metrics=self.metrics,
         )
         self._subscription = SubscriptionState()
-        self._left_loop = LeftLoop()
+        self._left_loop = LeftLoop(self._at_exit, self._abandon)
         #: Calls of consume() under way, and all that the coroutine has which made the call.
         self._asking: dict[Taker, frozenset[Taker]] = {}
 
@@ -252,6 +252,17 @@ class GroupedConsumer(MemberAttributes):
             handing_out.finish_topics(takers=takers_here(self))
         else:
             handing_out.put_down_taken(takers_here(self) if running else None)
+
+    def _at_exit(self) -> None:
+        """The interpreter ends: a close that was begun is finished, on the loop that was left."""
+        if self._shut:
+            self.close()
+
+    def _abandon(self) -> None:
+        """There is no loop to leave on: others get what was in hand, at once and not when the session times out."""
+        self._shut = True
+        if self._consuming is not None:
+            self._consuming.abandon()
 
     async def _close(self, timeout_s: float | None) -> None:
         if self._connecting is not None and not self._connecting.done():

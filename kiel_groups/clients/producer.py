@@ -117,7 +117,7 @@ class Producer(ProducerAttributes):
             self._round = []
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
-        self._left_loop = LeftLoop()
+        self._left_loop = LeftLoop(self._at_exit, self._tell_unsent)
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -301,6 +301,17 @@ class Producer(ProducerAttributes):
             timeout_ms = _CANCELLED_FLUSH_MS
         self._closing = self._left_loop.close(self._closing, partial(self._close, timeout_ms), "Producer.close")
         return self._closing
+
+    def _at_exit(self) -> None:
+        """The interpreter ends: what was produced is sent, on the loop that was left."""
+        if self.unsent_count:
+            self.close()
+
+    def _tell_unsent(self) -> None:
+        """There is no loop to send on."""
+        if self.unsent_count:
+            log.error("%d records were not sent: the event loop ended before flush() or close()", self.unsent_count)
+            self.metrics.count("produce_failures", self.unsent_count)
 
     async def _close(self, timeout_ms: int | None) -> None:
         outcomes = self._take_round()

@@ -157,6 +157,12 @@ class GroupMember:
         membership = self._membership
         return [] if membership is None or membership.over.done() else await membership.brokers()
 
+    def abandon(self, timeout_s: float) -> None:
+        """Leave the group without an event loop, and without a commit; what is not done in that time goes on."""
+        membership = self._membership
+        if membership is not None and not membership.session.abandoned_within("its event loop has ended", timeout_s):
+            log.warning("group %s: ZooKeeper does not answer; the session ends by its timeout", self._config.group)
+
     async def close(self, timeout_s: float | None = None) -> None:
         """
         Hand everything back and leave the group.

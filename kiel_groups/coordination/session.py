@@ -108,6 +108,9 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._close_begun = threading.Lock()
         self._closed = asyncio.Event()
+        #: Held until then, for those who have no loop to wait on.
+        self._open_lock = threading.Lock()
+        self._open_lock.acquire()
         #: In the order in which they were asked, so that the end of a session is told in one.
         self._unanswered: dict[asyncio.Future[Any], None] = {}
         self._connected = asyncio.Event()
@@ -217,6 +220,14 @@ class Session:
         self._call_loop(self._end, reason)
         self._begin_closing()
 
+    def abandoned_within(self, reason: str, timeout_s: float) -> bool:
+        """Without an event loop: ``abandon``, and wait; whether the session was closed in that time."""
+        self.abandon(reason)
+        closed = self._open_lock.acquire(timeout=timeout_s)
+        if closed:
+            self._open_lock.release()
+        return closed
+
     async def close(self) -> None:
         """Close the session, once; that deletes its ephemeral znodes at once where the server can be reached."""
         self.gate.shut("closed")
@@ -236,6 +247,7 @@ class Session:
             except Exception:
                 # kazoo's stop can race with its own start; the session then ends by its timeout.
                 log.debug("a ZooKeeper session was not closed cleanly", exc_info=True)
+        self._open_lock.release()
         self._call_loop(self._closed.set)
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
