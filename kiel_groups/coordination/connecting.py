@@ -36,14 +36,20 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
         if self._state in _REFUSING:
             refused: bool | None = super()._call(request, answer)
             return refused
-        self._queue.append((request, answer))
         wake = self._connection._write_sock
         try:
+            self._queue.append((request, answer))
             if wake is None:  # closed by another thread meanwhile
                 raise OSError
             wake.send(b"\0")
         except OSError:
             answer.set_exception(ConnectionClosedError("Connection has been closed"))
+        except BaseException:
+            # kazoo sends one request for each byte, and minds no byte too many: one too few would hold up the last
+            # request for ever, which may be the close of the session.
+            if wake is not None:
+                wake.send(b"\0")
+            raise
         return None
 
 

@@ -14,13 +14,16 @@ pytestmark = pytest.mark.unit
 
 
 class Socket:
-    """The socket by which a request wakes kazoo's thread; raises what is to hit it there."""
+    """The socket by which a request wakes kazoo's thread; raises, once, what is to hit it there."""
 
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+    def __init__(self, *errors: BaseException) -> None:
+        self.errors = list(errors)
+        self.woken = 0
 
     def send(self, _wake: bytes) -> None:
-        raise self.error
+        if self.errors:
+            raise self.errors.pop()
+        self.woken += 1
 
 
 def client(wake: Socket | None) -> InterruptibleClient:
@@ -34,8 +37,11 @@ def client(wake: Socket | None) -> InterruptibleClient:
 
 def test_a_ctrl_c_that_hits_a_request_is_not_swallowed() -> None:
     """kazoo's own client took it for a closed connection: the program went on, without its session."""
+    wake = Socket(KeyboardInterrupt())
+    interrupted = client(wake)
     with pytest.raises(KeyboardInterrupt):
-        client(Socket(KeyboardInterrupt())).get_async("/")
+        interrupted.get_async("/")
+    assert wake.woken == len(interrupted._queue) == 1, "whatever is asked next, such as the close, is not held up"
 
 
 @pytest.mark.parametrize("wake", [Socket(BrokenPipeError()), None])
