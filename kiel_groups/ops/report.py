@@ -29,10 +29,10 @@ def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
     table = _table()
     table.add_column("group", overflow="fold")
     for column in ("members", "foreign", "generation"):
-        table.add_column(column, justify="right")
-    table.add_column("state")
+        table.add_column(column, justify="right", overflow="fold")
+    table.add_column("state", overflow="fold")
     if with_lag:
-        table.add_column("lag", justify="right")
+        table.add_column("lag", justify="right", overflow="fold")
     for view in views:
         generation = "" if view.pointer is None else str(view.pointer.generation)
         foreign = str(len(view.foreigners)) if view.foreigners else ""

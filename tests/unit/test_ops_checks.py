@@ -138,6 +138,13 @@ def drawn(view: GroupView, found: tuple[Finding, ...] = (), width: int = 80, lag
     return console.file.getvalue()
 
 
+def outlined(views: list[GroupView], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(groups_table(views, with_lag=True))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
 def test_nothing_is_wrong_with_a_healthy_group() -> None:
     """No rule fires without a reason."""
     assert findings(WELL) == ()
@@ -285,6 +292,9 @@ def test_a_narrow_terminal_loses_nothing(width: int) -> None:
     narrow = drawn(view, check_group(view, LATER_MS), width)
     assert max(map(len, narrow.splitlines())) <= width
     assert characters(narrow) == characters(drawn(view, check_group(view, LATER_MS), 300))
+    listing, unbounded = (outlined([view], at) for at in (width, 300))
+    assert max(map(len, listing.splitlines())) <= width
+    assert characters(listing) == characters(unbounded)
 
 
 def test_partitions_that_are_not_listed_are_counted() -> None:
@@ -332,11 +342,9 @@ def test_documents_hold_what_programs_ask_for() -> None:
 
 def test_an_outline_says_what_can_be_told_without_owners() -> None:
     """A line a group: how many members, of which kind, and what is published."""
-    console = Console(file=io.StringIO(), width=80)
     java = {"/consumers/j/ids/j_java-1-abcdef01": Znode(b"{}", 7)}
-    console.print(groups_table([view_group("g", WELL, LOG_ENDS), view_group("j", java)], with_lag=True))
-    assert isinstance(console.file, io.StringIO)
-    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    text = outlined([view_group("g", WELL, LOG_ENDS), view_group("j", java)], 80)
+    rows = [line.split() for line in text.splitlines()]
     assert ["g", "2", "4", "done", "6"] in rows
     assert ["j", "0", "1", "foreign", "0"] in rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +29,14 @@ class Znodes:
 
     def __init__(self) -> None:
         self.data = member("old")
+        self.config: bytes | None = None
         self.reads: list[str] = []
         self.before_answer: Callable[[Callable[[], None]], None] = lambda watcher: None
 
     async def get(self, path: str, watcher: Callable[[], None] | None = None) -> Node | None:
         self.reads.append(path)
+        if path == LAYOUT.config and self.config is not None:
+            return Node(self.config, 0, 1, 1, 0)
         if path != LAYOUT.member("m"):
             return None
         assert watcher is not None
@@ -84,3 +88,20 @@ async def test_what_changes_while_it_is_read_is_read_again() -> None:
     assert (await reader.read()).members["m"].subscription == ("old",)
     assert told == ["member m changed"]
     assert (await reader.read()).members["m"].subscription == ("new",)
+
+
+async def test_what_people_set_and_cannot_have_meant_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A misspelt field, a drained id that is no member: by name, not at each plan; again where it was right between."""
+    znodes = Znodes()
+    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
+    misspelt = [
+        "group g: /kiel-groups/g/config: drained: typo is no member",
+        "group g: /kiel-groups/g/config: field 'debonce' means nothing here; did you mean 'debounce'?",
+    ]
+    for config, said in ((b'{"debonce":{},"drained":["m","typo"]}', misspelt), (b'{"drained":["m"]}', [])) * 2:
+        znodes.config = config
+        reader.forget()
+        caplog.clear()
+        await reader.read()
+        await reader.read()
+        assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == said
