@@ -56,7 +56,10 @@ class Election:
 
     def feed(self, event: election.Event) -> None:
         """Take an event, do what follows."""
-        self._candidate, effects = election.step(self._candidate, event)
+        before = self._candidate
+        self._candidate, effects = election.step(before, event)
+        if self._candidate.followed and not before.followed:
+            log.info("group %s: %s stands by, another leads", self._layout.group, self._member_id)
         for effect in effects:
             self._perform(effect)
 
