@@ -49,6 +49,8 @@ class Ledger:
         self.hand_outs = 0
         #: Sessions that kazoo opened by itself after the end of a member's only one.
         self._later: set[int] = set()
+        #: Each consumer's newest session of those that its members opened.
+        self._newest: dict[Consumer, int] = {}
         self._closed: set[int] = set()
         self._epochs: dict[TopicPartition, int] = {}
         self._epoch_at: dict[tuple[TopicPartition, int], int] = {}
@@ -63,7 +65,9 @@ class Ledger:
     def session_opened(self, consumer: Consumer, session_id: int, *, is_first: bool) -> None:
         """A client of a consumer has a session; only its first is to be used."""
         self.consumers[session_id] = consumer
-        if not is_first:
+        if is_first:
+            self._newest[consumer] = session_id
+        else:
             self._later.add(session_id)
 
     # The application's side
@@ -142,7 +146,7 @@ class Ledger:
     def _session_ends(self, entry: Entry) -> None:
         self._closed.add(entry.session_id)
         consumer = self.consumers.get(entry.session_id)
-        if consumer is not None and consumer.process.sessions[-1:] == [entry.session_id] and consumer.gate_is_open:
+        if consumer is not None and self._newest.get(consumer) == entry.session_id and consumer.gate_is_open:
             raise Violation(f"the session of {consumer.name} ends, and its gate is open")
 
     def _partition(self, path: str) -> TopicPartition | None:
@@ -156,7 +160,7 @@ class Ledger:
                 self.forced.discard(partition)
             return
         holder = self.consumers.get(change.znode.owner)
-        if holder is None or holder.process.sessions[-1] != change.znode.owner:
+        if holder is None or self._newest.get(holder) != change.znode.owner:
             return
         if entry.session_id not in self.consumers:
             self.forced.add(partition)

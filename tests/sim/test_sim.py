@@ -43,8 +43,9 @@ def test_a_story_is_as_long_as_it_should_be() -> None:
     assert {event.act for story in stories for event in story.events} >= FAULTS.keys()
 
 
-#: Of a reset to the very offset that was about to be committed: it was taken for that commit.
-FAILED_ONCE = (91_001_385,)
+#: A reset to the very offset that was about to be committed, and was taken for that commit; the end of a session that
+#: kazoo had opened by itself, which the judge took for the member's.
+FAILED_ONCE = (91_001_385, 95_000_133)
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
