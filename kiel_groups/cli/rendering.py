@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from io import StringIO
 from typing import IO, Any
 
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from kiel_groups.errors import KielGroupsError
 
-__all__ = ["console", "plain_table", "rendered", "rows_to_clear", "show", "show_json"]
+__all__ = ["console", "plain_table", "rendered", "rows_to_clear", "show", "show_json", "show_lines"]
 
 #: Nothing is cut or wrapped where it goes to a file or another program.
 _UNBOUNDED = 100_000
@@ -53,7 +54,12 @@ def show(*things: RenderableType) -> None:
         BrokenPipeError: The reader has gone.
         KielGroupsError: Standard output cannot be written.
     """
-    _write("\n".join(rendered(*things)) + "\n")
+    show_lines(rendered(*things))
+
+
+def show_lines(lines: Iterable[str]) -> None:
+    """Print what was ``rendered``, as it stands. Errors as of ``show``."""
+    _write("\n".join(lines) + "\n")
 
 
 def rendered(*things: RenderableType) -> list[str]:

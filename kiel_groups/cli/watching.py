@@ -65,7 +65,7 @@ def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: List
         listed: Which of these; None is as much as fits the terminal.
         first: Whether nothing was shown before it.
     """
-    from kiel_groups.cli.rendering import rendered, rows_to_clear, show
+    from kiel_groups.cli.rendering import rendered, rows_to_clear, show, show_lines
 
     rows = rows_to_clear()
     if rows is None:
@@ -73,7 +73,7 @@ def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: List
         return
     shown = rendered(*report(listed)) if listed else _fitted(report, rows - _SPARE_ROWS)
     click.clear()
-    show("\n".join(shown))
+    show_lines(shown)
 
 
 def clock() -> str:
