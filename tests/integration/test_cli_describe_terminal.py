@@ -1,0 +1,109 @@
+"""``kiel-groups describe`` on a terminal: it fits, also with many members and partitions."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
+from kiel_groups.model import TopicPartition
+from tests.integration.commands import REPOSITORY, environment
+from tests.integration.members import zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+ROWS, COLUMNS = 24, 80
+MEMBERS, PARTITIONS = 12, 64
+
+
+@pytest.fixture
+def large_group(cluster_39: Cluster, unique: Unique) -> str:
+    """The name of a group of twelve with long ids, written by hand; its topic does not exist."""
+    name, topic = unique("group"), "a-topic-with-quite-a-long-name"
+    layout = GroupLayout(name)
+    with zookeeper(cluster_39) as client:
+        client.create(layout.pointer, Pointer(generation=1, state="done", leader="x").encode(), makepath=True)
+        for number in range(MEMBERS):
+            member = f"{name}_host-{number}.a-long-domain.example-{1_700_000_000_000 + number}-{0xABCD00 + number:x}"
+            host = f"host-{number}.a-long-domain.example"
+            info = MemberInfo(member_id=member, session_timeout_ms=6_000, subscription=(topic,), host=host)
+            client.create(layout.member(member), info.encode(), makepath=True)
+            share = [TopicPartition(topic, partition) for partition in range(number, PARTITIONS, MEMBERS)]
+            client.create(layout.slice(member), Slice(1, member, frozenset(share)).encode())
+            for partition in share:
+                client.create(
+                    f"{layout.topic_owners(topic)}/{partition.partition}", f"{member}-0".encode(), makepath=True
+                )
+    return name
+
+
+@contextmanager
+def terminal(cluster: Cluster, *arguments: str, term: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """``describe`` on a terminal of 24 by 80, and where that is read."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    command = [sys.executable, "-m", "kiel_groups", "describe", "--zookeeper", cluster.zk_hosts, *arguments]
+    env = {key: value for key, value in environment().items() if key not in ("LINES", "COLUMNS")} | {"TERM": term}
+    with subprocess.Popen(command, cwd=REPOSITORY, env=env, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        try:
+            yield process, ours
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:
+    """What was written, as soon as it is enough; all of it, where the other side ends before."""
+    said = b""
+    while not enough(said.decode(errors="ignore")):
+        try:
+            said += os.read(descriptor, 65536)
+        except OSError:
+            break
+    return said.decode().replace("\r\n", "\n")
+
+
+def test_a_large_group_is_shown_in_80_columns(cluster_39: Cluster, large_group: str) -> None:
+    """All of it, folded, not cut."""
+    with terminal(cluster_39, large_group, term="dumb") as (process, screen):
+        said = read_until(screen, lambda _: False)
+        assert process.wait(20) == 0
+    lines = said.splitlines()
+    assert "\x1b" not in said
+    assert max(map(len, lines)) <= COLUMNS
+    rows = [line.split() for line in lines]
+    assert [row[0] for row in rows if len(row) > 4 and row[0].isdigit()] == [str(each) for each in range(PARTITIONS)]
+    assert sum(row[0].startswith("abcd") for row in rows if row) == MEMBERS
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_watch_fits_the_terminal_or_leaves_it_as_it_is(cluster_39: Cluster, large_group: str, term: str) -> None:
+    """A terminal that can be cleared holds a whole look; on another one, a line and no code stands between two."""
+    mark = "\x1b[2J" if term == "xterm" else "-" * 78
+    with terminal(cluster_39, large_group, "--watch", "0.1", term=term) as (process, screen):
+        said = read_until(screen, lambda text: text.count(mark) >= 3)
+        process.send_signal(signal.SIGINT)
+        read_until(screen, lambda _: False)
+        assert process.wait(20) == 130
+    look = said.split(mark)[1]
+    assert f"group {large_group}"[:COLUMNS] in look
+    if term == "dumb":
+        assert "\x1b" not in said
+    else:
+        assert len(look.splitlines()) < ROWS
+        assert " lines that do not fit here" in look
