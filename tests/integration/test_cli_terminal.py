@@ -1,0 +1,84 @@
+"""``describe`` and ``groups`` at terminals and through pipes: colours where they are wanted, no word about a reader."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import Pointer
+from tests.integration.commands import environment
+from tests.integration.members import zookeeper
+
+pytestmark = pytest.mark.integration
+
+ESCAPE = b"\x1b["
+#: How a terminal is told of red, and of bold red.
+COLOURS = (ESCAPE + b"3", ESCAPE + b"1;3")
+
+
+@pytest.fixture
+def group(cluster_39: Cluster, unique: Callable[[str], str]) -> Iterator[str]:
+    """A group with something wrong in it, which is told in red: a foreign consumer."""
+    name = unique("group")
+    layout = GroupLayout(name)
+    with zookeeper(cluster_39) as client:
+        client.create(layout.pointer, Pointer(generation=1, state="done", leader="x").encode(), makepath=True)
+        client.create(f"{layout.ids}/{name}_host-1-abcdef01", b"{}", ephemeral=True, makepath=True)
+        yield name
+
+
+def command(cluster: Cluster, *words: str) -> list[str]:
+    """The command line, for this cluster."""
+    return [sys.executable, "-m", "kiel_groups", *words, f"--zookeeper={cluster.zk_hosts}"]
+
+
+def at_a_terminal(words: list[str], **variables: str) -> bytes:
+    """Run a command at a terminal: all that the terminal got."""
+    ours, theirs = pty.openpty()
+    env = {key: value for key, value in environment().items() if key != "NO_COLOR"} | {"TERM": "xterm"} | variables
+    with subprocess.Popen(words, env=env, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        got = b""
+        try:
+            while data := os.read(ours, 65536):
+                got += data
+        except OSError:
+            assert process.wait(30) == 0  # The last one to write has gone.
+        finally:
+            os.close(ours)
+    return got
+
+
+def test_no_color_is_heeded(cluster_39: Cluster, group: str) -> None:
+    """What is wrong is red at a terminal; with NO_COLOR nothing is, and to a pipe no escape code goes at all."""
+    words = command(cluster_39, "describe", group)
+    assert any(colour in at_a_terminal(words) for colour in COLOURS)
+    assert not any(colour in at_a_terminal(words, NO_COLOR="1") for colour in COLOURS)
+    piped = subprocess.run(words, env=environment(), capture_output=True, timeout=60, check=True)
+    assert ESCAPE not in piped.stdout
+
+
+@pytest.mark.parametrize("words", [["describe", "{}"], ["describe", "{}", "--json"], ["groups"], ["groups", "--json"]])
+def test_a_reader_that_has_gone_is_no_error(cluster_39: Cluster, group: str, words: list[str]) -> None:
+    """As after ``| head``: the status of a broken pipe, and not a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            command(cluster_39, *(word.format(group) for word in words)),
+            env=environment(),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
