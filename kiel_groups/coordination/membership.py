@@ -53,6 +53,8 @@ class Membership(Life):
         self._handler = handler
         self._subscription = subscription
         self._registering = asyncio.Lock()
+        #: What the group was told; None while that is not known.
+        self._registered: Collection[str] | None = None
 
     async def _enter(self) -> None:
         await check_admission(self.session, self._layout, self._config)
@@ -61,7 +63,7 @@ class Membership(Life):
 
     async def _entered(self) -> None:
         self.holding.start()
-        await self._tell_missing_topics()
+        await self._tell_missing_topics(self._registered or ())
 
     def _equip(self) -> None:
         """Everything that is named after the session, which is known now."""
@@ -128,9 +130,9 @@ class Membership(Life):
     async def _register(self) -> None:
         """Member znode and consumer id in one transaction; where its answer is lost, one look tells."""
         async with self._registering:
-            self._registered = self._subscription.subscription
+            wanted = self._registered = self._subscription.subscription
             while True:
-                answer = await self.session.transact(self._registration(self._registered))
+                answer = await self.session.transact(self._registration(wanted))
                 if isinstance(answer, Unknown) and await self.session.exists(self._path) is None:
                     continue
                 if isinstance(answer, (Done, Unknown)):
@@ -154,10 +156,12 @@ class Membership(Life):
         async with self._registering:
             while self._registered != self._subscription.subscription:
                 wanted = self._subscription.subscription
+                # Until there is an answer nobody knows what is told: also what was told before is told again then.
+                self._registered = None
                 answer = await self._register_anew(wanted)
                 if isinstance(answer, Done):
                     self._registered = wanted
-                    await self._tell_missing_topics()
+                    await self._tell_missing_topics(wanted)
                 elif not isinstance(answer, Unknown):
                     self.session.end("the member znode is gone")
                     raise SessionLostError(f"the member znode {self._path} is gone")
@@ -166,9 +170,9 @@ class Membership(Life):
         removal: list[Operation] = [Delete(self._path), Delete(self._layout.consumer_id(self.member_id))]
         return await self.session.transact([*removal, *self._registration(topics)])
 
-    async def _tell_missing_topics(self) -> None:
+    async def _tell_missing_topics(self, subscription: Collection[str]) -> None:
         """A subscription may name a topic before it exists; a wrong name should not go unnoticed for that."""
-        topics = sorted(self._registered)
+        topics = sorted(subscription)
         nodes = await self.session.exists_many([topic_path(topic) for topic in topics])
         missing = [topic for topic, node in zip(topics, nodes, strict=True) if node is None]
         if missing:

@@ -38,6 +38,8 @@ async def test_authentication_refused(cluster: Cluster, unique: Unique) -> None:
         assert owner.get_children(layout.root) == []
         assert owner.exists(layout.ids) is None or owner.get_children(layout.ids) == []
     finally:
+        # The servers are shared: whoever lists the groups on them may not read this one.
+        owner.delete(layout.root, recursive=True)
         owner.stop()
         owner.close()
 
@@ -62,5 +64,6 @@ async def test_authentication_refused_to_a_running_member(cluster: Cluster, uniq
                 await member._task
             member._task = None
     finally:
+        owner.delete(layout.offsets, recursive=True)
         owner.stop()
         owner.close()

@@ -77,10 +77,10 @@ class Trial:
         """Wait until the living members share all partitions."""
         await self.group.balanced(self.topic, self.partitions, RECOVERY_S)
 
-    async def has(self, member: Member, count: int) -> None:
+    async def has(self, member: Member, count: int, within_s: float = RECOVERY_S) -> None:
         """Wait until a member has so many partitions."""
         await eventually(
-            lambda: len(member.partitions(self.topic)) == count, f"a member has {count} partitions", RECOVERY_S
+            lambda: len(member.partitions(self.topic)) == count, f"a member has {count} partitions", within_s
         )
 
     async def grow(self, partitions: int) -> None:
