@@ -147,7 +147,7 @@ async def test_leader_cut_off_from_its_quorum_client_on_it(ensembles: Callable[.
             await eventually(lambda: set(cut_off.lost_partitions) == set(map(tried.partition, held)), "it gives up")
             assert time.monotonic() - cut_s < SESSION_TIMEOUT_MS / 1000
             assert await cut.mode() == "leader", "it still takes itself for one"
-            # Two servers of 3.4.6 took up to 20 s here to elect one of them; a join that began meanwhile waits for 15 s.
+            # Two servers of 3.4.6 took up to 20 s here to elect one of them; a join that began then waits for 15 s.
             await tried.has(other, 4, 3 * RECOVERY_S)
             later = await tried.produce()
             await tried.group.delivered(later, RECOVERY_S)
