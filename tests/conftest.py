@@ -44,4 +44,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = terminalreporter.getreports("passed")
     seeds = sum(value for report in reports for name, value in report.user_properties if name == "simulated_seeds")
     if seeds:
-        terminalreporter.write_line(f"simulator: {seeds} fresh seeds played, none failed in these")
+        terminalreporter.write_line(f"simulator: {seeds} seeds played, none failed in these")
