@@ -30,6 +30,8 @@ LAYERS = (
     "constants",
     "coordination",
     "clients",
+    "sync",
+    "spark",
     "ops",
     "service",
     "embedded",
