@@ -21,14 +21,19 @@ def groups(lines: Lines, *, zookeeper: str, with_lag: bool, as_json: bool) -> in
     List the groups of a cluster.
 
     Ours and those of other consumers: 'foreign' counts live members that do not take part in our protocol, such as
-    Java's consumers, or kiel's. A group without members is 'empty'; its offsets stay.
+    Java's consumers, or kiel's. A group without members is 'empty'; its offsets stay. One that keeps us out is
+    'unreadable', and a warning names what is closed.
     """
     from kiel_groups.cli.rendering import show, show_json
+    from kiel_groups.ops.checks import some
     from kiel_groups.ops.documents import outline_document
     from kiel_groups.ops.report import groups_table
     from kiel_groups.service.looking import look_at_groups
 
     look = look_at_groups(zookeeper, with_lag=with_lag, timeout_s=ZOOKEEPER_WAIT_S)
+    for view in look.groups:
+        if view.closed:
+            lines.say("warning", f"ZooKeeper keeps us out of parts of group {view.group}: {some(view.closed)}")
     if with_lag and look.lag_problem:
         lines.say("warning", f"the lag is not known to the full: {look.lag_problem}")
     if as_json:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from kiel_groups.config import check_name
 from kiel_groups.coordination.admin import Client, zookeeper
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import CoordinationError, ProtocolError
 from kiel_groups.group.layout import BROKER_IDS, CONSUMERS, KIEL_GROUPS, ROOT, GroupLayout, consumer_root, topic_path
 from kiel_groups.group.snapshot import Snapshot, Znode
 from kiel_groups.group.znodes import MemberInfo
@@ -39,7 +39,7 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     """
     All znodes of a group: ours, Kafka's and kiel's, and those of the topics that it subscribes to or has offsets in.
 
-    Nothing but brokers and topics where there is no such group.
+    Nothing but brokers and topics where there is no such group. Znodes whose ACL keeps this reader out are ``closed``.
     """
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
@@ -51,9 +51,22 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
 
 
 def list_groups(client: Client) -> list[str]:
-    """The names of all groups: ours, of Kafka's consumers, of kiel's; in the order of the alphabet."""
-    reads = [client.get_children_async(folder) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
-    return sorted({name for read in reads for name in _children_of(read)})
+    """
+    The names of all groups: ours, of Kafka's consumers, of kiel's; in the order of the alphabet.
+
+    Raises:
+        CoordinationError: One of the folders that groups stand in is closed to this reader.
+    """
+    reads = [(folder, client.get_children_async(folder)) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
+    names: set[str] = set()
+    for folder, read in reads:
+        try:
+            names.update(_children_of(read))
+        except NoAuthError:
+            raise CoordinationError(
+                f"ZooKeeper refuses to list {folder}: its ACL keeps us out; let the world read that folder"
+            ) from None
+    return sorted(names)
 
 
 def read_outlines(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:
@@ -80,7 +93,11 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
         level = []
         for some in _portions(parents):
             reads = [(path, client.get_children_async(path)) for path in some]
-            level += [f"{path}/{child}" for path, read in reads for child in _children_of(read)]
+            for path, read in reads:
+                try:
+                    level += [f"{path}/{child}" for child in _children_of(read)]
+                except NoAuthError:  # Closed since it was read.
+                    found[path] = Znode(closed=True)
     return found
 
 
@@ -93,6 +110,9 @@ def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None
                 data, stat = read.get()
             except NoNodeError:
                 continue  # Gone since its parent was read, as ephemeral znodes do.
+            except NoAuthError:
+                found[path] = Znode(closed=True)
+                continue
             # zkCli and Kafka make znodes without any data: null.
             found[path] = Znode(data or b"", stat.ephemeralOwner, stat.ctime, stat.mtime)
             if parents is not None and stat.numChildren:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.group_view import GroupView, PartitionView
@@ -42,7 +43,9 @@ def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         view: The group.
         now_ms: Epoch milliseconds; only used to tell a rebalance from a partition that stays as it is.
     """
-    findings = [finding for rule in _RULES for finding in rule(view, now_ms)]
+    # What is missing may stand where this reader is kept out: no rule about that can tell.
+    rules = _RULES_OF_WHAT_IS_SEEN if view.closed else _RULES
+    findings = [finding for rule in rules for finding in rule(view, now_ms)]
     return tuple(sorted(findings, key=lambda finding: finding.passing))
 
 
@@ -105,6 +108,16 @@ def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
 def _unreadable(view: GroupView, now_ms: int) -> Iterator[Finding]:
     for text in view.unreadable:
         yield Finding("unreadable", text, "correct that znode; what stands in it is not known to the group either")
+
+
+def _closed(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    if view.closed:
+        what = counted(view.closed, "znode keeps", "znodes keep")
+        yield Finding(
+            "closed",
+            f"{what} whoever looks from here out: {some(view.closed)}",
+            "ask whoever closed them; the world has to be let read (zkCli: getAcl, setAcl PATH …,world:anyone:r)",
+        )
 
 
 def _leaderless(view: GroupView, now_ms: int) -> Iterator[Finding]:
@@ -246,7 +259,9 @@ def _missing_topics(view: GroupView, now_ms: int) -> Iterator[Finding]:
         )
 
 
-_RULES: tuple[Callable[[GroupView, int], Iterator[Finding]], ...] = (
+_Rule: TypeAlias = Callable[[GroupView, int], Iterator[Finding]]
+
+_RULES: tuple[_Rule, ...] = (
     _brokerless,
     _unconsumed,
     _foreign,
@@ -263,6 +278,8 @@ _RULES: tuple[Callable[[GroupView, int], Iterator[Finding]], ...] = (
     _beyond,
     _missing_topics,
 )
+
+_RULES_OF_WHAT_IS_SEEN: tuple[_Rule, ...] = (_brokerless, _closed, _unreadable)
 
 
 def short_name(member_id: MemberId) -> str:

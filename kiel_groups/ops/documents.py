@@ -16,18 +16,23 @@ def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
     pointer = view.pointer
     return {
         "group": view.group,
-        "members": len(view.members),
+        "members": None if view.closed and not view.members else len(view.members),
         "foreign_members": len(view.foreigners),
         "leader": view.leader,
         "generation": pointer.generation if pointer is not None else None,
         "state": outline_state(view),
         "lag": view.known_lag if with_lag else None,
+        "closed": list(view.closed),
     }
 
 
 def outline_state(view: GroupView) -> str:
-    """As far as it can be told without owners: ``foreign``, ``empty``, ``unplanned``, ``publishing`` or ``done``."""
-    if not view.members:
+    """
+    As far as it can be told without owners.
+
+    ``unreadable``, ``foreign``, ``empty``, ``unplanned``, ``publishing`` or ``done``.
+    """
+    if view.closed or not view.members:
         return view.state
     return "unplanned" if view.pointer is None else view.pointer.state
 
@@ -67,6 +72,7 @@ def group_document(view: GroupView, findings: Iterable[Finding], *, lag_problem:
         "lag": view.known_lag,
         "partitions_of_unknown_lag": _unknown(view.partitions),
         "lag_problem": lag_problem or None,
+        "closed": list(view.closed),
         "wrong": [_finding(finding) for finding in findings],
         "members": [_member(member) for member in view.members],
         "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreigners],

@@ -84,6 +84,7 @@ class GroupView:
     subscribed to and do not exist. ``away`` are the shares of static members that went and may return. ``unreadable``
     lists what stands in the way of a complete picture. ``tuning`` is what people have set for the group, None
     where that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None where nobody looked.
+    ``closed`` are paths of znodes whose ACL keeps whoever looked out: what stands there, and below, is not known.
     """
 
     group: str
@@ -100,6 +101,7 @@ class GroupView:
     tuning: Tuning | None = field(default_factory=Tuning)
     refused: str = ""
     brokers: int | None = None
+    closed: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -108,8 +110,8 @@ class GroupView:
 
     @property
     def known_lag(self) -> int | None:
-        """``lag``, or None where that of no partition is known."""
-        return lag_of(self.partitions)
+        """``lag``, or None where that of no partition is known, or no partition is seen because offsets are closed."""
+        return None if self.closed and not self.partitions else lag_of(self.partitions)
 
     @property
     def owned(self) -> int:
@@ -122,7 +124,14 @@ class GroupView:
 
     @property
     def state(self) -> str:
-        """``foreign``, ``empty``, ``publishing``, ``moving`` (not everybody owns its share) or ``settled``."""
+        """
+        One word.
+
+        ``unreadable`` (part of it is closed), ``foreign``, ``empty``, ``publishing``, ``moving`` (not everybody owns
+        its share) or ``settled``.
+        """
+        if self.closed:
+            return "unreadable"
         if not self.members:
             return "foreign" if self.foreigners else "empty"
         if self.pointer is not None and self.pointer.state == "publishing":
@@ -184,6 +193,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         tuning=tuning,
         refused=refused,
         unreadable=tuple(dict.fromkeys(reading.unreadable)),
+        closed=reading.closed,
     )
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.election import sequence
-from kiel_groups.group.layout import GroupLayout, topic_path
+from kiel_groups.group.layout import TOPICS, GroupLayout, consumer_root, topic_path
 from kiel_groups.group.snapshot import Snapshot, Znode
 from kiel_groups.group.tuning import Tuning
 from kiel_groups.group.znodes import (
@@ -27,13 +27,22 @@ _Value = TypeVar("_Value")
 
 
 class Reading:
-    """Each method reads one kind of znode; what is missing is empty, what is unreadable is noted and left out."""
+    """
+    Each method reads one kind of znode; what is missing is empty, what is unreadable is noted and left out.
+
+    ``closed`` are the paths of znodes that are there, and that ZooKeeper does not let this reader see.
+    """
 
     def __init__(self, layout: GroupLayout, znodes: Snapshot) -> None:
         self._layout = layout
-        self._znodes = znodes
+        # The snapshot may be one of many groups.
+        roots = (layout.root, consumer_root(layout.group), layout.kiel_members, TOPICS)
+        own = tuple(f"{root}/" for root in roots)
+        closed = (path for path, znode in znodes.items() if znode.closed)
+        self.closed = tuple(sorted(path for path in closed if f"{path}/".startswith(own)))
+        self._znodes = {path: znode for path, znode in znodes.items() if not znode.closed}
         self._folders: dict[str, list[tuple[str, Znode]]] = {}
-        for path, znode in znodes.items():
+        for path, znode in self._znodes.items():
             self._folders.setdefault(path.rpartition("/")[0], []).append((path, znode))
         self.unreadable: list[str] = []
 
@@ -102,7 +111,8 @@ class Reading:
     def missing_topics(self, members: Iterable[MemberInfo]) -> tuple[str, ...]:
         """Topics that members subscribe to, and that have no znode."""
         subscribed = {topic for info in members for topic in info.subscription}
-        return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in self._znodes))
+        there = self._znodes.keys() | set(self.closed)
+        return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in there))
 
     def owners(self) -> dict[TopicPartition, tuple[MemberId, int]]:
         """Who claimed what, and when (epoch milliseconds)."""

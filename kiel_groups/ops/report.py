@@ -34,10 +34,12 @@ def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
     if with_lag:
         table.add_column("lag", justify="right", overflow="fold")
     for view in views:
-        generation = "" if view.pointer is None else str(view.pointer.generation)
+        unknown = "?" if view.closed else ""
+        generation = unknown if view.pointer is None else str(view.pointer.generation)
         foreign = str(len(view.foreigners)) if view.foreigners else ""
-        row = [view.group, str(len(view.members)), foreign, generation, outline_state(view)]
-        table.add_row(*row, *([_lag(view.partitions)] if with_lag else []))
+        members = unknown if unknown and not view.members else str(len(view.members))
+        row = [view.group, members, foreign, generation, outline_state(view)]
+        table.add_row(*row, *([_group_lag(view)] if with_lag else []))
     return table
 
 
@@ -109,7 +111,8 @@ def _summary(view: GroupView, lag_problem: str, now_ms: int) -> Table:
 
 def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
     pointer, settings = view.pointer, view.settings
-    yield "state", f"{view.state}: {view.owned:,} of {len(view.partitions):,} partitions are owned"
+    seen = "partitions that can be seen" if view.closed else "partitions"
+    yield "state", f"{view.state}: {view.owned:,} of {len(view.partitions):,} {seen} are owned"
     yield "leader", _leader(view)
     if pointer is not None:
         yield "generation", f"{pointer.generation}, {pointer.state}, {ago(pointer.created_at_ms, now_ms)}"
@@ -142,12 +145,16 @@ def _follows(view: GroupView) -> Iterator[str]:
 
 
 def _whole_lag(view: GroupView, problem: str) -> Iterator[str]:
-    yield _lag(view.partitions)
+    yield _group_lag(view)
     if problem:
         yield f" (not known of all: {problem})"
     uncommitted = [each for each in view.partitions if each.committed is None]
     if uncommitted:
         yield f"; without a committed offset: {counted(uncommitted, 'partition', 'partitions')}"
+
+
+def _group_lag(view: GroupView) -> str:
+    return "?" if view.known_lag is None else _lag(view.partitions)
 
 
 def _lag(partitions: Collection[PartitionView]) -> str:
@@ -159,7 +166,7 @@ def _lag(partitions: Collection[PartitionView]) -> str:
 
 def _leader(view: GroupView) -> str:
     if view.leader is None:
-        return "none"
+        return "?" if view.closed else "none"
     spare = sum(candidate not in view.member_ids for candidate in view.candidates[1:])
     aside = "" if view.leader in view.member_ids else ", an allocator that is no member"
     return view.leader + aside + (f"; {spare} more such stand by" if spare else "")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from kazoo.security import make_digest_acl
 
 from kiel_groups.coordination import admin
 from kiel_groups.embedded import Cluster, ZooKeeperServer
@@ -71,6 +72,7 @@ async def test_describe_shows_members_leader_offsets_lag_and_owners(cluster: Clu
             "generation": document["allocation"]["generation"],
             "state": "done",
             "lag": 60,
+            "closed": [],
         } in json.loads(listed.stdout)
 
 
@@ -110,6 +112,34 @@ async def test_a_group_of_java_consumers_is_listed_and_described(cluster_39: Clu
         document = json.loads((await looked(cluster_39, "describe", name, "--json", "--check")).stdout)
         assert (document["state"], document["wrong"], document["lag"]) == ("foreign", [], 0)
         assert [each["name"] for each in document["foreign_members"]] == [f"{name}_java-1-abcdef01"]
+
+
+async def test_a_group_that_keeps_us_out_is_listed_as_unreadable(cluster_39: Cluster, unique: Unique) -> None:
+    """Its path is named in a warning; others are listed as ever, and a name that is nearly right is still corrected."""
+    closed, other = unique("closed"), unique("open")
+    acl = make_digest_acl("owner", "secret", all=True)
+    with zookeeper(cluster_39) as client:
+        client.add_auth("digest", "owner:secret")
+        for folder in (f"/consumers/{other}/offsets", "/kiel-groups"):
+            client.ensure_path(folder)
+        client.create(f"/kiel-groups/{closed}/members", acl=[acl], makepath=True)
+        try:
+            outcome = await looked(cluster_39, "groups")
+            assert outcome.returncode == 0
+            assert f"parts of group {closed}: /kiel-groups/{closed}" in outcome.stderr
+            rows = {line.split()[0]: line.split()[1:] for line in outcome.stdout.splitlines() if line.strip()}
+            assert (rows[closed], rows[other]) == (["?", "?", "unreadable"], ["0", "empty"])
+            documents = json.loads((await looked(cluster_39, "groups", "--lag", "--json")).stdout)
+            (document,) = [each for each in documents if each["group"] == closed]
+            assert (document["state"], document["members"], document["lag"]) == ("unreadable", None, None)
+            assert f"/kiel-groups/{closed}/members" in document["closed"]
+            outcome = await looked(cluster_39, "describe", closed, "--check")
+            assert (outcome.returncode, outcome.stderr) == (1, "")
+            assert outcome.stdout.splitlines()[2].startswith("wrong  1 znode keeps whoever looks from here out")
+            outcome = await looked(cluster_39, "describe", other[:-1])
+            assert f"did you mean {other!r}?" in outcome.stderr
+        finally:
+            client.delete(f"/kiel-groups/{closed}", recursive=True)
 
 
 async def test_watch_looks_again_until_ctrl_c(cluster_39: Cluster, unique: Unique) -> None:

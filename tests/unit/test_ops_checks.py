@@ -123,6 +123,10 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
         "1 offset lies beyond the end of the log: t:1",
     ),
     "missing-topic": (without("/brokers/topics/t"), "1 topic does not exist, though subscribed to: t"),
+    "closed": (
+        {**without(f"/kiel-groups/g/members/{A}"), "/kiel-groups/g/members": Znode(closed=True)},
+        "1 znode keeps whoever looks from here out: /kiel-groups/g/members",
+    ),
 }
 
 
@@ -347,6 +351,18 @@ def test_an_outline_says_what_can_be_told_without_owners() -> None:
     rows = [line.split() for line in text.splitlines()]
     assert ["g", "2", "4", "done", "6"] in rows
     assert ["j", "0", "1", "foreign", "0"] in rows
+
+
+def test_of_a_closed_group_nothing_is_said_that_is_not_known() -> None:
+    """A question mark for what stands where nobody may look; what is missing there is no reason for a finding."""
+    view = view_group("g", {"/kiel-groups/g": Znode(closed=True), "/consumers/g/offsets": Znode(closed=True)})
+    (finding,) = check_group(view, LATER_MS)
+    assert (finding.kind, finding.passing, view.state) == ("closed", False, "unreadable")
+    assert ["g", "?", "?", "unreadable", "?"] in [line.split() for line in outlined([view], 80).splitlines()]
+    outline = outline_document(view, with_lag=True)
+    assert (outline["members"], outline["lag"], outline["closed"]) == (None, None, list(view.closed))
+    text = " ".join(drawn(view, (finding,)).split())
+    assert "state unreadable: 0 of 0 partitions that can be seen are owned leader ? lag ?" in text
 
 
 @pytest.mark.parametrize(
