@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.coordination.session import Session, gather_some
+from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation
@@ -90,7 +90,7 @@ class Claimant:
     async def _seen_free(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those without an owner znode, by one read a topic."""
         topics = sorted({partition.topic for partition in partitions})
-        found = await gather_some(self._session.children, [self._layout.topic_owners(topic) for topic in topics])
+        found = await self._session.children_many([self._layout.topic_owners(topic) for topic in topics])
         owned = {topic: frozenset(names or ()) for topic, names in zip(topics, found, strict=True)}
         return {p for p in partitions if str(p.partition) not in owned[p.topic]}
 

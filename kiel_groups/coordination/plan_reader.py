@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.machine import wall_ms
-from kiel_groups.coordination.session import Node, Session, gather_some
+from kiel_groups.coordination.session import Node, Session
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.absences import absences
 from kiel_groups.group.history import generation_of
@@ -133,7 +133,7 @@ class PlanReader:
             self._forget_member(name)
         self._member_names = set(names)
         newest: dict[Slot, tuple[int, MemberInfo]] = {}
-        for found in await gather_some(self._member, names):
+        for found in await asyncio.gather(*map(self._member, names)):
             if found is not None and (found[1].slot not in newest or newest[found[1].slot][0] < found[0]):
                 newest[found[1].slot] = found
         return {slot: info for slot, (_, info) in newest.items()}
@@ -186,7 +186,7 @@ class PlanReader:
         self._remarks = remarks
 
     async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        found = await gather_some(self._topic, names)
+        found = await asyncio.gather(*map(self._topic, names))
         return {name: partitions for name, partitions in zip(names, found, strict=True) if partitions is not None}
 
     async def _topic(self, name: str) -> tuple[int, ...] | None:

@@ -11,20 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from kazoo.exceptions import (
-    AuthFailedError,
-    ConnectionClosedError,
     ConnectionLoss,
     NoAuthError,
     NoNodeError,
     OperationTimeoutError,
-    SessionExpiredError,
     SessionMovedError,
 )
 from kazoo.protocol.states import KazooState, WatchedEvent
@@ -34,6 +31,7 @@ from kiel_groups.coordination import machine
 from kiel_groups.coordination.answers import answer_of, transaction_of
 from kiel_groups.coordination.connecting import overhear_connect
 from kiel_groups.coordination.gate import Gate
+from kiel_groups.coordination.requests import Requests
 from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError, SessionLostError
 from kiel_groups.group.transactions import (
     Answer,
@@ -46,22 +44,17 @@ from kiel_groups.group.transactions import (
 )
 from kiel_groups.metrics import Metrics
 
-__all__ = ["Session", "SessionEvent", "Node", "gather_some"]
+__all__ = ["Session", "SessionEvent", "Node"]
 
 log = logging.getLogger(__name__)
 
 #: A request that reached a server by a connection from before the session moved to another one was not carried out.
 _LOST = (ConnectionLoss, OperationTimeoutError, SessionMovedError)
-_OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
 #: How often a gate that is not open is looked at, in seconds. It opens from another thread, and seldom.
 GATE_PAUSE_S = 0.02
 
 #: Reads that are under way at once; more only fill kazoo's queue.
 MOST_READS = 500
-
-
-_Asked = TypeVar("_Asked")
-_Read = TypeVar("_Read")
 
 
 class SessionEvent(Enum):
@@ -111,8 +104,7 @@ class Session:
         #: Held until then, for those who have no loop to wait on.
         self._open_lock = threading.Lock()
         self._open_lock.acquire()
-        #: In the order in which they were asked, so that the end of a session is told in one.
-        self._unanswered: dict[asyncio.Future[Any], None] = {}
+        self._requests = Requests(self._call_loop)
         self._connected = asyncio.Event()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
         self.client = machine.client(config)
@@ -205,9 +197,7 @@ class Session:
             return
         self.ended = reason
         self.gate.shut(reason)
-        for future in list(self._unanswered):
-            if not future.done():
-                future.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))
+        self._requests.end(reason)
         self._listener(SessionEvent.ENDED)
 
     def end(self, reason: str) -> None:
@@ -257,38 +247,28 @@ class Session:
         except RuntimeError:
             log.debug("the event loop is closed; an answer of ZooKeeper is dropped")
 
-    async def _ask(self, request: Callable[[], Any]) -> Any:
-        """Start one request of kazoo's and wait for its answer on the loop."""
-        return await self._answer(self._send(request))
+    async def _read(self, ask: Callable[..., Any], path: str, watcher: Watcher | None) -> Any:
+        return (await self._read_many(ask, [path], watcher))[0]
 
-    def _send(self, request: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Start one request of kazoo's; requests reach the server in the order of these calls."""
-        if self.ended is not None:
-            raise SessionLostError(f"the ZooKeeper session is over: {self.ended}")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._unanswered[future] = None
-        request().rawlink(partial(self._call_loop, _settle, future))
-        return future
-
-    async def _answer(self, future: asyncio.Future[Any]) -> Any:
-        try:
-            return await future
-        except _OVER as error:
-            raise SessionLostError(f"the ZooKeeper session is over: {error!r}") from error
-        finally:
-            self._unanswered.pop(future, None)
-
-    async def _read(self, request: Callable[[], Any], path: str) -> Any:
-        """A read, again and again while the connection breaks; None when there is no such znode."""
-        while True:
-            try:
-                return await self._ask(request)
-            except NoNodeError:
-                return None
-            except NoAuthError:
-                raise CoordinationError(f"ZooKeeper refused to read {path}: not authorised (its ACL)") from None
-            except _LOST:
-                self._metrics.count("zookeeper_reads_repeated")
+    async def _read_many(self, ask: Callable[..., Any], paths: Sequence[str], watcher: Watcher | None) -> list[Any]:
+        """Pipelined reads, again and again while the connection breaks; None where there is no such znode."""
+        found: list[Any] = [None] * len(paths)
+        kazoo_watcher = self._kazoo_watcher(watcher)
+        waiting = list(range(len(paths)))
+        while waiting:
+            asked, waiting = waiting[:MOST_READS], waiting[MOST_READS:]
+            sent = self._requests.send([partial(ask, paths[number], kazoo_watcher) for number in asked])
+            for number, answer in zip(asked, await self._requests.answers(sent), strict=True):
+                if isinstance(answer, _LOST):
+                    self._metrics.count("zookeeper_reads_repeated")
+                    waiting.append(number)
+                elif isinstance(answer, NoAuthError):
+                    raise CoordinationError(f"ZooKeeper refused to read {paths[number]}: not authorised (its ACL)")
+                elif isinstance(answer, Exception) and not isinstance(answer, NoNodeError):
+                    raise answer
+                elif not isinstance(answer, Exception):
+                    found[number] = answer
+        return found
 
     def _kazoo_watcher(self, watcher: Watcher | None) -> Callable[[WatchedEvent], None] | None:
         """kazoo's side of a watcher: the same one each time, so that setting a watch twice fires it once."""
@@ -308,27 +288,28 @@ class Session:
 
         A watcher is called on the loop when the znode changes and when the connection breaks: a hint to look again.
         """
-        found = await self._read(partial(self.client.get_async, path, self._kazoo_watcher(watcher)), path)
-        # Null is what zkCli and Kafka write where no data is given.
-        return None if found is None else _node(found[0] or b"", found[1])
+        return _with_data(await self._read(self.client.get_async, path, watcher))
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Node | None:
         """State of a znode without its data, None where there is none; a watcher is set in both cases."""
-        stat = await self._read(partial(self.client.exists_async, path, self._kazoo_watcher(watcher)), path)
-        return None if stat is None else _node(b"", stat)
+        return _without_data(await self._read(self.client.exists_async, path, watcher))
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:
         """Names of the children, None where there is no such znode."""
-        found = await self._read(partial(self.client.get_children_async, path, self._kazoo_watcher(watcher)), path)
-        return None if found is None else list(found)
+        children: list[str] | None = await self._read(self.client.get_children_async, path, watcher)
+        return children
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         """``get`` of many znodes, pipelined; in the order of ``paths``."""
-        return await gather_some(self.get, paths)
+        return [_with_data(found) for found in await self._read_many(self.client.get_async, paths, None)]
 
     async def exists_many(self, paths: Sequence[str]) -> list[Node | None]:
         """``exists`` of many znodes, pipelined; in the order of ``paths``."""
-        return await gather_some(self.exists, paths)
+        return [_without_data(stat) for stat in await self._read_many(self.client.exists_async, paths, None)]
+
+    async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """``children`` of many znodes, pipelined; in the order of ``paths``."""
+        return await self._read_many(self.client.get_children_async, paths, None)
 
     async def transact(self, operations: Iterable[Operation]) -> Answer:
         """
@@ -353,14 +334,16 @@ class Session:
         """
         listed = list(operations)
         sent_s = machine.boot_time_s()
-        return self._outcome(listed, sent_s, self._send(transaction_of(self.client, listed).commit_async))
+        sent = self._requests.send([transaction_of(self.client, listed).commit_async])
+        return self._outcome(listed, sent_s, sent)
 
-    async def _outcome(self, listed: Sequence[Operation], sent_s: float, sent: asyncio.Future[Any]) -> Answer:
-        try:
-            results = await self._answer(sent)
-        except _LOST:
+    async def _outcome(self, listed: Sequence[Operation], sent_s: float, sent: asyncio.Future[list[Any]]) -> Answer:
+        (results,) = await self._requests.answers(sent)
+        if isinstance(results, _LOST):
             self._metrics.count("zookeeper_transactions_unknown")
             return Unknown()
+        if isinstance(results, Exception):
+            raise results
         answer = answer_of(results)
         if isinstance(answer, Done):
             self.gate.renew(sent_s)
@@ -370,14 +353,18 @@ class Session:
 
     async def ensure(self, folders: Iterable[str]) -> None:
         """Create persistent znodes, and those above them, where they are missing."""
-        needed = sorted({parent for folder in folders for parent in _with_parents(folder)})
-        found = await self.exists_many(needed)
-        for folder in [folder for folder, node in zip(needed, found, strict=True) if node is None]:
+        missing = await self._missing(folders)
+        # Above what is there, nothing is missing.
+        for folder in await self._missing(parent for known in missing for parent in _with_parents(known)):
             answer: Answer = Unknown()
             while isinstance(answer, Unknown):
                 answer = await self.transact([Create(folder)])
             if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
                 raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
+
+    async def _missing(self, paths: Iterable[str]) -> list[str]:
+        listed = sorted(set(paths))
+        return [path for path, node in zip(listed, await self.exists_many(listed), strict=True) if node is None]
 
 
 def _nothing() -> None:
@@ -390,21 +377,13 @@ def _with_parents(path: str) -> list[str]:
     return ["/" + "/".join(names[:count]) for count in range(1, len(names) + 1)]
 
 
-async def gather_some(read: Callable[[_Asked], Awaitable[_Read]], asked: Sequence[_Asked]) -> list[_Read]:
-    """Read many things at once, but not more than MOST_READS at a time; in the order of ``asked``."""
-    found: list[_Read] = []
-    for start in range(0, len(asked), MOST_READS):
-        found += await asyncio.gather(*map(read, asked[start : start + MOST_READS]))
-    return found
+def _with_data(found: Any) -> Node | None:
+    # Null is what zkCli and Kafka write where no data is given.
+    return None if found is None else _node(found[0] or b"", found[1])
 
 
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
-    if future.done():
-        return
-    if result.exception is not None:
-        future.set_exception(result.exception)
-    else:
-        future.set_result(result.value)
+def _without_data(stat: Any) -> Node | None:
+    return None if stat is None else _node(b"", stat)
 
 
 def _node(data: bytes, stat: Any) -> Node:

@@ -31,6 +31,7 @@ _HOLDING = "coordination/holding.py"
 _HEARTBEAT = "coordination/heartbeat.py"
 _GATE = "coordination/gate.py"
 _SESSION = "coordination/session.py"
+_REQUESTS = "coordination/requests.py"
 _LEADING = "coordination/leading.py"
 _PLANNING = "group/planning.py"
 _LEADER = "group/leader.py"
@@ -60,10 +61,8 @@ MUTANTS = (
     Mutant(
         "a lease that pings renew",
         _SESSION,
-        "                return await self._ask(request)\n",
-        "                found = await self._ask(request)\n"
-        "                self.gate.renew(machine.boot_time_s())\n"
-        "                return found\n",
+        "                    found[number] = answer\n",
+        "                    found[number] = answer\n                    self.gate.renew(machine.boot_time_s())\n",
     ),
     Mutant(
         "a lease that is never over",
@@ -228,8 +227,8 @@ MUTANTS = (
     # The session
     Mutant(
         "what was asked before the end is answered after it",
-        _SESSION,
-        '                future.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))',
+        _REQUESTS,
+        '                sent.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))',
         "                pass",
     ),
     Mutant(

@@ -74,6 +74,9 @@ class FakeSession:
     async def children(self, path: str) -> list[str]:
         return []
 
+    async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        return [[] for _ in paths]
+
     async def ensure(self, folders: Sequence[str]) -> None:
         assert not folders
 

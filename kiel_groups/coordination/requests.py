@@ -1,0 +1,95 @@
+"""What was asked of kazoo on one session, and its answers: on the event loop, and none after the session's end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from kazoo.exceptions import AuthFailedError, ConnectionClosedError, SessionExpiredError
+
+from kiel_groups.errors import SessionLostError
+
+__all__ = ["Requests", "Request"]
+
+_OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
+
+#: Asks kazoo for something; returns its result object.
+Request: TypeAlias = Callable[[], Any]
+
+
+class Requests:
+    """
+    The requests of one session.
+
+    Those that are sent together are answered together: a thousand reads wake the event loop once.
+
+    Args:
+        call_loop: Calls a function with arguments on the event loop; from any thread.
+    """
+
+    def __init__(self, call_loop: Callable[..., None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._call_loop = call_loop
+        self._over: str | None = None
+        #: In the order in which they were asked, so that the end of a session is told in one.
+        self._unanswered: dict[asyncio.Future[list[Any]], None] = {}
+
+    def send(self, requests: Sequence[Request]) -> asyncio.Future[list[Any]]:
+        """
+        Start requests of kazoo's; they reach the server in the order of these calls.
+
+        Returns:
+            What is to be given to ``answers``.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        if self._over is not None:
+            raise SessionLostError(f"the ZooKeeper session is over: {self._over}")
+        sent: asyncio.Future[list[Any]] = self._loop.create_future()
+        self._unanswered[sent] = None
+        # Answers come on kazoo's threads; of two that come last at once, both may find that all are there.
+        results: dict[int, Any] = {}
+
+        def answered(number: int, result: Any) -> None:
+            results[number] = result
+            if len(results) == len(requests):
+                self._call_loop(_settle, sent, results)
+
+        for number, request in enumerate(requests):
+            request().rawlink(partial(answered, number))
+        return sent
+
+    async def answers(self, sent: asyncio.Future[list[Any]]) -> list[Any]:
+        """
+        Wait for what was sent.
+
+        Returns:
+            For each request what ZooKeeper answered, or the error.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        try:
+            answers = await sent
+        finally:
+            self._unanswered.pop(sent, None)
+        for answer in answers:
+            if isinstance(answer, _OVER):
+                raise SessionLostError(f"the ZooKeeper session is over: {answer!r}") from answer
+        return answers
+
+    def end(self, reason: str) -> None:
+        """The session is over: what is unanswered fails, and so does whatever is asked from now on."""
+        self._over = reason
+        for sent in list(self._unanswered):
+            if not sent.done():
+                sent.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))
+
+
+def _settle(sent: asyncio.Future[list[Any]], results: dict[int, Any]) -> None:
+    if not sent.done():
+        ordered = (results[number] for number in range(len(results)))
+        sent.set_result([result.value if result.exception is None else result.exception for result in ordered])
