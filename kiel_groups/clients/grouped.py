@@ -17,7 +17,7 @@ from kiel_groups.clients.closing import LeftLoop, running_loop
 from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.futures import failed, spawn, started
 from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.hands import Taker, taker_of, takers_here
+from kiel_groups.clients.hands import Taker, caller_here, taker_of, takers_here
 from kiel_groups.clients.listening import check_listener
 from kiel_groups.clients.record_loop import RecordLoop
 from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions
@@ -204,6 +204,8 @@ class GroupedConsumer(MemberAttributes):
             self._check_open()
             raise
         self._consuming = consuming
+        # A close that came too late to cancel this: close() goes on with what is connected.
+        self._check_open()
 
     def _check_open(self) -> None:
         if self._shut:
@@ -233,7 +235,8 @@ class GroupedConsumer(MemberAttributes):
         running = running_loop() is not None
         if self._consuming is not None:
             self._let_go(self._consuming.handing_out, running=running)
-        work = partial(self._close, timeout_s)
+        under_way = self._connecting is not None and not self._connecting.done()
+        work = partial(self._close, self._connecting if under_way else None, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
         # Shielded: who gives up waiting must not leave a member behind that holds partitions and reads nothing.
         return asyncio.shield(self._closing) if running else self._closing
@@ -242,7 +245,7 @@ class GroupedConsumer(MemberAttributes):
         """Nobody will ask for more: this is how what the caller has in hand ends."""
         finished = running and sys.exc_info()[0] is None
         records = self._records() if self._records is not None else None
-        if records is None or not running or records.task is asyncio.current_task():
+        if records is None or not running or records.caller is caller_here():
             self._put_down(finished=finished)
         # Who waits for more values is not busy with others.
         handing_out.finish_topics(takers=frozenset().union(*self._asking.values()))
@@ -264,12 +267,12 @@ class GroupedConsumer(MemberAttributes):
         if self._consuming is not None:
             self._consuming.abandon()
 
-    async def _close(self, timeout_s: float | None) -> None:
-        if self._connecting is not None and not self._connecting.done():
-            self._connecting.cancel()
-            await asyncio.wait({self._connecting})
+    async def _close(self, connecting: asyncio.Task[None] | None, timeout_s: float | None) -> None:
+        if connecting is not None:
+            connecting.cancel()
+            await asyncio.wait({connecting})
             # Who waits for it is told; where nobody does, a close is no failure to log.
-            _failed(self._connecting)
+            _failed(connecting)
         if self._consuming is not None:
             await self._consuming.close(timeout_s)
 

@@ -19,6 +19,10 @@ from kiel_groups.embedded.server_settings import LOOPBACK, Peer
 
 __all__ = ["PeerLinks"]
 
+#: Who was just elected listens a moment later. A follower that is refused until then tries again for 5 s; one that is
+#: accepted and reset, as by a proxy, votes again, and its leader waits for it in vain until ``initLimit``.
+_ELECTED_LISTENS_S = 5.0
+
 
 class _Way(NamedTuple):
     """How one server reaches another."""
@@ -39,7 +43,7 @@ class PeerLinks(Startable):
         self._peers = peers
         self._ways = {
             (one, other): _Way(
-                FaultProxy(f"{peers[other].host}:{peers[other].quorum_port}"),
+                FaultProxy(f"{peers[other].host}:{peers[other].quorum_port}", upstream_wait_s=_ELECTED_LISTENS_S),
                 FaultProxy(f"{peers[other].host}:{peers[other].election_port}"),
             )
             for one, other in permutations(peers, 2)

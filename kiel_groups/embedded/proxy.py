@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 1 << 16
 _CONTROL_LIMIT_S = 10.0
+#: Between two tries to reach a server that does not listen yet.
+_AGAIN_S = 0.05
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -82,15 +84,20 @@ class FaultProxy(Startable):
         upstream: The server, ``host:port``, or a function that tells it at each new connection (for a server that
             starts after the proxy).
         most_connections: Further ones are reset at once.
+        upstream_wait_s: How long a connection waits for a server that does not listen, before it is reset. Without the
+            proxy a client would be refused, and most try again then; behind it they are accepted, and then reset.
 
     Raises:
         ConfigError: ``upstream`` is no address.
     """
 
-    def __init__(self, upstream: str | Callable[[], str], *, most_connections: int = 1_000) -> None:
+    def __init__(
+        self, upstream: str | Callable[[], str], *, most_connections: int = 1_000, upstream_wait_s: float = 0.0
+    ) -> None:
         if isinstance(upstream, str):
             _address(upstream)
         self._upstream = upstream
+        self._upstream_wait_s = upstream_wait_s
         self._most_connections = most_connections
         self._links: set[Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -247,13 +254,23 @@ class FaultProxy(Startable):
     async def _carry(self, link: Link) -> None:
         """Connect to the server, and pass everything on until both directions have ended."""
         await self._flows[Direction.REQUESTS].wait()
-        host, port = _address(self._upstream if isinstance(self._upstream, str) else self._upstream())
-        link.streams[Side.SERVER] = await asyncio.open_connection(host, port, limit=_CHUNK_BYTES)
+        link.streams[Side.SERVER] = await self._reach_upstream()
         (from_client, to_client), (from_server, to_server) = link.streams[Side.CLIENT], link.streams[Side.SERVER]
         async with asyncio.TaskGroup() as both:
             both.create_task(self._pump(link, Direction.REQUESTS, from_client, to_server))
             both.create_task(self._pump(link, Direction.RESPONSES, from_server, to_client))
         link.close(reset=False)
+
+    async def _reach_upstream(self) -> _Stream:
+        deadline_s = self._loop.time() + self._upstream_wait_s
+        while True:
+            host, port = _address(self._upstream if isinstance(self._upstream, str) else self._upstream())
+            try:
+                return await asyncio.open_connection(host, port, limit=_CHUNK_BYTES)
+            except ConnectionRefusedError:
+                if self._loop.time() >= deadline_s:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
 
     async def _pump(
         self, link: Link, direction: Direction, source: asyncio.StreamReader, sink: asyncio.StreamWriter
