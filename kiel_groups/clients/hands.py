@@ -7,6 +7,7 @@ end alike: *finished*, which moves the next offset that a commit stores, or put 
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Collection, Mapping
 from contextvars import Context, ContextVar, copy_context
@@ -25,6 +26,8 @@ __all__ = [
     "UNCLAIMED_S",
     "taker_of",
     "takers_here",
+    "caller_here",
+    "call_as",
     "empty_handed",
 ]
 
@@ -246,3 +249,17 @@ def empty_handed() -> Context:
     context = copy_context()
     context.run(_TAKEN.set, {})
     return context
+
+
+#: Who makes the calls of this context, where that is no coroutine.
+_CALLER: ContextVar[object] = ContextVar("caller", default=None)
+
+
+def call_as(caller: object) -> None:
+    """Calls in the running context are this one's, by whatever task they come: a thread's that waits for each."""
+    _CALLER.set(caller)
+
+
+def caller_here() -> object:
+    """Who is calling: nobody but itself can know that it is done with what it has in hand."""
+    return _CALLER.get() or asyncio.current_task()

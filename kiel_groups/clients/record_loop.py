@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kiel_groups.clients.consuming import Consuming
+from kiel_groups.clients.hands import caller_here
 from kiel_groups.clients.loop_exit import dropped_by_loop_exit
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import Record
@@ -19,12 +20,13 @@ class RecordLoop:
     A loop that is left drops this object, and says by the way it was left whether the record in hand is finished.
     """
 
-    __slots__ = ("__weakref__", "_consuming", "_take", "task")
+    __slots__ = ("__weakref__", "_consuming", "_left", "_take", "caller")
 
     def __init__(self, consuming: Consuming) -> None:
         self._consuming = consuming
         self._take = consuming.handing_out.take
-        self.task = asyncio.current_task()
+        self._left = False
+        self.caller = caller_here()
 
     def __aiter__(self) -> RecordLoop:
         return self
@@ -42,5 +44,15 @@ class RecordLoop:
                 raise StopAsyncIteration
         return record
 
+    def put_back(self) -> None:
+        """Whoever asked for a record did not get it: it is the next one again."""
+        self._consuming.handing_out.put_back()
+
+    def leave(self, *, finished: bool) -> None:
+        """The loop is over; ``finished`` says whether the record in hand is."""
+        if not self._left:
+            self._left = True
+            self._consuming.handing_out.leave(finished=finished)
+
     def __del__(self) -> None:
-        self._consuming.handing_out.leave(finished=dropped_by_loop_exit())
+        self.leave(finished=dropped_by_loop_exit())
