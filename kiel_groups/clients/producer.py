@@ -186,7 +186,7 @@ class Producer(ProducerAttributes):
     def _accept(self, topic: str, value: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
         if self._closed:
             raise ClosedError("the producer was closed")
-        if self._is_full:
+        if self.is_full:
             raise BufferFullError(
                 f"{self.buffered_bytes} bytes wait to be sent, max_buffered_bytes is {self._config.max_buffered_bytes};"
                 " await drain(), or the futures of earlier records, before producing more"
@@ -204,14 +204,15 @@ class Producer(ProducerAttributes):
         return future
 
     @property
-    def _is_full(self) -> bool:
+    def is_full(self) -> bool:
+        """Whether ``max_buffered_bytes`` wait: the next record would fail."""
         return self.buffered_bytes >= self._config.max_buffered_bytes
 
     def _join_round(self, topic: str, outcome: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:
         """Wait for further records, or end the waiting of all; returns what the caller is given."""
         assert self._round is not None
         self._round.append(outcome)
-        if len(self._round) >= self._config.batch_size or self._is_full:
+        if len(self._round) >= self._config.batch_size or self.is_full:
             return spawn(self._end_round(self._take_round(), outcome), "Producer.produce")
         queued: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
         queued.set_result(RecordMetadata(topic, -1, -1))
