@@ -24,17 +24,20 @@ def partitioner(key, partitions):
 
 
 @gen.coroutine
-def run(producer, topic, count):
+def run(producer, topic, count, pause):
     global counter
 
     yield producer.connect()
 
-    while count is None or counter < count:
+    while not producer.closing and (count is None or counter < count):
         yield producer.produce(topic, {"counter": counter, "color": random.choice(COLORS)})
         counter += 1
+        if pause:
+            yield gen.sleep(pause)
 
-    yield producer.close()
-    ioloop.IOLoop.current().stop()
+    if not producer.closing:
+        yield producer.close()
+        ioloop.IOLoop.current().stop()
 
 
 def show():
@@ -48,6 +51,8 @@ def main():
     parser.add_argument("--batch_size", type=int, default=1)
     parser.add_argument("--compression", choices=["gzip", "snappy", "lz4"])
     parser.add_argument("--count", type=int, help="how many; without it, no end")
+    parser.add_argument("--pause", type=float, default=0, help="seconds between two messages")
+    parser.add_argument("--interval", type=float, default=5, help="seconds between two lines")
     args = parser.parse_args()
 
     producer = Producer(
@@ -58,8 +63,8 @@ def main():
         compression=args.compression,
     )
     loop = ioloop.IOLoop.instance()
-    loop.add_callback(run, producer, args.topic, args.count)
-    status = ioloop.PeriodicCallback(show, 5000)
+    loop.add_callback(run, producer, args.topic, args.count, args.pause)
+    status = ioloop.PeriodicCallback(show, args.interval * 1000)
 
     def end(_):
         status.stop()

@@ -108,12 +108,13 @@ async def test_a_maker_that_is_stopped_sends_what_waits(cluster_39: Cluster, uni
     """Ctrl-C between two batches: what was produced is stored, although the loop does not run any more."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
-    arguments = (cluster_39.brokers[0], topic, "--batch_size", "1000000")
+    options = ("--batch_size", "1000000", "--pause", "0.01", "--interval", "0.1")
     with (
-        start("examples/kiel_style", "maker.py", *arguments) as maker,
+        start("examples/kiel_style", "maker.py", cluster_39.brokers[0], topic, *options) as maker,
         start("examples/kiel_style", "counter.py", cluster_39.brokers[0], topic, "--interval", "0.1") as counter,
     ):
         counter.wait_for_lines(1)
+        await eventually(lambda: any(not line.startswith("0 ") for line in maker.lines), "it produces")
         assert maker.process.poll() is None
         assert maker.end(signal.SIGINT) == 0
         assert maker.errors == []
