@@ -1,0 +1,403 @@
+/*
+ * Plain messages of magic 0, checked and taken apart by the thousand.
+ *
+ * check() finds where a run of them ends, and verifies each one; columns() copies such runs into the buffers of Arrow's
+ * columns, records() makes tuples of them. Whatever else may stand in a set (wrappers, garbage, unfinished messages) is
+ * the caller's: runs.py says how it goes on.
+ *
+ * Safety: nothing that was found before is trusted. Each walk over the bytes reads the bounds again (see _message.h),
+ * and writing stops where the measured room is used up. The interpreter's lock is held throughout; where there is none,
+ * this module is not built.
+ */
+#define Py_LIMITED_API 0x030B0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <string.h>
+
+#include "_message.h"
+
+/* ------------------------------------------------------------------ check */
+
+typedef enum { STOPPED, STOPPED_BEHIND, STOPPED_BY_LENGTH, STOPPED_BY_CRC } Verdict;
+
+static Verdict check_run(const uint8_t *data, Py_ssize_t size, Py_ssize_t *at, int64_t *last_offset, int64_t last_wanted)
+{
+    Message message;
+    for (; ; *at = message.end, *last_offset = message.offset) {
+        Found found = read_message(data, size, *at, &message);
+        if (found == NOT_PLAIN || int64_at(data + *at) <= *last_offset)
+            return STOPPED;
+        if (found == BAD_LENGTH)
+            return STOPPED_BY_LENGTH;
+        const uint8_t *start = data + *at;
+        if (crc32_of(start + CHECKED_AT, message.end - *at - CHECKED_AT) != uint32_at(start + CRC_AT))
+            return STOPPED_BY_CRC;
+        if (message.offset > last_wanted)
+            return STOPPED_BEHIND;
+    }
+}
+
+PyDoc_STRVAR(check_doc, "check(data, start, last_offset, last_wanted, /) -> (stop, last_offset, verdict)");
+
+static PyObject *check(PyObject *module, PyObject *args)
+{
+    Py_buffer data;
+    Py_ssize_t at;
+    long long last_offset, last_wanted;
+    if (!PyArg_ParseTuple(args, "y*nLL:check", &data, &at, &last_offset, &last_wanted))
+        return NULL;
+    if (at < 0 || at > data.len) {
+        PyErr_Format(PyExc_ValueError, "start is %zd; expected 0 to %zd", at, data.len);
+        PyBuffer_Release(&data);
+        return NULL;
+    }
+    int64_t last = last_offset;
+    Verdict verdict = check_run(data.buf, data.len, &at, &last, last_wanted);
+    PyBuffer_Release(&data);
+    return Py_BuildValue("(nLi)", at, (long long)last, (int)verdict);
+}
+
+/* ------------------------------------------------------------------ selections */
+
+typedef struct {
+    Py_buffer buffer;
+    Py_ssize_t start, stop;
+} Run;
+
+/* The messages with first <= offset <= last of some runs. */
+typedef struct {
+    Run *runs;
+    Py_ssize_t count;
+    int64_t first, last;
+} Selection;
+
+/* A walk over a selection; begins as {0}. */
+typedef struct {
+    Py_ssize_t run, at;
+} Cursor;
+
+/* MESSAGE: the next one. NOT_PLAIN: there are no more. BAD_LENGTH: the runs are not what check() found. */
+static inline Found next_message(const Selection *selection, Cursor *cursor, Message *message)
+{
+    for (; cursor->run < selection->count; cursor->run++, cursor->at = 0) {
+        const Run *run = &selection->runs[cursor->run];
+        if (cursor->at < run->start)
+            cursor->at = run->start;
+        while (cursor->at < run->stop) {
+            if (read_message(run->buffer.buf, run->stop, cursor->at, message) != MESSAGE)
+                return BAD_LENGTH;
+            cursor->at = message->end;
+            if (message->offset >= selection->first && message->offset <= selection->last)
+                return MESSAGE;
+        }
+    }
+    return NOT_PLAIN;
+}
+
+static PyObject *refuse_runs(void)
+{
+    PyErr_SetString(PyExc_ValueError, "a run holds something else than whole plain messages");
+    return NULL;
+}
+
+/* Fills `run` from (data, start, stop); on success its buffer is to be released. */
+static bool take_run(PyObject *item, Run *run)
+{
+    if (!PyTuple_Check(item)) {
+        PyErr_SetString(PyExc_TypeError, "a run is a tuple of data, start and stop");
+        return false;
+    }
+    if (!PyArg_ParseTuple(item, "y*nn:run", &run->buffer, &run->start, &run->stop))
+        return false;
+    if (run->start >= 0 && run->start <= run->stop && run->stop <= run->buffer.len)
+        return true;
+    PyErr_Format(PyExc_ValueError, "a run from %zd to %zd of %zd bytes", run->start, run->stop, run->buffer.len);
+    PyBuffer_Release(&run->buffer);
+    return false;
+}
+
+static void drop_selection(Selection *selection)
+{
+    while (selection->count > 0)
+        PyBuffer_Release(&selection->runs[--selection->count].buffer);
+    PyMem_Free(selection->runs);
+}
+
+/* Takes the buffers of a tuple of runs; on success they are to be dropped. */
+static bool take_selection(PyObject *runs, Selection *selection)
+{
+    Py_ssize_t count = PyTuple_Size(runs);
+    selection->count = 0;
+    selection->runs = PyMem_Calloc((size_t)count + 1, sizeof(Run));
+    if (!selection->runs) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (; selection->count < count; selection->count++)
+        if (!take_run(PyTuple_GetItem(runs, selection->count), &selection->runs[selection->count])) {
+            drop_selection(selection);
+            return false;
+        }
+    return true;
+}
+
+/* ------------------------------------------------------------------ columns */
+
+/* Values of one column: `room` bytes as measured, of which `size` are used. */
+typedef struct {
+    int64_t room, size, nulls;
+    PyObject *data, *ends, *validity;
+    char *bytes;
+    int32_t *next_end;
+    uint8_t *bits;
+} Column;
+
+typedef struct {
+    Py_ssize_t room, size;
+    PyObject *offsets;
+    int64_t *numbers;
+    Column key, value;
+} Columns;
+
+static void measure_blob(Column *column, const Blob *blob)
+{
+    if (blob->size < 0)
+        column->nulls++;
+    else
+        column->room += blob->size;
+}
+
+static bool copy_blob(Column *column, const Blob *blob, Py_ssize_t row)
+{
+    if (blob->size >= 0) {
+        if (blob->size > column->room - column->size)
+            return false;
+        memcpy(column->bytes + column->size, blob->bytes, (size_t)blob->size);
+        column->size += blob->size;
+        if (column->bits)
+            column->bits[row / 8] |= (uint8_t)(1u << (row % 8));
+    } else if (!column->bits)
+        return false;
+    *++column->next_end = (int32_t)column->size;
+    return true;
+}
+
+static bool measure(const Selection *selection, Columns *columns)
+{
+    Cursor cursor = {0};
+    Message message;
+    Found found;
+    for (; (found = next_message(selection, &cursor, &message)) == MESSAGE; columns->room++) {
+        measure_blob(&columns->key, &message.key);
+        measure_blob(&columns->value, &message.value);
+    }
+    return found == NOT_PLAIN;
+}
+
+/* False where the runs do not hold what was measured. */
+static bool copy(const Selection *selection, Columns *columns)
+{
+    Cursor cursor = {0};
+    Message message;
+    Found found;
+    for (; (found = next_message(selection, &cursor, &message)) == MESSAGE; columns->size++) {
+        if (columns->size == columns->room || !copy_blob(&columns->key, &message.key, columns->size)
+            || !copy_blob(&columns->value, &message.value, columns->size))
+            return false;
+        columns->numbers[columns->size] = message.offset;
+    }
+    return found == NOT_PLAIN && columns->size == columns->room;
+}
+
+static PyObject *new_bytes(int64_t size, void *start)
+{
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (bytes)
+        *(char **)start = PyBytes_AsString(bytes);
+    return bytes;
+}
+
+static bool allocate_column(Column *column, Py_ssize_t rows)
+{
+    if (column->room > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "more than 2 GiB in one column");
+        return false;
+    }
+    column->data = new_bytes(column->room, &column->bytes);
+    column->ends = new_bytes(((int64_t)rows + 1) * 4, &column->next_end);
+    if (!column->data || !column->ends)
+        return false;
+    *column->next_end = 0;
+    if (column->nulls) {
+        column->validity = new_bytes(((int64_t)rows + 7) / 8, &column->bits);
+        if (!column->validity)
+            return false;
+        memset(column->bits, 0, ((size_t)rows + 7) / 8);
+    }
+    return true;
+}
+
+static bool allocate(Columns *columns)
+{
+    columns->offsets = new_bytes((int64_t)columns->room * 8, &columns->numbers);
+    return columns->offsets && allocate_column(&columns->key, columns->room)
+        && allocate_column(&columns->value, columns->room);
+}
+
+static PyObject *column_tuple(const Column *column)
+{
+    PyObject *validity = column->validity ? column->validity : Py_None;
+    return Py_BuildValue("(OOOL)", column->data, column->ends, validity, (long long)column->nulls);
+}
+
+static void drop_column(Column *column)
+{
+    Py_CLEAR(column->data);
+    Py_CLEAR(column->ends);
+    Py_CLEAR(column->validity);
+}
+
+static PyObject *columns_of(const Selection *selection)
+{
+    Columns columns = {0};
+    PyObject *answer = NULL;
+    if (!measure(selection, &columns))
+        return refuse_runs();
+    if (allocate(&columns))
+        answer = copy(selection, &columns)
+            ? Py_BuildValue("(ONN)", columns.offsets, column_tuple(&columns.key), column_tuple(&columns.value))
+            : refuse_runs();
+    Py_CLEAR(columns.offsets);
+    drop_column(&columns.key);
+    drop_column(&columns.value);
+    return answer;
+}
+
+PyDoc_STRVAR(columns_doc, "columns(runs, first, last, /) -> (offsets, keys, values)");
+
+static PyObject *columns(PyObject *module, PyObject *args)
+{
+    PyObject *runs;
+    long long first, last;
+    if (!PyArg_ParseTuple(args, "O!LL:columns", &PyTuple_Type, &runs, &first, &last))
+        return NULL;
+    Selection selection = {.first = first, .last = last};
+    if (!take_selection(runs, &selection))
+        return NULL;
+    PyObject *answer = columns_of(&selection);
+    drop_selection(&selection);
+    return answer;
+}
+
+/* ------------------------------------------------------------------ records */
+
+enum { RECORD_FIELDS = 5 };
+
+/* What all records of one call share. */
+typedef struct {
+    PyTypeObject *type;
+    allocfunc allocate;
+    PyObject *topic, *partition;
+} Kind;
+
+static PyObject *blob_object(const Blob *blob)
+{
+    return blob->size < 0 ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize((const char *)blob->bytes, blob->size);
+}
+
+/* Values first: nobody, the garbage collector included, sees a record without them. */
+static PyObject *record_of(const Kind *kind, const Message *message)
+{
+    PyObject *offset = PyLong_FromLongLong(message->offset);
+    PyObject *key = blob_object(&message->key);
+    PyObject *value = blob_object(&message->value);
+    PyObject *record = offset && key && value ? kind->allocate(kind->type, RECORD_FIELDS) : NULL;
+    if (!record) {
+        Py_XDECREF(offset);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+        return NULL;
+    }
+    PyTuple_SetItem(record, 0, Py_NewRef(kind->topic));
+    PyTuple_SetItem(record, 1, Py_NewRef(kind->partition));
+    PyTuple_SetItem(record, 2, offset);
+    PyTuple_SetItem(record, 3, key);
+    PyTuple_SetItem(record, 4, value);
+    return record;
+}
+
+static bool append_records(const Selection *selection, const Kind *kind, PyObject *list)
+{
+    Cursor cursor = {0};
+    Message message;
+    Found found;
+    while ((found = next_message(selection, &cursor, &message)) == MESSAGE) {
+        PyObject *record = record_of(kind, &message);
+        if (!record)
+            return false;
+        int failed = PyList_Append(list, record);
+        Py_DECREF(record);
+        if (failed)
+            return false;
+    }
+    return found == NOT_PLAIN || refuse_runs();
+}
+
+PyDoc_STRVAR(records_doc, "records(runs, first, last, kind, topic, partition, /) -> list");
+
+static PyObject *records(PyObject *module, PyObject *args)
+{
+    PyObject *runs, *type, *list;
+    Kind kind;
+    long long first, last;
+    if (!PyArg_ParseTuple(args, "O!LLO!OO:records", &PyTuple_Type, &runs, &first, &last, &PyType_Type, &type,
+                          &kind.topic, &kind.partition))
+        return NULL;
+    kind.type = (PyTypeObject *)type;
+    kind.allocate = (allocfunc)PyType_GetSlot(kind.type, Py_tp_alloc);
+    if (!PyType_IsSubtype(kind.type, &PyTuple_Type) || !kind.allocate) {
+        PyErr_SetString(PyExc_TypeError, "records are of a type of tuple");
+        return NULL;
+    }
+    Selection selection = {.first = first, .last = last};
+    if (!take_selection(runs, &selection))
+        return NULL;
+    list = PyList_New(0);
+    if (list && !append_records(&selection, &kind, list))
+        Py_CLEAR(list);
+    drop_selection(&selection);
+    return list;
+}
+
+/* ------------------------------------------------------------------ module */
+
+static int fill_module(PyObject *module)
+{
+    make_crc_tables();
+    return PyModule_AddIntConstant(module, "STOPPED", STOPPED)
+        || PyModule_AddIntConstant(module, "STOPPED_BEHIND", STOPPED_BEHIND)
+        || PyModule_AddIntConstant(module, "STOPPED_BY_LENGTH", STOPPED_BY_LENGTH)
+        || PyModule_AddIntConstant(module, "STOPPED_BY_CRC", STOPPED_BY_CRC) ? -1 : 0;
+}
+
+static PyMethodDef methods[] = {
+    {"check", check, METH_VARARGS, check_doc},
+    {"columns", columns, METH_VARARGS, columns_doc},
+    {"records", records, METH_VARARGS, records_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill_module}, {0, NULL}};
+
+static PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_messages",
+    .m_doc = "Plain messages of magic 0: checked, and taken apart into columns or records.",
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__messages(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,115 @@
+"""Message sets as columns, in the layout of Arrow's buffers: what a table takes over without looking at a row."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
+from typing import NamedTuple
+
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire import runs
+from kiel_groups.wire.messages import decode_message_set
+from kiel_groups.wire.primitives import Buffer
+
+__all__ = ["BinaryColumn", "Columns", "decode_columns"]
+
+_OFFSET_BYTES = 8
+#: What a column holds at most: its ends are int32.
+_MOST_BYTES = (1 << 31) - 1
+
+
+class BinaryColumn(NamedTuple):
+    """
+    Values of bytes, one after the other.
+
+    ``ends`` are int32 in the machine's byte order, one more than there are values: a 0, then where in ``data`` each
+    value ends. ``validity`` has a bit for each value, the lowest of each byte first, 0 where the value is null; it is
+    None where none is null. ``null_count`` says how many are.
+    """
+
+    data: bytes
+    ends: bytes
+    validity: bytes | None
+    null_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """
+    Messages of one partition, by ascending offset; ``len`` is how many.
+
+    ``offsets`` are int64 in the machine's byte order. ``next_offset`` is where to read on: after the last message, or
+    at the asked end if a message there or behind it was seen, so that nothing is left to read before it.
+    """
+
+    offsets: bytes
+    keys: BinaryColumn
+    values: BinaryColumn
+    next_offset: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) // _OFFSET_BYTES
+
+
+def decode_columns(
+    message_set: Buffer,
+    topic_partition: TopicPartition,
+    position: int,
+    *,
+    max_decompressed_bytes: int,
+    end: int | None = None,
+) -> Columns:
+    """
+    Read what a fetch brought from one partition; judges as ``decode_message_set`` does.
+
+    Args:
+        message_set: As it came; an unfinished message at its end is dropped.
+        topic_partition: Where it came from.
+        position: The offset asked for; older messages, which a compressed wrapper may bring along, are skipped.
+        max_decompressed_bytes: How much compressed messages may unpack to; bounded by 2 GiB for all.
+        end: The offset to stop before; None reads all.
+
+    Returns:
+        Messages with ``position <= offset < end``, up to the first one that cannot be read; the next fetch begins at
+        ``next_offset``. None where the set is empty, or holds no message in between.
+
+    Raises:
+        PartialMessage: There is nothing to return, but the beginning of a message.
+        MessageTooLargeError: Nor is there anything before a wrapper that unpacks to more than the bound.
+        ProtocolError: Nor before something that cannot be read; names topic, partition and offset.
+    """
+    last_wanted = runs.LAST_OFFSET if end is None else end - 1
+    budget = min(max_decompressed_bytes, _MOST_BYTES - len(message_set))
+    if not runs.COMPILED:
+        records = decode_message_set(message_set, topic_partition, position, max_decompressed_bytes=budget)
+        return _columns_of(records, position, last_wanted)
+    found = runs.checked_set(message_set, topic_partition, position, budget, last_wanted)
+    offsets, keys, values = found.columns()
+    if not offsets:
+        found.raise_reason()
+    next_offset = last_wanted if found.passed else found.last_offset
+    return Columns(offsets, BinaryColumn(*keys), BinaryColumn(*values), max(next_offset + 1, position))
+
+
+def _columns_of(records: list[Record], position: int, last_wanted: int) -> Columns:
+    """The records up to the last one wanted, put into columns one by one."""
+    last_offset = records[-1].offset if records else position - 1
+    wanted = records[: bisect_left(records, last_wanted + 1, key=attrgetter("offset"))]
+    return Columns(
+        array("q", [record.offset for record in wanted]).tobytes(),
+        _binary_column([record.key for record in wanted]),
+        _binary_column([record.value for record in wanted]),
+        min(last_offset, last_wanted) + 1,
+    )
+
+
+def _binary_column(values: Sequence[bytes | None]) -> BinaryColumn:
+    ends = array("i", accumulate((len(value or b"") for value in values), initial=0)).tobytes()
+    validity = sum(1 << row for row, value in enumerate(values) if value is not None)
+    null_count = sum(value is None for value in values)
+    bits = validity.to_bytes((len(values) + 7) // 8, "little") if null_count else None
+    return BinaryColumn(b"".join(filter(None, values)), ends, bits, null_count)

@@ -1,0 +1,140 @@
+"""
+A message set as runs of plain messages, checked, which the compiled half (``_messages.c``) takes apart.
+
+That half knows plain messages only. Wherever it stops, what follows is judged here: a wrapper, whose content becomes a
+run of its own, the end, or what must not be there. Where the package was installed without a compiler, ``COMPILED`` is
+False, and message sets are read without runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.primitives import Buffer
+from kiel_groups.wire.wrappers import (
+    BAD_CRC,
+    BAD_LENGTH,
+    Run,
+    check_content,
+    examine,
+    offset_at,
+    partial,
+    refusal,
+    unwrap,
+)
+
+try:
+    from kiel_groups.wire import _messages
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = True
+
+__all__ = ["COMPILED", "LAST_OFFSET", "CheckedSet", "checked_set"]
+
+#: The highest that there can be.
+LAST_OFFSET = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class CheckedSet:
+    """What could be read of a set, and why no more; messages before ``position`` and after ``last_wanted`` included."""
+
+    data: Buffer
+    source: TopicPartition
+    position: int
+    last_wanted: int
+    #: Bytes, and where in them whole plain messages start and stop.
+    runs: list[tuple[Buffer, int, int]] = field(default_factory=list)
+    #: The offset of the last message that was read, or passed over inside a wrapper.
+    last_offset: int = -1
+    #: The byte of the data after it.
+    stop: int = 0
+    #: Whether a message after ``last_wanted`` was seen: reading ended there.
+    passed: bool = False
+    error: ProtocolError | None = None
+
+    def records(self) -> list[Record]:
+        """The records that are wanted."""
+        topic, partition = self.source
+        return _messages.records(tuple(self.runs), self.position, self.last_wanted, Record, topic, partition)
+
+    def columns(self) -> tuple[bytes, _messages.Column, _messages.Column]:
+        """Offsets, keys and values of the same; see ``_messages.pyi``."""
+        return _messages.columns(tuple(self.runs), self.position, self.last_wanted)
+
+    def raise_reason(self) -> None:
+        """
+        To be called where nothing is wanted of what was read.
+
+        Raises:
+            ProtocolError: Something could not be read.
+            PartialMessage: There is the beginning of a message.
+        """
+        if self.error is not None:
+            raise self.error
+        if not self.passed and self.stop < len(self.data):
+            raise partial(self.data, self.stop, self.source, self.position)
+
+
+def checked_set(
+    data: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int, last_wanted: int = LAST_OFFSET
+) -> CheckedSet:
+    """
+    Check a set up to the first message that cannot be read, or that is of no interest.
+
+    Args:
+        data: The set; must not change as long as the answer is used.
+        source: Where it came from.
+        position: The offset asked for; wrappers that end before it are not unpacked.
+        max_decompressed_bytes: How much wrappers may unpack to.
+        last_wanted: Reading ends with the first message that has a higher offset.
+    """
+    found = CheckedSet(data, source, position, last_wanted)
+    try:
+        _check_into(found, max_decompressed_bytes)
+    except ProtocolError as error:
+        found.error = error
+    return found
+
+
+def _check_into(found: CheckedSet, budget: int) -> None:
+    data, source = found.data, found.source
+    while not found.passed:
+        start = found.stop
+        found.stop, found.last_offset, verdict = _messages.check(data, start, found.last_offset, found.last_wanted)
+        found.runs.append((data, start, found.stop))
+        if verdict == _messages.STOPPED_BEHIND:
+            found.passed = True
+            return
+        _refuse(verdict, data, found.stop, source)
+        wrapper_end = examine(data, found.stop, found.last_offset, source)
+        if wrapper_end is None:
+            return
+        wrapper_offset = offset_at(data, found.stop)
+        if wrapper_offset >= found.position:
+            content = unwrap(bytes(data[found.stop : wrapper_end]), source, budget)
+            budget -= len(content)
+            found.runs.append(_checked_content(content, found.last_offset, wrapper_offset, source))
+        found.stop, found.last_offset = wrapper_end, wrapper_offset
+        found.passed = wrapper_offset > found.last_wanted
+
+
+def _checked_content(
+    content: bytes, last_offset: int, wrapper_offset: int, source: TopicPartition
+) -> tuple[bytes, int, int]:
+    stop, last_offset, verdict = _messages.check(content, 0, last_offset, LAST_OFFSET)
+    _refuse(verdict, content, stop, source)
+    run = Run(stop, last_offset, examine(content, stop, last_offset, source))
+    check_content(content, run, wrapper_offset, source)
+    return content, 0, stop
+
+
+def _refuse(verdict: int, data: Buffer, stop: int, source: TopicPartition) -> None:
+    """Raise where the message at ``stop`` is a plain one that cannot be read."""
+    if verdict == _messages.STOPPED_BY_LENGTH:
+        raise refusal(source, offset_at(data, stop), BAD_LENGTH)
+    if verdict == _messages.STOPPED_BY_CRC:
+        raise refusal(source, offset_at(data, stop), BAD_CRC)

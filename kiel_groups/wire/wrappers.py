@@ -1,0 +1,155 @@
+"""
+What may stand in a message set besides plain messages: wrappers, unfinished messages, and what must not be there.
+
+A wrapper is a message whose attributes name a codec; its value is a whole set, packed. Offsets inside are absolute, and
+the wrapper has the offset of its last message.
+"""
+
+from __future__ import annotations
+
+import zlib
+from struct import Struct
+from typing import NamedTuple
+
+from kiel_groups.errors import MessageTooLargeError, ProtocolError
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.compression import Codec, codec_numbered
+from kiel_groups.wire.primitives import Buffer
+
+__all__ = [
+    "BAD_CRC",
+    "BAD_LENGTH",
+    "CODEC_BITS",
+    "LEAST_SIZE",
+    "OVERHEAD_BYTES",
+    "PartialMessage",
+    "Run",
+    "check_content",
+    "examine",
+    "offset_at",
+    "partial",
+    "refusal",
+    "unwrap",
+    "wrap",
+]
+
+#: Offset and size: what stands in front of a message, and is not counted in its size.
+OVERHEAD_BYTES = 8 + 4
+#: CRC, magic, attributes, and the lengths of a null key and a null value.
+LEAST_SIZE = 4 + 1 + 1 + 4 + 4
+_MAGIC_START = 16
+_KEY_START = 18
+
+_PLACE = Struct(">qi")
+_WRAPPER = Struct(">qiIbbii")
+_LENGTH = Struct(">i")
+
+#: The bits of the attributes that name a codec; all zero means plain.
+CODEC_BITS = 0x07
+
+#: What a plain message may have, as a refusal says it.
+BAD_CRC = "a message that does not match its CRC"
+BAD_LENGTH = "a message whose key or value has a length that makes no sense"
+
+
+class PartialMessage(MessageTooLargeError):  # noqa: N818 - a signal: fetch again with more bytes
+    """
+    A fetch brought the beginning of one message and nothing else: its ``max_bytes`` is smaller than that message.
+
+    ``needed_bytes`` is what the message takes in all, None where not even its size came through.
+    """
+
+    def __init__(self, message: str, *, needed_bytes: int | None) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+
+
+class Run(NamedTuple):
+    """
+    A stretch of plain messages.
+
+    ``end`` is the byte after it, ``last_offset`` the offset of its last message. Where a wrapper follows,
+    ``wrapper_end`` is the byte after that; where it is None, nothing or an unfinished message follows.
+    """
+
+    end: int
+    last_offset: int
+    wrapper_end: int | None
+
+
+def offset_at(data: Buffer, position: int) -> int:
+    """The offset of the message at ``position``."""
+    offset: int = _PLACE.unpack_from(data, position)[0]
+    return offset
+
+
+def examine(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
+    """The end of the wrapper at ``position``; None where data ends there, or before the message does."""
+    if len(data) - position < OVERHEAD_BYTES:
+        return None
+    offset, length = _PLACE.unpack_from(data, position)
+    if length < LEAST_SIZE:
+        raise refusal(source, offset, f"a message of {length} bytes; the smallest has {LEAST_SIZE}")
+    if offset <= last_offset:
+        raise refusal(source, offset, f"an offset that does not ascend, after {last_offset}")
+    end: int = position + OVERHEAD_BYTES + length
+    if end > len(data):
+        return None
+    magic = data[position + _MAGIC_START]
+    if magic:
+        raise refusal(source, offset, f"a message of magic {magic}; Kafka 0.8 has magic 0 only")
+    return end
+
+
+def wrap(value: bytes, codec: Codec, offset: int) -> bytes:
+    """One message without a key that holds a set, packed here."""
+    packed = codec.compress(value)
+    size = LEAST_SIZE + len(packed)
+    unchecked = bytearray(_WRAPPER.pack(offset, size, 0, 0, codec.number, -1, len(packed)) + packed)
+    unchecked[OVERHEAD_BYTES:_MAGIC_START] = zlib.crc32(memoryview(unchecked)[_MAGIC_START:]).to_bytes(4, "big")
+    return bytes(unchecked)
+
+
+def unwrap(wrapper: bytes, source: TopicPartition, limit: int) -> bytes:
+    """Check a compressed message, and unpack what it wraps up to ``limit`` bytes."""
+    offset, _, crc, _, attributes, key_length, _ = _WRAPPER.unpack_from(wrapper)
+    if zlib.crc32(memoryview(wrapper)[_MAGIC_START:]) != crc:
+        raise refusal(source, offset, "a compressed message that does not match its CRC")
+    value_start = _KEY_START + _LENGTH.size + max(key_length, 0) + _LENGTH.size
+    if key_length < -1 or value_start > len(wrapper):
+        raise refusal(source, offset, f"a compressed message with a key of {key_length} bytes")
+    value_length = _LENGTH.unpack_from(wrapper, value_start - _LENGTH.size)[0]
+    if value_length != len(wrapper) - value_start:
+        raise refusal(source, offset, f"a compressed message with a value of {value_length} bytes")
+    try:
+        return codec_numbered(attributes & CODEC_BITS).decompress(wrapper[value_start:], limit)
+    except ProtocolError as error:
+        raise type(error)(f"{source} at offset {offset}: a compressed message: {error}") from error
+
+
+def check_content(content: bytes, run: Run, wrapper_offset: int, source: TopicPartition) -> None:
+    """Judge what a wrapper held: plain messages, whole, the last one with the wrapper's own offset."""
+    if run.wrapper_end is not None:
+        raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")
+    if run.end != len(content):
+        raise refusal(source, wrapper_offset, "a compressed message whose content is truncated")
+    if run.last_offset != wrapper_offset:
+        raise refusal(source, wrapper_offset, f"a compressed message whose content ends at offset {run.last_offset}")
+
+
+def partial(data: Buffer, start: int, source: TopicPartition, position: int) -> PartialMessage:
+    """What to raise where a fetch from ``position`` brought no more than the beginning of the message at ``start``."""
+    needed = None
+    if len(data) - start >= OVERHEAD_BYTES:
+        needed = OVERHEAD_BYTES + _PLACE.unpack_from(data, start)[1]
+    told = f"{needed} bytes" if needed is not None else "more bytes"
+    return PartialMessage(
+        f"{source} at offset {position}: the message takes {told}, only {len(data) - start} were fetched; "
+        "fetch with a larger max_bytes",
+        needed_bytes=needed,
+    )
+
+
+def refusal(source: TopicPartition, offset: int, found: str) -> ProtocolError:
+    """What to raise where something at an offset cannot be read."""
+    return ProtocolError(f"{source} at offset {offset}: {found}")
