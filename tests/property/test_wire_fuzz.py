@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,82 +20,27 @@ from kiel_groups.wire.messages import PartialMessage, decode_message_set, encode
 from kiel_groups.wire.metadata import MetadataRequest
 from kiel_groups.wire.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.produce import ProduceRequest
-from tests.reference_codec import Message, decode, encode, message, raw_message, wrapper
-from tests.reference_compression import NUMBERS, RefusedError
+from tests.message_sets import (
+    WAYS,
+    codecs,
+    garbage_with_crc,
+    hostile_lengths,
+    message_sets,
+    messages,
+    mutated,
+    reading,
+)
+from tests.reference_codec import Message, decode, message, raw_message, wrapper
+from tests.reference_compression import RefusedError
 
 pytestmark = pytest.mark.property
 
 SOURCE = TopicPartition("t", 0)
 LIMIT = 1 << 20
 
-maybe_bytes = st.none() | st.binary(max_size=40)
-codecs = st.sampled_from(list(NUMBERS))
-messages = st.lists(st.tuples(maybe_bytes, maybe_bytes), max_size=12)
-
-
-@st.composite
-def placed(draw: st.DrawFn, least: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Messages with ascending offsets."""
-    drawn = draw(messages.filter(lambda found: len(found) >= least))
-    steps = draw(st.lists(st.integers(1, 1 << 40), min_size=len(drawn), max_size=len(drawn)))
-    offsets = [sum(steps[: n + 1]) - 1 for n in range(len(drawn))]
-    return [(offset, *one) for offset, one in zip(offsets, drawn, strict=True)]
-
-
-@st.composite
-def message_sets(draw: st.DrawFn) -> bytes:
-    """Valid sets: plain stretches and wrappers of every codec by turns."""
-    drawn = draw(placed())
-    pieces, start = [], 0
-    while start < len(drawn):
-        end = draw(st.integers(start + 1, len(drawn)))
-        piece, codec = encode(drawn[start:end]), draw(st.none() | codecs)
-        pieces.append(wrapper(piece, drawn[end - 1][0], codec=codec) if codec else piece)
-        start = end
-    return b"".join(pieces)
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    """A valid set with some bytes changed, removed or doubled; half of them get valid CRCs again."""
-    data = bytearray(draw(message_sets()))
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, max(len(data) - 1, 0)))
-        change = draw(st.sampled_from(["set", "cut", "double"]))
-        if change == "set" and data:
-            data[at] = draw(st.integers(0, 255))
-        elif change == "cut":
-            del data[at : at + draw(st.integers(1, 8))]
-        else:
-            data[at:at] = data[at : at + draw(st.integers(1, 40))]
-    return with_valid_crcs(bytes(data)) if draw(st.booleans()) else bytes(data)
-
-
-def with_valid_crcs(data: bytes) -> bytes:
-    """Repair the CRC of every message whose size still makes sense, so that the damage gets past that check."""
-    repaired, at = bytearray(data), 0
-    while len(data) - at >= 26:
-        (size,) = struct.unpack_from(">i", data, at + 8)
-        if size < 14 or at + 12 + size > len(data):
-            break
-        struct.pack_into(">I", repaired, at + 12, zlib.crc32(data[at + 16 : at + 12 + size]))
-        at += 12 + size
-    return bytes(repaired)
-
-
-garbage_with_crc = st.lists(st.tuples(st.integers(0, 99), st.binary(min_size=10, max_size=60)), max_size=4).map(
-    lambda found: b"".join(raw_message(offset, b"\0" + bytes([body[0] & 3]) + body[1:]) for offset, body in found)
-)
-
-#: Lengths around every edge, where random bytes seldom fall.
-lengths = st.sampled_from([-(2**31), -3, -2, -1, 0, 1, 2, 30, 2**31 - 1])
-hostile_lengths = st.tuples(lengths, st.binary(max_size=9), lengths, st.binary(max_size=9), st.integers(0, 1)).map(
-    lambda x: raw_message(5, struct.pack(">bbi", 0, x[4], x[0]) + x[1] + struct.pack(">i", x[2]) + x[3])
-)
-
 
 def agree(data: bytes, position: int = 0) -> None:
-    """Both decoders return the same, up to what is wrong, or both refuse."""
+    """All decoders return the same, up to what is wrong, or all refuse."""
     expected: list[Message] = []
     nothing: object = []
     try:
@@ -105,15 +49,19 @@ def agree(data: bytes, position: int = 0) -> None:
     except RefusedError:
         nothing = ProtocolError
     outcome = [one for one in expected if one[0] >= position] or nothing
+    for way in WAYS:
+        with reading(way):
+            assert outcome_of(data, position) == outcome, way
+
+
+def outcome_of(data: bytes, position: int) -> object:
+    """What comes back, or the class of what is raised."""
     try:
-        found: object = [
-            record[2:] for record in decode_message_set(data, SOURCE, position, max_decompressed_bytes=LIMIT)
-        ]
+        return [record[2:] for record in decode_message_set(data, SOURCE, position, max_decompressed_bytes=LIMIT)]
     except PartialMessage:
-        found = PartialMessage
+        return PartialMessage
     except ProtocolError:
-        found = ProtocolError
-    assert found == outcome
+        return ProtocolError
 
 
 @given(messages, st.none() | codecs)

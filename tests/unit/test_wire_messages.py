@@ -5,19 +5,27 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 
 import pytest
 
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.messages import PartialMessage, decode_message_set, encode_message_set
-from tests.reference_codec import Message, blob, decode, encode, int32, int64, message, raw_message, wrapper
+from tests.message_sets import PLAIN, REFUSED, WAYS, WRAPPED, reading
+from tests.reference_codec import Message, decode, encode, int32, int64, message, wrapper
 from tests.reference_compression import NUMBERS
 
 pytestmark = pytest.mark.unit
 
 SOURCE = TopicPartition("clicks", 3)
-PLAIN = [(7, None, b"seven"), (8, b"key", None), (9, b"", b""), (12, b"k", b"twelve")]
+
+
+@pytest.fixture(autouse=True, params=WAYS)
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each way to read judges alike, in the same words."""
+    with reading(request.param):
+        yield
 
 
 def read(message_set: bytes | memoryview, position: int = 0, limit: int = 1 << 20) -> list[tuple[object, ...]]:
@@ -102,55 +110,6 @@ def test_partial_message_survives_pickling() -> None:
 def test_empty_set_holds_no_records() -> None:
     """What a broker sends when nothing is new."""
     assert read(b"") == []
-
-
-def damaged(data: bytes, position: int) -> bytes:
-    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
-
-
-WRAPPED = encode(PLAIN)
-
-REFUSED = {
-    "bad CRC": (message(4, None, b"ok") + damaged(message(5, None, b"value"), 30), 5, "does not match its CRC"),
-    "bad CRC of a wrapper": (damaged(wrapper(WRAPPED, 12), 40), 12, "does not match its CRC"),
-    "bad CRC inside a wrapper": (wrapper(damaged(WRAPPED, 27), 12), 7, "does not match its CRC"),
-    "magic 1": (message(4, None, b"ok") + message(5, None, b"v", magic=1), 5, "magic 1"),
-    "magic 2": (message(5, None, b"v" * 60, magic=2), 5, "magic 2"),
-    "magic 1 inside a wrapper": (wrapper(message(5, None, b"v", magic=1), 5), 5, "magic 1"),
-    "codec 7": (message(5, None, b"packed", attributes=7), 5, "a compressed message: codec 7 does not exist"),
-    "wrapper in a wrapper": (wrapper(wrapper(WRAPPED, 12), 12), 12, "inside a compressed message"),
-    "plain, then wrapper in a wrapper": (
-        wrapper(message(1, None, b"") + wrapper(WRAPPED, 12), 12),
-        12,
-        "inside a compressed message",
-    ),
-    "content of a wrapper is cut": (wrapper(WRAPPED[:-1], 12), 12, "content is truncated"),
-    "content of a wrapper is empty": (wrapper(b"", 12), 12, "content ends at offset"),
-    "wrapper has another offset": (wrapper(WRAPPED, 13), 13, "content ends at offset 12"),
-    "no gzip": (message(5, None, b"no gzip at all", attributes=1), 5, "gzip stream is damaged"),
-    "null wrapper": (message(5, None, None, attributes=1), 5, "a value of -1 bytes"),
-    "empty wrapper": (message(5, None, b"", attributes=1), 5, "gzip stream of 0 bytes is truncated"),
-    "wrapper with a hostile key": (raw_message(5, b"\0\1" + int32(1 << 30) + blob(b"v")), 5, "a key of 1073741824"),
-    "wrapper with a negative key": (raw_message(5, b"\0\1" + int32(-9) + blob(b"v")), 5, "a key of -9"),
-    "wrapper with bytes after its value": (
-        raw_message(12, b"\0\1" + int32(-1) + blob(zlib.compress(WRAPPED, 6, 31)) + b"x"),
-        12,
-        "a value of",
-    ),
-    "offset repeats": (message(5, None, b"a") + message(5, None, b"b"), 5, "does not ascend, after 5"),
-    "offset falls": (message(5, None, b"a") + message(4, None, b"b"), 4, "does not ascend, after 5"),
-    "offset falls into a wrapper": (message(10, None, b"a") + wrapper(WRAPPED, 12), 7, "does not ascend, after 10"),
-    "offset is negative": (message(-1, None, b"a"), -1, "does not ascend"),
-    "size too small": (int64(5) + int32(13) + bytes(60), 5, "a message of 13 bytes; the smallest has 14"),
-    "size negative": (int64(5) + int32(-1) + bytes(60), 5, "a message of -1 bytes"),
-    "key beyond the message": (raw_message(5, b"\0\0" + int32(99) + blob(b"v")), 5, "length that makes no sense"),
-    "value beyond the message": (
-        message(4, None, b"ok") + raw_message(5, b"\0\0" + int32(-1) + int32(2**31 - 1) + b"v") + message(6, None, b""),
-        5,
-        "length that makes no sense",
-    ),
-    "key of negative length": (raw_message(5, b"\0\0" + int32(-2) + blob(b"v")), 5, "length that makes no sense"),
-}
 
 
 @pytest.mark.parametrize(("data", "offset", "words"), REFUSED.values(), ids=REFUSED)
