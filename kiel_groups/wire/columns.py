@@ -71,7 +71,7 @@ def decode_columns(
         topic_partition: Where it came from.
         position: The offset asked for; older messages, which a compressed wrapper may bring along, are skipped.
         max_decompressed_bytes: How much compressed messages may unpack to; bounded by 2 GiB for all.
-        end: The offset to stop before; None reads all.
+        end: The offset to stop before, the position or a later one; None reads all.
 
     Returns:
         Messages with ``position <= offset < end``, up to the first one that cannot be read; the next fetch begins at

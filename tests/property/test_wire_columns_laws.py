@@ -1,0 +1,104 @@
+"""Columns against records, and the compiled half against bytes that nobody checked."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire import runs
+from kiel_groups.wire.columns import BinaryColumn, decode_columns
+from kiel_groups.wire.messages import PartialMessage, decode_message_set
+from tests.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
+
+pytestmark = pytest.mark.property
+
+SOURCE = TopicPartition("t", 0)
+LIMIT = 1 << 20
+
+#: Sets of every kind, and bounds among their offsets as well as far away.
+any_set = message_sets() | mutated() | garbage_with_crc | hostile_lengths | st.binary(max_size=200)
+bounds = st.integers(0, 60) | st.integers(0, 1 << 44)
+
+
+def binary_column(values: list[bytes | None]) -> BinaryColumn:
+    """What the values look like in Arrow's layout, put together the slow way."""
+    ends, data = array("i", [0]), b""
+    for value in values:
+        data += value or b""
+        ends.append(len(data))
+    nulls = values.count(None)
+    bits = [
+        sum((values[row] is not None) << row - at for row in range(at, min(at + 8, len(values))))
+        for at in range(0, len(values), 8)
+    ]
+    return BinaryColumn(data, ends.tobytes(), bytes(bits) if nulls else None, nulls)
+
+
+def outcome(data: bytes, position: int, end: int | None) -> object:
+    """All that comes back, or the class of what is raised."""
+    try:
+        columns = decode_columns(data, SOURCE, position, max_decompressed_bytes=LIMIT, end=end)
+    except (PartialMessage, ProtocolError) as error:
+        return type(error)
+    return columns.offsets, columns.keys, columns.values, columns.next_offset
+
+
+def expected(data: bytes, position: int, end: int | None) -> object:
+    """The same, from the records that there are."""
+    try:
+        with reading("uncompiled"):
+            found = decode_message_set(data, SOURCE, position, max_decompressed_bytes=LIMIT)
+    except (PartialMessage, ProtocolError) as error:
+        return type(error)
+    wanted = [record for record in found if end is None or record.offset < end]
+    following = end if len(wanted) < len(found) else wanted[-1].offset + 1 if wanted else position
+    assert following is not None
+    offsets = array("q", [record.offset for record in wanted]).tobytes()
+    keys, values = ([record[field] for record in wanted] for field in (3, 4))
+    return offsets, binary_column(keys), binary_column(values), following
+
+
+@settings(max_examples=500)
+@given(any_set, bounds, st.none() | bounds)
+def test_columns_hold_what_the_records_hold(data: bytes, position: int, length: int | None) -> None:
+    """The same rows, the same refusals, and the same place to go on from, in every way to read."""
+    end = None if length is None else position + length
+    judged = expected(data, position, end)
+    for way in WAYS:
+        with reading(way):
+            assert outcome(data, position, end) == judged, way
+
+
+@given(message_sets(), st.data())
+def test_columns_of_sets_cut_anywhere_hold_what_the_records_hold(data: bytes, draw: st.DataObject) -> None:
+    """The unfinished end is dropped, or asks for more bytes."""
+    cut = data[: draw.draw(st.integers(0, len(data)))]
+    judged = expected(cut, 0, None)
+    for way in WAYS:
+        with reading(way):
+            assert outcome(cut, 0, None) == judged, way
+
+
+@pytest.mark.skipif(not runs.COMPILED, reason="no C compiler was at hand when the package was installed")
+@settings(max_examples=500)
+@given(any_set, st.integers(-9, 300), st.integers(-9, 300), bounds, bounds)
+def test_unchecked_runs_are_read_or_refused(data: bytes, start: int, stop: int, first: int, last: int) -> None:
+    """Any bytes with any bounds give rows or a ValueError; columns and records agree."""
+    from kiel_groups.wire import _messages
+
+    given_runs = ((data, start, stop), (data, 0, len(data)))
+    try:
+        offsets, keys, values = _messages.columns(given_runs, first, last)
+    except ValueError:
+        with pytest.raises(ValueError, match="a run"):
+            _messages.records(given_runs, first, last, Record, "t", 0)
+        return
+    found = _messages.records(given_runs, first, last, Record, "t", 0)
+    assert array("q", offsets).tolist() == [record.offset for record in found]
+    assert BinaryColumn(*keys) == binary_column([record.key for record in found])
+    assert BinaryColumn(*values) == binary_column([record.value for record in found])
