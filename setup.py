@@ -18,6 +18,9 @@ MESSAGES = Extension(
 )
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
+#: PySpark does not ask for pyarrow by itself.
+SPARK = ["pyspark>=4.0", "pyarrow>=15"]
+
 setup(
     name="kiel-groups",
     version="0.1.0",
@@ -28,6 +31,8 @@ setup(
     # tornado 6.6 and cramjam 2.14 ask for 3.11.
     python_requires=">=3.11",
     packages=find_packages(include=["kiel_groups", "kiel_groups.*"]),
+    # Spark looks for data sources in modules of such names.
+    py_modules=["pyspark_kiel"],
     ext_modules=[] if FREE_THREADED else [MESSAGES],
     options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}},
     package_data={"kiel_groups": ["py.typed"], "kiel_groups.wire": ["*.pyi"], "kiel_groups.demo": ["*.txt.gz"]},
@@ -42,7 +47,9 @@ setup(
         "rich>=13.7",
     ],
     extras_require={
+        "spark": SPARK,
         "dev": [
+            *SPARK,
             "build>=1.2",
             # Carries the schema of compose files.
             "check-jsonschema>=0.31",

@@ -51,6 +51,8 @@ ONLY_IN = {
     "tornado": ("coordination", "clients", "service", "demo"),
     "aiokafka": ("wire/messages.py",),
     "cramjam": ("wire",),
+    "pyspark": ("spark",),
+    "pyarrow": ("spark",),
     "click": ("cli",),
     "rich": ("ops", "embedded", "demo", "cli"),
 }

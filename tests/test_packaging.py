@@ -16,7 +16,7 @@ from kiel_groups import __version__
 pytestmark = pytest.mark.integration
 
 REPOSITORY = Path(__file__).parents[1]
-SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "kiel_groups")
+SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "kiel_groups", "pyspark_kiel.py")
 
 _TRY_OUT = """
 import importlib, pkgutil, kiel_groups
@@ -24,8 +24,14 @@ from kiel_groups.demo.records import load_records
 for name in kiel_groups.__all__:
     getattr(kiel_groups, name)
 for module in pkgutil.walk_packages(kiel_groups.__path__, "kiel_groups."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and not module.name.startswith("kiel_groups.spark."):
         importlib.import_module(module.name)
+try:
+    kiel_groups.spark.KielDataSource
+except kiel_groups.errors.ConfigError as error:
+    assert "kiel-groups[spark]" in str(error)
+else:
+    raise AssertionError("a source without Spark")
 assert len(load_records()) == 100_000
 print(kiel_groups.__file__)
 """
@@ -62,6 +68,7 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
         for pattern in ("*.py", "*.pyi", "py.typed", "*.gz")
         for path in (REPOSITORY / "kiel_groups").rglob(pattern)
     }
+    wanted.add("pyspark_kiel.py")
     compiled = {name for name in packed if name.startswith("kiel_groups/wire/_messages.")} - wanted
     assert packed - compiled == wanted
     assert {name.endswith((".so", ".pyd")) for name in compiled} <= {True}

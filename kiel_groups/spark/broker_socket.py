@@ -1,0 +1,127 @@
+"""
+A blocking connection to one broker, for Spark's workers.
+
+A worker does one task at a time and has nothing else to go on with while it waits: an event loop and a thread would
+only stand between the socket and the decoder. Requests are written at once and answered in order, so the next answer is
+on its way while the one before is decoded.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Any, TypeVar
+
+from kiel_groups.config import HostPort
+from kiel_groups.errors import BrokerConnectionError, ProtocolError, RequestTimeoutError
+from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
+
+__all__ = ["BrokerSocket"]
+
+T = TypeVar("T")
+
+_CORRELATION_IDS = 1 << 31
+
+
+class BrokerSocket:
+    """
+    One connection; once it has failed, it is closed and stays so.
+
+    Args:
+        address: Where the broker is.
+        client_id: What it is told, for its logs.
+        connect_timeout_s: How long opening may take, in seconds.
+
+    Raises:
+        BrokerConnectionError: It could not be opened.
+    """
+
+    def __init__(self, address: HostPort, client_id: str, *, connect_timeout_s: float) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._next_id = 0
+        self._asked: deque[tuple[int, Request[Any], int]] = deque()
+        try:
+            self._socket = socket.create_connection((address.host.strip("[]"), address.port), connect_timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise self._broken(f"cannot connect: {error.strerror or error}") from error
+
+    def send(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> None:
+        """
+        Write a request that has an answer; ``receive`` gets it.
+
+        Args:
+            request: Any request of the wire room.
+            most_bytes: What its answer may hold.
+            timeout_s: How long writing may take, in seconds.
+
+        Raises:
+            BrokerConnectionError: The connection broke.
+        """
+        number = self._next_id
+        self._next_id = (number + 1) % _CORRELATION_IDS
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(encode_request(request, number, self._client_id))
+        except OSError as error:
+            self.close()
+            raise self._broken(f"the connection broke: {error.strerror or error}") from error
+        self._asked.append((number, request, most_bytes))
+
+    def receive(self, timeout_s: float) -> Any:
+        """
+        The answer to the oldest request that has none.
+
+        Args:
+            timeout_s: How long any part of it may take to come, in seconds.
+
+        Raises:
+            RequestTimeoutError: It did not come in time.
+            BrokerConnectionError: The connection broke.
+            ProtocolError: It makes no sense.
+        """
+        number, request, most_bytes = self._asked.popleft()
+        try:
+            self._socket.settimeout(timeout_s)
+            frame = self._read(decode_size(self._read(SIZE_BYTES), most_bytes))
+            answered, payload = split_response(frame)
+            if answered != number:
+                raise ProtocolError(f"answer {answered} came where answer {number} was due")
+            return request.decode_response(payload)
+        except TimeoutError as error:
+            self.close()
+            name = type(request).__name__
+            raise RequestTimeoutError(f"{self.address}: no answer to a {name} within {timeout_s:g} s") from error
+        except OSError as error:
+            self.close()
+            raise self._broken(f"the connection broke: {error.strerror or error}") from error
+        except ProtocolError as error:
+            self.close()
+            raise ProtocolError(f"{self.address}: {error}") from error
+
+    def ask(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> T:
+        """Send a request where none is on its way, and wait for its answer; errors as ``send`` and ``receive``."""
+        self.send(request, most_bytes=most_bytes, timeout_s=timeout_s)
+        answer: T = self.receive(timeout_s)
+        return answer
+
+    def close(self) -> None:
+        """End it; answers that are on their way are lost."""
+        self._asked.clear()
+        self._socket.close()
+
+    def _read(self, size: int) -> bytearray:
+        frame = bytearray(size)
+        view = memoryview(frame)
+        got = 0
+        while got < size:
+            count = self._socket.recv_into(view[got:])
+            if not count:
+                raise ConnectionResetError(None, "closed by the other side")
+            got += count
+        return frame
+
+    def _broken(self, why: str) -> BrokerConnectionError:
+        host, port = self.address
+        return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)

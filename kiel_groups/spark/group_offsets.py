@@ -1,0 +1,159 @@
+"""
+The group's offsets, as lag tools see them: read, and written behind a query that is no member of the group.
+
+The checkpoint is what a query goes by. Offsets only ever move forward here, and are written once they are known to be
+read: what the sink of a batch that failed did not get is never committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
+from kiel_groups.coordination.inspect import group_reader
+from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.options import ReadOptions
+from kiel_groups.wire.error_codes import NO_ERROR
+
+__all__ = ["GroupOffsets", "committed_offsets", "refuse_live_group"]
+
+log = logging.getLogger(__name__)
+
+_MOST_NAMES = 3
+#: In place of an offset: none is stored.
+_NOTHING = -1
+
+
+def committed_offsets(
+    view: LogView, group: str | None, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """
+    The next offsets that a group has committed; partitions without one are left out.
+
+    Raises:
+        ConfigError: The brokers are of 0.8.0, and do not know of committed offsets.
+        BrokerError: No broker answers usefully.
+    """
+    assert group is not None
+    view.run(lambda: check_offset_api(view.cluster, group))
+    return view.run(lambda: fetch_offsets(view.cluster, group, partitions))
+
+
+def refuse_live_group(options: ReadOptions) -> None:
+    """
+    Make sure that the offsets of the group that was named are nobody else's.
+
+    Raises:
+        ConfigError: The group has live members, whose offsets would be moved; or nobody has said where to look.
+        CoordinationError: ZooKeeper did not answer.
+    """
+    group = options.group
+    if group is None or not options.commits:
+        return
+    if options.zookeeper is None:
+        raise ConfigError(
+            f"kafka.group.id: whether group {group} has live members, whose offsets this query would move, stands in"
+            " ZooKeeper; name it with kiel.zookeeper.connect, or set kiel.commit to false"
+        )
+    if members := _live_members(options.zookeeper.hosts, group):
+        named = ", ".join(members[:_MOST_NAMES]) + (", …" if len(members) > _MOST_NAMES else "")
+        raise ConfigError(
+            f"kafka.group.id: group {group} has live members ({named}), whose offsets this query would move; join it"
+            " with membership=join, choose another id, or set kiel.commit to false"
+        )
+
+
+def _live_members(hosts: str, group: str) -> list[str]:
+    layout = GroupLayout(group)
+    folders = (f"{layout.members}/", f"{layout.ids}/", f"{layout.kiel_members}/")
+    with group_reader(hosts, group) as read:
+        znodes = read()
+    return sorted({path.rpartition("/")[2] for path in znodes if path.startswith(folders)})
+
+
+class GroupOffsets:
+    """
+    Commits for one query.
+
+    Args:
+        view: The brokers that store the offsets.
+        options: Whether and how to commit.
+    """
+
+    def __init__(self, view: LogView, options: ReadOptions) -> None:
+        self._view = view
+        self._options = options
+        self._usable: bool | None = None
+        #: What stands there, as far as it was read or written.
+        self._stored: dict[TopicPartition, int] = {}
+
+    def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
+        """
+        Store where a query starts, in partitions that have no offset: what is there stays until a batch has passed it.
+
+        So a query that is started again before its first batch was done still finds where it began.
+        """
+        self._attempt(group, offsets, only_missing=True)
+
+    def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
+        """
+        Store what is above the stored offsets, or has none; what fails is logged, and tried again with the next call.
+
+        Args:
+            group: None where the query has no group (yet).
+            offsets: The next offset of each partition.
+
+        Raises:
+            BrokerError: A failure, and ``failOnCommitError`` is set.
+        """
+        self._attempt(group, offsets, only_missing=False)
+
+    def _attempt(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> None:
+        if group is None or not self._options.commits:
+            return
+        try:
+            self._store(group, offsets, only_missing=only_missing)
+        except KielGroupsError as error:
+            if self._options.fail_on_commit_error:
+                raise
+            log.error("group %s: the offsets of this query are not committed, and lag behind: %s", group, error)
+
+    def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> None:
+        if not self._is_usable(group):
+            return
+        if unread := [partition for partition in offsets if partition not in self._stored]:
+            found = self._view.run(lambda: fetch_offsets(self._view.cluster, group, unread))
+            self._stored |= dict.fromkeys(unread, _NOTHING) | found
+        ahead = {
+            partition: offset
+            for partition, offset in offsets.items()
+            if self._stored[partition] == _NOTHING or (not only_missing and offset > self._stored[partition])
+        }
+        if not ahead:
+            return
+        answers = self._view.run(lambda: commit_offsets(self._view.cluster, Metrics(), group, ahead, ""))
+        self._stored |= {partition: ahead[partition] for partition, answer in answers.items() if answer == NO_ERROR}
+        for partition, answer in answers.items():
+            if answer != NO_ERROR:
+                raise BrokerError(f"the offset of {partition} was not stored: {answer}: {answer.hint}")
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """The logs of these began anew: what is stored of them is another log's, and may be written over."""
+        self._stored |= dict.fromkeys(partitions, _NOTHING)
+
+    def _is_usable(self, group: str) -> bool:
+        if self._usable is None:
+            try:
+                self._view.run(lambda: check_offset_api(self._view.cluster, group))
+                self._usable = True
+            except ConfigError:
+                if self._options.fail_on_commit_error:
+                    raise
+                self._usable = False
+                log.warning("group %s: brokers of Kafka 0.8.0 store no offsets; nothing is committed", group)
+        return self._usable

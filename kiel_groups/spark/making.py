@@ -1,0 +1,50 @@
+"""Readers out of options and a schema, of the kind that this Spark knows what to do with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyspark
+from pyspark.sql.types import StructType
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.spark.batch import BatchReader
+from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.schema import check_read_schema
+from kiel_groups.spark.stream import StreamReader
+
+__all__ = ["batch_reader", "stream_reader"]
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
+    """
+    The reader of a batch.
+
+    Raises:
+        ConfigError: An option or a schema that cannot work.
+    """
+    return BatchReader(ReadOptions.parse(options, streaming=False), check_read_schema(schema))
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
+    """
+    The reader of a stream.
+
+    Raises:
+        ConfigError: An option or a schema that cannot work, or not with this Spark.
+    """
+    read = ReadOptions.parse(options, streaming=True)
+    return _stream_reader_class(read)(read, check_read_schema(schema))
+
+
+def _stream_reader_class(read: ReadOptions) -> type[StreamReader]:
+    try:
+        from kiel_groups.spark.controlled_stream import ControlledStreamReader
+    except ImportError:
+        if read.max_offsets_per_trigger is not None or read.min_offsets_per_trigger is not None:
+            raise ConfigError(
+                "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2, which lets a Python source bound its"
+                f" batches; this is {pyspark.__version__}"
+            ) from None
+        return StreamReader
+    return ControlledStreamReader

@@ -1,0 +1,117 @@
+"""Which options there are, in which kind of query each has a meaning, and why others have none with Kafka 0.8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from kiel_groups.errors import ConfigError
+
+__all__ = ["check_known", "spelled"]
+
+_EVERYWHERE = ("kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "includeHeaders")
+_ANY_READ = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxPartitions",
+    "maxRecordsPerPartition",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafka.group.id",
+    "kafkaConsumer.pollTimeoutMs",
+    "kafka.fetch.max.bytes",
+    "kiel.max.message.bytes",
+)
+_STREAM_READ = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "kiel.zookeeper.connect",
+    "membership",
+    "kiel.commit",
+    "failOnCommitError",
+)
+_WRITE = ("topic", "kafka.acks", "kafka.retries", "kafka.compression.type", "kafka.linger.ms")
+
+_NAMES = {
+    "batch": (*_EVERYWHERE, *_ANY_READ, "endingOffsets"),
+    "stream": (*_EVERYWHERE, *_ANY_READ, *_STREAM_READ),
+    "write": (*_EVERYWHERE, *_WRITE),
+}
+_SPELLING = {name.lower(): name for names in _NAMES.values() for name in names}
+
+#: Spark's own, which it hands on to every source and sink.
+_SPARKS_OWN = {
+    "path",
+    "paths",
+    "checkpointlocation",
+    "queryname",
+    "asyncprogresstrackingenabled",
+    "asyncprogresstrackingcheckpointintervalms",
+}
+
+_NO_TIME = "messages of Kafka 0.8 carry no time, and its index knows segments only; use startingOffsets, endingOffsets"
+_NO_SECURITY = "brokers of Kafka 0.8 know neither encryption nor passwords; use a network that keeps others out"
+_SPARK_DOES = "Spark's checkpoint keeps the place, and this source commits by itself; see kiel.commit"
+_BYTES = "keys and values are binary columns; cast or decode them in Spark"
+#: What Spark's own source knows, by the beginning of the name, and why it is refused.
+_REFUSED = {
+    "startingtimestamp": _NO_TIME,
+    "endingtimestamp": _NO_TIME,
+    "startingoffsetsbytimestamp": _NO_TIME,
+    "endingoffsetsbytimestamp": _NO_TIME,
+    "groupidprefix": "name the whole group with kafka.group.id; without it, each query has one of its own",
+    "kafka.auto.offset.reset": "startingOffsets says where a new query starts",
+    "kafka.enable.auto.commit": _SPARK_DOES,
+    "kafka.auto.commit": _SPARK_DOES,
+    "kafka.key.": _BYTES,
+    "kafka.value.": _BYTES,
+    "kafka.security.": _NO_SECURITY,
+    "kafka.ssl.": _NO_SECURITY,
+    "kafka.sasl.": _NO_SECURITY,
+    "kafka.isolation.level": "Kafka 0.8 has no transactions",
+    "kafka.transactional": "Kafka 0.8 has no transactions",
+    "kafka.enable.idempotence": "Kafka 0.8 has no idempotent producers; a write may repeat records, as the docs say",
+    "kafka.zookeeper.connect": "the option is called kiel.zookeeper.connect",
+}
+
+
+def spelled(name: str) -> str:
+    """A name as the documentation spells it."""
+    return _SPELLING.get(name.lower(), name)
+
+
+def check_known(options: Iterable[str], kind: str) -> None:
+    """
+    Make sure that every option means something.
+
+    Args:
+        options: Their names, in any case.
+        kind: ``"batch"`` or ``"stream"`` (of reading), or ``"write"``.
+
+    Raises:
+        ConfigError: One means nothing; says why, or which known one is near.
+    """
+    known = {name.lower() for name in _NAMES[kind]}
+    for name in sorted(name.lower() for name in options):
+        if name not in known and name not in _SPARKS_OWN:
+            raise ConfigError(f"{spelled(name)}: {_reason(name, kind)}")
+
+
+def _reason(name: str, kind: str) -> str:
+    for beginning, reason in _REFUSED.items():
+        if name.startswith(beginning):
+            return f"refused: {reason}"
+    if name in _SPELLING:
+        homes = " or ".join(_KINDS[other] for other, names in _NAMES.items() if spelled(name) in names)
+        return f"has no meaning when {_KINDS[kind]}; it is for {homes}"
+    near = get_close_matches(name, [known.lower() for known in _NAMES[kind]], 1)
+    hint = f"; did you mean {spelled(near[0])}?" if near else f"; known ones: {', '.join(sorted(_NAMES[kind]))}"
+    return f"there is no such option when {_KINDS[kind]}{hint}"
+
+
+_KINDS = {"batch": "reading a batch", "stream": "reading a stream", "write": "writing"}

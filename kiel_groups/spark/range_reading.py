@@ -1,0 +1,139 @@
+"""One range of offsets while a task reads it: what to ask for next, and what an answer means."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.positions import OffsetRange
+from kiel_groups.wire.columns import Columns, decode_columns
+from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN
+from kiel_groups.wire.fetch import FetchedPartition, FetchPosition
+from kiel_groups.wire.messages import PartialMessage
+
+__all__ = ["RangeReading"]
+
+log = logging.getLogger(__name__)
+
+#: What is added to the bytes that the rest of a range is expected to take: sizes differ, and one more fetch costs more.
+_SPARE_BYTES = 4 << 10
+
+
+@dataclass(slots=True, eq=False)
+class RangeReading:
+    """
+    Where the reading of a range stands.
+
+    ``position`` is the next offset to fetch; what is read has come to ``read_bytes`` in ``read_offsets`` offsets.
+    ``needed_bytes`` is what the next message takes, 0 where an ordinary share will do.
+    """
+
+    range: OffsetRange
+    fail_on_data_loss: bool
+    max_message_bytes: int
+    position: int = 0
+    needed_bytes: int = 0
+    read_bytes: int = 0
+    read_offsets: int = 0
+
+    def __post_init__(self) -> None:
+        self.position = self.range.start
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.range.topic_partition
+
+    @property
+    def finished(self) -> bool:
+        return self.position >= self.range.end
+
+    def ask(self, share_bytes: int) -> FetchPosition:
+        """
+        What to ask a broker for.
+
+        Args:
+            share_bytes: What an answer may hold of this partition, where its next message needs no more.
+        """
+        if self.needed_bytes:
+            return FetchPosition(self.position, self.needed_bytes)
+        if self.read_offsets:
+            # The log goes on behind the range: what is not asked for is not sent in vain.
+            rest = (self.range.end - self.position) * self.read_bytes // self.read_offsets
+            share_bytes = min(share_bytes, rest + rest // 8 + _SPARE_BYTES)
+        return FetchPosition(self.position, share_bytes)
+
+    def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | None:
+        """
+        What an answer brought of the range, and go on behind it; None where it brought nothing.
+
+        Raises:
+            BrokerError: The broker refuses; the code is on it.
+            ProtocolError: The messages cannot be read.
+        """
+        if fetched is None:
+            raise UNKNOWN.exception(f"{self.topic_partition} is left out of the broker's answer")
+        if fetched.error != NO_ERROR:
+            raise fetched.error.exception(f"{self.topic_partition} at offset {self.position} cannot be fetched")
+        if not len(fetched.message_set):
+            if fetched.high_watermark >= self.range.end:
+                # Compaction has taken what was there.
+                self._skip_rest()
+            return None
+        try:
+            columns = decode_columns(
+                fetched.message_set,
+                self.topic_partition,
+                self.position,
+                max_decompressed_bytes=self.max_message_bytes,
+                end=self.range.end,
+            )
+        except PartialMessage as error:
+            self._grow(asked.max_bytes, error)
+            return None
+        if columns.next_offset == self.position:
+            raise ProtocolError(
+                f"{self.topic_partition} at offset {self.position}: the broker sends older messages only"
+            )
+        self.needed_bytes = 0
+        self.read_bytes += len(fetched.message_set)
+        self.read_offsets += columns.next_offset - self.position
+        self.position = columns.next_offset
+        return columns if len(columns) else None
+
+    def _skip_rest(self) -> None:
+        log.info("%s: there are no messages from %d to %d", self.topic_partition, self.position, self.range.end)
+        self.position = self.range.end
+
+    def _grow(self, asked_bytes: int, partial: PartialMessage) -> None:
+        needed, most = partial.needed_bytes or 0, self.max_message_bytes
+        if needed > most or asked_bytes >= most:
+            size = f"takes {needed} bytes" if needed else "takes more"
+            raise MessageTooLargeError(
+                f"{self.topic_partition} at offset {self.position}: the message {size}, kiel.max.message.bytes is"
+                f" {most}; raise it, and the memory of the executors with it"
+            ) from partial
+        self.needed_bytes = min(max(needed, 2 * asked_bytes), most)
+
+    def resolve_out_of_range(self, earliest: int, latest: int) -> None:
+        """
+        The log does not have the position: go on where it begins, or give the rest up.
+
+        Raises:
+            OffsetOutOfRangeError: Losing messages is not allowed; names what was asked for, what there is and what to
+                do.
+        """
+        what = (
+            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the log has"
+            f" {earliest} to {latest}: retention was faster, or the topic was deleted and created again"
+        )
+        if self.fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{what}. Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
+            )
+        log.warning("%s; going on, as failOnDataLoss is false", what)
+        if self.position < earliest < self.range.end:
+            self.position = earliest
+        else:
+            self.position = self.range.end

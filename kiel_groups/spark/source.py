@@ -1,0 +1,53 @@
+"""
+The data source ``kiel``: what Spark makes of ``format("kiel")``.
+
+Spark imports it in many short-lived processes, also where another source is used: so it imports little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from kiel_groups.spark.environment import check_libraries
+
+if TYPE_CHECKING:
+    from kiel_groups.spark.batch import BatchReader
+    from kiel_groups.spark.stream import StreamReader
+
+__all__ = ["KielDataSource"]
+
+
+class KielDataSource(DataSource):
+    """
+    Topics of Kafka 0.8 as tables and streams; for options, see ``docs/spark.rst``.
+
+    Raises:
+        ConfigError: pyarrow is missing; later, an option or a schema that cannot work.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        check_libraries()
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "kiel"
+
+    def schema(self) -> StructType:
+        from kiel_groups.spark.schema import READ_SCHEMA
+
+        return READ_SCHEMA
+
+    def reader(self, schema: StructType) -> BatchReader:
+        from kiel_groups.spark.making import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        from kiel_groups.spark.making import stream_reader
+
+        return stream_reader(self.options, schema)
