@@ -1,4 +1,4 @@
-"""Readers out of options and a schema, of the kind that this Spark knows what to do with."""
+"""Readers and writers out of options and a schema, of the kind that this Spark knows what to do with."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from kiel_groups.spark.batch import BatchReader
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.schema import check_read_schema
 from kiel_groups.spark.stream import StreamReader
+from kiel_groups.spark.write_options import WriteOptions
+from kiel_groups.spark.writing import BatchWriter, StreamWriter
 
-__all__ = ["batch_reader", "stream_reader"]
+__all__ = ["batch_reader", "batch_writer", "stream_reader", "stream_writer"]
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
@@ -48,3 +50,27 @@ def _stream_reader_class(read: ReadOptions) -> type[StreamReader]:
             ) from None
         return StreamReader
     return ControlledStreamReader
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """
+    The writer of a batch.
+
+    Raises:
+        ConfigError: An option or a column that cannot work, or a mode that would have to delete records.
+    """
+    if overwrite:
+        raise ConfigError("mode: 'overwrite' given, and records of a topic cannot be replaced; expected 'append'")
+    return BatchWriter(WriteOptions.parse(options), schema)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
+    """
+    The writer of a stream.
+
+    Raises:
+        ConfigError: An option or a column that cannot work, or an output mode that would have to delete records.
+    """
+    if overwrite:
+        raise ConfigError("outputMode: 'complete' given, and records of a topic cannot be replaced; expected 'append'")
+    return StreamWriter(WriteOptions.parse(options), schema)

@@ -47,8 +47,10 @@ class ReadTask:
     leader: HostPort | None
     ranges: tuple[OffsetRange, ...]
 
-    def __len__(self) -> int:
-        return sum(map(len, self.ranges))
+    @property
+    def size(self) -> int:
+        """How many offsets in all."""
+        return sum(each.size for each in self.ranges)
 
 
 def plan_tasks(
@@ -60,11 +62,10 @@ def plan_tasks(
     There are ``most_tasks`` at most, but never fewer than there are leaders; ``least_tasks`` at least, where there are
     as many offsets. The same input gives the same tasks.
     """
-    pieces = _split(ranges, bounds)
     by_leader: dict[HostPort | None, list[OffsetRange]] = defaultdict(list)
-    for piece in pieces:
+    for piece in _split(sorted(ranges), bounds):
         by_leader[leaders.get(piece.topic_partition)].append(piece)
-    wanted = _task_counts({leader: sum(map(len, some)) for leader, some in by_leader.items()}, len(pieces), bounds)
+    wanted = _task_counts(by_leader, bounds)
     tasks = []
     for leader in sorted(by_leader, key=lambda leader: (leader is None, leader)):
         tasks += [ReadTask(leader, bin_) for bin_ in _pack(by_leader[leader], wanted[leader], bounds.most_records)]
@@ -72,31 +73,35 @@ def plan_tasks(
 
 
 def _split(ranges: Sequence[OffsetRange], bounds: TaskBounds) -> list[OffsetRange]:
-    pieces = [each for each in ranges if len(each)]
+    pieces = [each for each in ranges if each.size]
     if bounds.most_records is not None:
-        pieces = [piece for each in pieces for piece in _cut(each, -(-len(each) // bounds.most_records))]
+        pieces = [piece for each in pieces for piece in _cut(each, -(-each.size // bounds.most_records))]
     least = bounds.least_tasks
     if least is not None and len(pieces) < least:
-        total = sum(map(len, pieces))
-        pieces = [piece for each in pieces for piece in _cut(each, -(-len(each) * least // total))]
+        total = sum(piece.size for piece in pieces)
+        pieces = [piece for each in pieces for piece in _cut(each, -(-each.size * least // total))]
     return pieces
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     """As many parts as that, or as there are offsets, of the same size but for one."""
-    parts = max(1, min(parts, len(whole)))
-    cuts = [whole.start + len(whole) * part // parts for part in range(parts + 1)]
+    parts = max(1, min(parts, whole.size))
+    cuts = [whole.start + whole.size * part // parts for part in range(parts + 1)]
     return [whole._replace(start=start, end=end) for start, end in pairwise(cuts)]
 
 
-def _task_counts(sizes: Mapping[HostPort | None, int], pieces: int, bounds: TaskBounds) -> dict[HostPort | None, int]:
-    """How many tasks read from each leader: one at least, the others where most is left for each task."""
-    wanted = max(bounds.parallelism, bounds.least_tasks or 0)
-    if bounds.most_tasks is not None:
-        wanted = bounds.most_tasks
-    counts = dict.fromkeys(sizes, 1)
-    for _ in range(min(wanted, pieces) - len(counts)):
-        counts[max(counts, key=lambda leader: sizes[leader] / counts[leader])] += 1
+def _task_counts(
+    by_leader: Mapping[HostPort | None, Sequence[OffsetRange]], bounds: TaskBounds
+) -> dict[HostPort | None, int]:
+    """How many tasks read from each leader: one at least, further ones where most is left for each task."""
+    sizes = {leader: sum(piece.size for piece in pieces) for leader, pieces in by_leader.items()}
+    wanted = bounds.most_tasks or max(bounds.parallelism, bounds.least_tasks or 0)
+    counts = dict.fromkeys(by_leader, 1)
+    for _ in range(wanted - len(counts)):
+        divisible = [leader for leader, pieces in by_leader.items() if counts[leader] < len(pieces)]
+        if not divisible:
+            break
+        counts[max(divisible, key=lambda leader: sizes[leader] / counts[leader])] += 1
     return counts
 
 
@@ -104,12 +109,12 @@ def _pack(pieces: Sequence[OffsetRange], tasks: int, most_records: int | None) -
     """The largest first, each to the task that has least; a task that may not grow that far is left, and one added."""
     loads: list[tuple[int, int]] = [(0, number) for number in range(tasks)]
     bins: list[list[OffsetRange]] = [[] for _ in range(tasks)]
-    for piece in sorted(pieces, key=lambda each: (-len(each), each)):
+    for piece in sorted(pieces, key=lambda each: (-each.size, each)):
         load, number = loads[0]
-        if most_records is not None and load and load + len(piece) > most_records:
+        if most_records is not None and load and load + piece.size > most_records:
             bins.append([piece])
-            heapq.heappush(loads, (len(piece), len(bins) - 1))
+            heapq.heappush(loads, (piece.size, len(bins) - 1))
             continue
         bins[number].append(piece)
-        heapq.heapreplace(loads, (load + len(piece), number))
+        heapq.heapreplace(loads, (load + piece.size, number))
     return [tuple(sorted(bin_)) for bin_ in bins if bin_]

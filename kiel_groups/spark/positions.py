@@ -47,7 +47,8 @@ class OffsetRange(NamedTuple):
     start: int
     end: int
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
         """How many offsets; where a log was compacted, there are fewer messages."""
         return self.end - self.start
 

@@ -17,6 +17,7 @@ from kiel_groups.spark.environment import check_libraries
 if TYPE_CHECKING:
     from kiel_groups.spark.batch import BatchReader
     from kiel_groups.spark.stream import StreamReader
+    from kiel_groups.spark.writing import BatchWriter, StreamWriter
 
 __all__ = ["KielDataSource"]
 
@@ -51,3 +52,13 @@ class KielDataSource(DataSource):
         from kiel_groups.spark.making import stream_reader
 
         return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from kiel_groups.spark.making import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from kiel_groups.spark.making import stream_writer
+
+        return stream_writer(self.options, schema, overwrite=overwrite)

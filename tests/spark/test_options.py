@@ -1,0 +1,161 @@
+"""Options of the data source: read in any case, refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.options import ReadOptions
+
+pytestmark = pytest.mark.spark
+
+LEAST = {"kafka.bootstrap.servers": "one:9092,two", "subscribe": "clicks"}
+
+
+def parse(streaming: bool = True, **options: str) -> ReadOptions:
+    """Options whose names have dots are given with underscores."""
+    return ReadOptions.parse(
+        {**LEAST, **{name.replace("_", "."): text for name, text in options.items()}}, streaming=streaming
+    )
+
+
+def test_a_new_stream_starts_at_latest_and_a_batch_at_earliest() -> None:
+    """As with Spark's own source for Kafka."""
+    assert (parse(streaming=True).starting, parse(streaming=False).starting) == ("latest", "earliest")
+    assert [str(broker) for broker in parse().brokers] == ["one:9092", "two:9092"]
+    assert parse().fail_on_data_loss
+
+
+def test_names_count_in_any_case() -> None:
+    """Spark hands them over in lower case; programs that build readers themselves do not."""
+    given = {"KAFKA.Bootstrap.SERVERS": "one", "subscribepattern": "c.*", "FAILONDATALOSS": "False"}
+    read = ReadOptions.parse(given, streaming=True)
+    assert read.topic_pattern is not None
+    assert not read.fail_on_data_loss
+
+
+def test_offsets_by_partition_are_json() -> None:
+    """-2 is the earliest, -1 the latest."""
+    assert parse(startingOffsets='{"clicks": {"0": 23, "1": -2, "2": -1}}').starting == {
+        TopicPartition("clicks", 0): 23,
+        TopicPartition("clicks", 1): -2,
+        TopicPartition("clicks", 2): -1,
+    }
+
+
+def test_partitions_are_assigned_by_json() -> None:
+    """Each once, in their order."""
+    given = {"kafka.bootstrap.servers": "one", "assign": '{"b": [2, 0, 2], "a": [1]}'}
+    assert ReadOptions.parse(given, streaming=False).assigned == (
+        TopicPartition("a", 1),
+        TopicPartition("b", 0),
+        TopicPartition("b", 2),
+    )
+
+
+@pytest.mark.parametrize(("text", "milliseconds"), [("500ms", 500), ("30 s", 30_000), ("15m", 900_000), ("2", 2)])
+def test_times_have_units(text: str, milliseconds: int) -> None:
+    """As Spark writes them; a bare number is milliseconds."""
+    assert parse(minOffsetsPerTrigger="5", maxTriggerDelay=text).max_trigger_delay_ms == milliseconds
+
+
+def test_what_spark_adds_of_its_own_passes() -> None:
+    """The checkpoint's folder, for one, is none of our business."""
+    parse(path="/x", checkpointLocation="/y", queryName="z")
+
+
+REFUSED = [
+    ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers: no address given"),
+    ({"subscribePattern": "c.*"}, "subscribe and subscribePattern given"),
+    ({"subscribe": " , "}, "names no topic"),
+    ({"subscribe": "a b"}, "subscribe: 'a b' is not a legal name"),
+    ({"subscribePattern": "("}, "subscribePattern: '(' is no regular expression"),
+    ({"startingOffsets": "soon"}, "startingOffsets: 'soon' is no JSON"),
+    ({"startingOffsets": "[1]"}, "startingOffsets: '[1]' given; expected such as"),
+    ({"startingOffsets": '{"t": 3}'}, "3 given for t"),
+    ({"startingOffsets": '{"t": {"x": 3}}'}, "'x' is no partition of t"),
+    ({"startingOffsets": '{"t": {"0": -3}}'}, "the offset -3 of t:0 cannot be; expected 0 or more, -2, -1"),
+    ({"startingOffsets": '{"t": {"0": true}}'}, "the offset True of t:0"),
+    ({"startingOffsets": "group"}, "name it with kafka.group.id"),
+    ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe' given; expected true or false"),
+    ({"minPartitions": "0"}, "minPartitions: '0' given; expected a whole number of at least 1"),
+    ({"minPartitions": "9", "maxPartitions": "8"}, "minPartitions is 9, above maxPartitions, which is 8"),
+    ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "above maxOffsetsPerTrigger"),
+    ({"maxTriggerDelay": "1m"}, "bounds the wait for minOffsetsPerTrigger"),
+    ({"maxTriggerDelay": "1 fortnight", "minOffsetsPerTrigger": "1"}, "expected a time such as"),
+    ({"membership": "maybe"}, "membership: 'maybe' given; expected none or join"),
+    ({"membership": "join"}, "needs the group that is to be joined"),
+    ({"membership": "join", "kafka.group.id": "g"}, "needs the ZooKeeper of the cluster"),
+    ({"kafka.group.id": "a/b"}, "kafka.group.id: 'a/b' is not a legal name"),
+    ({"kiel.zookeeper.connect": "z:0"}, "kiel.zookeeper.connect: 'z:0' is not an address"),
+    ({"failOnCommitError": "true", "kiel.commit": "false"}, "failOnCommitError has nothing to watch"),
+    ({"includeHeaders": "true"}, "includeHeaders: refused: messages of Kafka 0.8 have no headers"),
+    ({"startingTimestamp": "1"}, "startingtimestamp: refused: messages of Kafka 0.8 carry no time"),
+    ({"startingOffsetsByTimestamp": "{}"}, "carry no time"),
+    ({"endingOffsetsByTimestamp": "{}"}, "carry no time"),
+    ({"endingTimestamp": "1"}, "carry no time"),
+    ({"groupIdPrefix": "x"}, "name the whole group with kafka.group.id"),
+    ({"kafka.auto.offset.reset": "latest"}, "startingOffsets says where"),
+    ({"kafka.enable.auto.commit": "true"}, "Spark's checkpoint keeps the place"),
+    ({"kafka.key.deserializer": "x"}, "keys and values are binary columns"),
+    ({"kafka.value.deserializer": "x"}, "keys and values are binary columns"),
+    ({"kafka.security.protocol": "SSL"}, "neither encryption nor passwords"),
+    ({"kafka.ssl.truststore.location": "x"}, "neither encryption nor passwords"),
+    ({"kafka.sasl.mechanism": "x"}, "neither encryption nor passwords"),
+    ({"kafka.isolation.level": "read_committed"}, "no transactions"),
+    ({"kafka.zookeeper.connect": "z"}, "the option is called kiel.zookeeper.connect"),
+    ({"endingOffsets": "latest"}, "endingOffsets: has no meaning when reading a stream; it is for reading a batch"),
+    ({"topic": "t"}, "topic: has no meaning when reading a stream; it is for writing"),
+    ({"maxOffsetPerTrigger": "5"}, "there is no such option when reading a stream; did you mean maxOffsetsPerTrigger?"),
+    ({"zzz": "5"}, "zzz: there is no such option when reading a stream; known ones: "),
+]
+
+
+@pytest.mark.parametrize(("options", "reason"), REFUSED, ids=[" ".join(options) for options, _ in REFUSED])
+def test_what_a_stream_cannot_do_is_refused_with_the_reason(options: dict[str, str], reason: str) -> None:
+    """Never taken and ignored: who asks for it would rely on it."""
+    with pytest.raises(ConfigError) as caught:
+        ReadOptions.parse({**LEAST, **options}, streaming=True)
+    assert reason in str(caught.value)
+
+
+JOINING = {"membership": "join", "kafka.group.id": "g", "kiel.zookeeper.connect": "z"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"kiel.commit": "false"}, "kiel.commit: a member has to commit"),
+        ({"startingOffsets": '{"clicks": {"0": 1}}'}, "a member starts where its group has got to"),
+        ({"subscribe": None, "assign": '{"clicks": [0]}'}, "assign: a member of a group reads what it is allotted"),
+    ],
+)
+def test_what_a_member_cannot_do_is_refused(options: dict[str, str | None], reason: str) -> None:
+    """Its group decides, and goes by what it commits."""
+    given = {name: text for name, text in {**LEAST, **JOINING, **options}.items() if text is not None}
+    with pytest.raises(ConfigError, match=reason):
+        ReadOptions.parse(given, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"startingOffsets": "latest"}, "a batch that starts at 'latest' has nothing to read"),
+        ({"endingOffsets": "earliest"}, "a batch that ends at 'earliest' has nothing to read"),
+        ({"endingOffsets": '{"clicks": {"0": -2}}'}, "expected 0 or more, -1"),
+        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: has no meaning when reading a batch"),
+        ({"membership": "join"}, "membership: has no meaning when reading a batch"),
+    ],
+)
+def test_what_a_batch_cannot_do_is_refused(options: dict[str, str], reason: str) -> None:
+    """Options of streams, and ranges that are empty by themselves."""
+    with pytest.raises(ConfigError, match=reason):
+        ReadOptions.parse({**LEAST, **options}, streaming=False)
+
+
+@pytest.mark.parametrize("missing", list(LEAST))
+def test_brokers_and_topics_have_to_be_named(missing: str) -> None:
+    """There are no defaults for either."""
+    with pytest.raises(ConfigError, match=missing):
+        ReadOptions.parse({name: text for name, text in LEAST.items() if name != missing}, streaming=True)

@@ -1,0 +1,194 @@
+"""Tasks out of ranges, shares under a bound, ranges between two offsets: pure, with generated cases."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kiel_groups.config import HostPort
+from kiel_groups.errors import ProtocolError
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.limits import shared_out, waits_for_more
+from kiel_groups.spark.planning import TaskBounds, plan_tasks
+from kiel_groups.spark.positions import OffsetRange, Positions, Span, ranges_between
+
+pytestmark = pytest.mark.spark
+
+#: Quick cases on slow machines.
+few_cases = settings(deadline=None, max_examples=60)
+
+BROKERS = [HostPort("a", 1), HostPort("b", 2), None]
+
+partitions = st.builds(TopicPartition, st.sampled_from(["clicks", "orders"]), st.integers(0, 50))
+sizes = st.dictionaries(partitions, st.integers(0, 400), max_size=20)
+few = st.none() | st.integers(1, 40)
+
+
+@st.composite
+def bounds(draw: st.DrawFn) -> TaskBounds:
+    least, most = draw(few), draw(few)
+    if least is not None and most is not None and least > most:
+        least, most = most, least
+    return TaskBounds(draw(st.integers(1, 16)), least, most, draw(st.none() | st.integers(20, 300)))
+
+
+def ranges_of(wanted: dict[TopicPartition, int]) -> list[OffsetRange]:
+    return [OffsetRange(partition, 7, 7 + size) for partition, size in sorted(wanted.items())]
+
+
+def leaders_of(wanted: dict[TopicPartition, int]) -> dict[TopicPartition, HostPort | None]:
+    return {partition: BROKERS[partition.partition % 3] for partition in wanted}
+
+
+@few_cases
+@given(sizes, bounds())
+def test_every_offset_is_in_exactly_one_task_of_its_leader(
+    wanted: dict[TopicPartition, int], asked: TaskBounds
+) -> None:
+    """Whatever is split and merged, nothing is left out or read twice."""
+    leaders = leaders_of(wanted)
+    covered: Counter[TopicPartition] = Counter()
+    ends: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for task in plan_tasks(ranges_of(wanted), leaders, asked):
+        assert task.size > 0
+        for each in task.ranges:
+            assert leaders[each.topic_partition] == task.leader
+            covered[each.topic_partition] += each.size
+            ends.setdefault(each.topic_partition, []).append((each.start, each.end))
+    assert covered == Counter({partition: size for partition, size in wanted.items() if size})
+    for partition, pieces in ends.items():
+        pieces.sort()
+        assert pieces[0][0] == 7
+        assert pieces[-1][1] == 7 + wanted[partition]
+        assert all(before[1] == after[0] for before, after in pairwise(pieces))
+
+
+@few_cases
+@given(sizes, bounds())
+def test_the_number_of_tasks_is_what_was_asked_for(wanted: dict[TopicPartition, int], asked: TaskBounds) -> None:
+    """At least so many, as far as there are offsets; at most so many, but one for each leader."""
+    tasks = plan_tasks(ranges_of(wanted), leaders_of(wanted), asked)
+    total, leaders = sum(wanted.values()), set(leaders_of(wanted).values())
+    if asked.most_records is None:
+        if asked.least_tasks is not None:
+            assert len(tasks) >= min(asked.least_tasks, total)
+        most = asked.most_tasks or max(asked.parallelism, asked.least_tasks or 0)
+        assert len(tasks) <= max(most, len(leaders))
+    elif asked.least_tasks is None:
+        assert all(task.size <= asked.most_records for task in tasks)
+
+
+@few_cases
+@given(sizes, bounds())
+def test_a_plan_does_not_depend_on_the_order_of_its_input(wanted: dict[TopicPartition, int], asked: TaskBounds) -> None:
+    """A batch that is planned again has the same tasks."""
+    ranges = ranges_of(wanted)
+    assert plan_tasks(ranges, leaders_of(wanted), asked) == plan_tasks(ranges[::-1], leaders_of(wanted), asked)
+
+
+def test_a_hundred_partitions_share_a_few_tasks_of_the_same_size() -> None:
+    """A task costs tens of milliseconds, whatever it does."""
+    wanted = {TopicPartition("clicks", number): 10 for number in range(100)}
+    tasks = plan_tasks(ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0]), TaskBounds(4))
+    assert [task.size for task in tasks] == [250] * 4
+
+
+def test_a_large_partition_is_split_only_on_demand() -> None:
+    """Its order would be lost; minPartitions and maxRecordsPerPartition ask for it."""
+    wanted = {TopicPartition("clicks", 0): 1_000}
+    ranges, leaders = ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0])
+    assert len(plan_tasks(ranges, leaders, TaskBounds(8))) == 1
+    assert [task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, least_tasks=4))] == [250] * 4
+    assert [task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, most_records=400))] == [333, 333, 334]
+
+
+@few_cases
+@given(st.integers(1, 5_000), st.dictionaries(partitions, st.integers(0, 2_000)))
+def test_a_bound_is_shared_out_in_proportion(most: int, available: dict[TopicPartition, int]) -> None:
+    """Never more than there is, never more than the bound, all of it used, each within one of its exact share."""
+    shares = shared_out(most, available)
+    total = sum(available.values())
+    assert shares.keys() == available.keys()
+    assert sum(shares.values()) == min(most, total)
+    for partition, count in available.items():
+        assert 0 <= shares[partition] <= count
+        if total > most:
+            assert abs(shares[partition] - count * most / total) < 1
+
+
+def test_a_trigger_waits_for_enough_messages_and_not_for_ever() -> None:
+    """minOffsetsPerTrigger, and maxTriggerDelay."""
+    assert waits_for_more(9, 10, 0, 1_000)
+    assert not waits_for_more(10, 10, 0, 1_000)
+    assert not waits_for_more(9, 10, 1_000, 1_000)
+    assert not waits_for_more(0, None, 0, 1_000)
+
+
+spans = st.one_of(
+    st.builds(lambda at: Span(at, at), st.integers(0, 99)),
+    st.builds(
+        lambda at, more, token: Span(at, at + more, token), st.integers(0, 99), st.integers(0, 99), st.integers(0, 9)
+    ),
+)
+positions = st.builds(Positions, st.dictionaries(partitions, spans), st.none() | st.just("3f9c"))
+
+
+@few_cases
+@given(positions)
+def test_positions_come_back_from_the_checkpoint_as_they_were(stood: Positions) -> None:
+    """And equal ones have the same text, by which Spark tells whether there is anything new."""
+    text = json.dumps(stood.to_json())
+    assert Positions.from_json(json.loads(text)) == stood
+    shuffled = Positions(dict(reversed(stood.spans.items())), stood.query)
+    assert json.dumps(shuffled.to_json()) == text
+
+
+@pytest.mark.parametrize("document", [{"t": 5}, {"t": {"0": 5}}, {"t": {"x": {"to": 5}}}, {"t": {"0": {"from": 1}}}])
+def test_offsets_of_another_source_are_refused(document: dict[str, object]) -> None:
+    """A checkpoint belongs to the source that wrote it."""
+    with pytest.raises(ProtocolError, match="needs a checkpoint of its own"):
+        Positions.from_json(document)
+
+
+P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "begins"),
+    [
+        (Span(10, 42, 5), Span(10, 50, 5), 42),
+        (Span(10, 42, 5), Span(30, 50, 6), 30),
+        (Span(10, 42, 5), Span(60, 70, 6), 60),
+        (Span(42, 42), Span(50, 50), 42),
+        (Span(10, 42, 5), Span(50, 50), 42),
+        (Span(42, 42), Span(30, 50, 6), 30),
+        (None, Span(30, 50, 6), 30),
+        (None, Span(50, 50), 3),
+    ],
+    ids=[
+        "the interval goes on",
+        "another interval began before",
+        "another interval began behind",
+        "no interval is known, at either end",
+        "no interval is known at the end",
+        "no interval is known at the start",
+        "a new partition",
+        "a new partition without an interval",
+    ],
+)
+def test_a_batch_begins_where_it_ended_before_or_where_its_interval_began(
+    start: Span | None, end: Span, begins: int
+) -> None:
+    """So a batch that is done again is the same batch, whatever has happened to the group since."""
+    before = Positions({} if start is None else {P0: start})
+    assert ranges_between(before, Positions({P0: end}), {P0: 3}) == [OffsetRange(P0, begins, end.to)]
+
+
+def test_what_has_not_moved_or_is_gone_is_not_read() -> None:
+    """Empty ranges make no tasks."""
+    assert ranges_between(Positions({P0: Span(1, 5, 2), P1: Span(1, 5, 2)}), Positions({P0: Span(1, 5, 2)}), {}) == []

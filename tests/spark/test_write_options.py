@@ -1,0 +1,78 @@
+"""Options and columns of the sink."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import StructType
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.spark.making import batch_writer, stream_writer
+from kiel_groups.spark.write_options import WriteColumns, WriteOptions
+
+pytestmark = pytest.mark.spark
+
+LEAST = {"kafka.bootstrap.servers": "one:9092"}
+
+
+def columns(text: str) -> StructType:
+    return StructType.fromDDL(text)
+
+
+def test_what_is_acknowledged_and_packed_is_said_as_to_kafkas_producer() -> None:
+    """Names and values are Kafka's; all replicas, and no compression, where nothing is said."""
+    assert (WriteOptions.parse(LEAST).acks, WriteOptions.parse(LEAST).compression) == (-1, None)
+    given = WriteOptions.parse({**LEAST, "kafka.acks": "1", "kafka.compression.type": "snappy", "topic": "t"})
+    assert (given.acks, given.compression, given.topic) == (1, "snappy", "t")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"kafka.acks": "2"}, "kafka.acks: '2' given; expected all or -1 or 0 or 1"),
+        ({"kafka.compression.type": "zstd"}, "kafka.compression.type: 'zstd' given"),
+        ({"subscribe": "t"}, "subscribe: has no meaning when writing"),
+        ({"kafka.enable.idempotence": "true"}, "no idempotent producers"),
+        ({"includeHeaders": "true"}, "have no headers"),
+        ({"topic": "a/b"}, "topic: 'a/b' is not a legal name"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, str], reason: str) -> None:
+    """With the reason, as when reading."""
+    with pytest.raises(ConfigError, match=reason):
+        WriteOptions.parse({**LEAST, **options})
+
+
+def test_columns_are_found_by_their_names_in_any_case() -> None:
+    """What was read along with them is passed over."""
+    found = WriteColumns.of(columns("offset BIGINT, Value STRING, KEY BINARY, topic STRING, partition INT"), None)
+    assert found == WriteColumns(value=1, key=2, topic=3, partition=4)
+
+
+def test_the_option_wins_over_the_column() -> None:
+    """As with Spark's own sink for Kafka."""
+    assert WriteColumns.of(columns("value STRING, topic STRING"), "t").topic is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("key STRING, topic STRING", "there is no column 'value'"),
+        ("value STRING", "nothing says which topic to write to"),
+        ("value INT, topic STRING", "column value: is int, expected string or binary; cast it"),
+        ("value STRING, topic STRING, partition BIGINT", "column partition: is bigint, expected int"),
+        ("value STRING, topic STRING, headers STRING", "column headers: has no place in a message"),
+        ("value STRING, VALUE STRING, topic STRING", "column VALUE: there are two of that name"),
+    ],
+)
+def test_columns_that_make_no_message_are_refused(schema: str, reason: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(ConfigError, match=reason):
+        WriteColumns.of(columns(schema), None)
+
+
+def test_records_cannot_be_replaced() -> None:
+    """Modes that would have to delete what is there are refused."""
+    with pytest.raises(ConfigError, match="'overwrite' given"):
+        batch_writer(LEAST, columns("value STRING"), overwrite=True)
+    with pytest.raises(ConfigError, match="'complete' given"):
+        stream_writer(LEAST, columns("value STRING"), overwrite=True)
