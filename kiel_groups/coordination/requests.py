@@ -51,12 +51,13 @@ class Requests:
         sent: asyncio.Future[list[Any]] = self._loop.create_future()
         self._unanswered[sent] = None
         # Answers come on kazoo's threads; of two that come last at once, both may find that all are there.
-        results: dict[int, Any] = {}
+        answers: dict[int, Any] = {}
+        count = len(requests)
 
         def answered(number: int, result: Any) -> None:
-            results[number] = result
-            if len(results) == len(requests):
-                self._call_loop(_settle, sent, results)
+            answers[number] = result.value if result.exception is None else result.exception
+            if len(answers) == count:
+                self._call_loop(_settle, sent, answers)
 
         for number, request in enumerate(requests):
             request().rawlink(partial(answered, number))
@@ -89,7 +90,6 @@ class Requests:
                 sent.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))
 
 
-def _settle(sent: asyncio.Future[list[Any]], results: dict[int, Any]) -> None:
+def _settle(sent: asyncio.Future[list[Any]], answers: dict[int, Any]) -> None:
     if not sent.done():
-        ordered = (results[number] for number in range(len(results)))
-        sent.set_result([result.value if result.exception is None else result.exception for result in ordered])
+        sent.set_result([answers[number] for number in range(len(answers))])

@@ -176,9 +176,19 @@ class FakeEnsemble:
         if not server.contact:
             server.held.append(ask)
             return
-        delay_s = 0.0 if server is self.leader else self.delay_s()
-        self._forward_due_s[server] = max(self._forward_due_s[server], self.timeline.now_s + delay_s)
-        self.timeline.at(self._forward_due_s[server], self._arrive, server, ask)
+        now_s = self.timeline.now_s
+        if server is self.leader:
+            due_s = max(self._forward_due_s[server], now_s)
+        else:
+            due_s = self._forward_due_s[server] = max(self._forward_due_s[server], now_s + self.delay_s())
+        self._do_at(due_s, self._arrive, server, ask)
+
+    def _do_at(self, due_s: float, do: Callable[..., None], *arguments: Any) -> None:
+        """What is due is done, without a step of its own."""
+        if due_s > self.timeline.now_s:
+            self.timeline.at(due_s, do, *arguments)
+        else:
+            do(*arguments)
 
     def _arrive(self, server: FakeServer, ask: Callable[[], None]) -> None:
         if server.contact and not (self.leader is not None and self.leader.frozen):
@@ -224,7 +234,7 @@ class FakeEnsemble:
         """Let a server apply, a little later, all that is committed now."""
         delay_s = server.lag_s + (0.0 if server is self.leader else self.delay_s())
         self._apply_due_s[server] = max(self._apply_due_s[server], self.timeline.now_s + delay_s)
-        self.timeline.at(self._apply_due_s[server], self._apply, server, len(self.log))
+        self._do_at(self._apply_due_s[server], self._apply, server, len(self.log))
 
     def _apply(self, server: FakeServer, until: int) -> None:
         if server.contact and not server.frozen:

@@ -63,13 +63,15 @@ class FakeAnswer:
 
     def _done(self) -> None:
         self.is_set = True
-        for callback in self._callbacks:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
             callback(self)
 
     def rawlink(self, callback: Callable[[FakeAnswer], object]) -> None:
-        self._callbacks.append(callback)
         if self.is_set:
             callback(self)
+        else:
+            self._callbacks.append(callback)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         self.wait(timeout if block else 0.0)

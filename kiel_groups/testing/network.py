@@ -50,12 +50,14 @@ class End(Protocol):
 class _Direction:
     """One way of a link; what was sent arrives in that order, or never."""
 
-    __slots__ = ("_deliver", "_due_s", "_link", "_sending", "_timeline", "_waiting", "broken")
+    __slots__ = ("_deliver", "_due_s", "_link", "_packet", "_timeline", "_waiting", "broken")
 
     def __init__(self, timeline: Timeline, link: Link, deliver: Callable[[Any], None]) -> None:
         self._timeline = timeline
         self._link = link
         self._deliver = deliver
+        #: What arrives last of what is under way, and when.
+        self._packet: list[Any] = []
         self._due_s = 0.0
         self._waiting: list[Any] = []
         self.broken = False
@@ -63,16 +65,19 @@ class _Direction:
     def send(self, message: Any) -> None:
         due_s = self._timeline.now_s + self._link.delay_s()
         if due_s > self._due_s:
-            self._due_s = due_s
-        self._timeline.at(self._due_s, self._arrive, message)
-
-    def _arrive(self, message: Any) -> None:
-        if self.broken:
-            return
-        if self._link.stalled or self._waiting:
-            self._waiting.append(message)
+            self._due_s, self._packet = due_s, [message]
+            self._timeline.at(due_s, self._arrive, self._packet)
         else:
-            self._deliver(message)
+            self._packet.append(message)
+
+    def _arrive(self, packet: list[Any]) -> None:
+        for message in packet:
+            if self.broken:
+                return
+            if self._link.stalled or self._waiting:
+                self._waiting.append(message)
+            else:
+                self._deliver(message)
 
     def flow(self) -> None:
         """Deliver what was held up."""

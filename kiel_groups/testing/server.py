@@ -10,7 +10,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.serialization import Connect, Exists, GetChildren, GetChildren2, GetData, Ping, Sync
 
 from kiel_groups.testing.network import Event, Granted, Link, Reply
-from kiel_groups.testing.tree import Change, Kind, Tree, parent_of
+from kiel_groups.testing.tree import Change, Kind, Tree
 
 if TYPE_CHECKING:
     from kiel_groups.testing.ensemble import Entry, FakeEnsemble
@@ -207,14 +207,13 @@ class FakeServer:
                 self._drop(link)
 
     def _fire(self, change: Change) -> None:
-        kind, path, _ = change
+        kind, path = change.kind, change.path
         told = self._data_watches.pop(path, None)
         if kind is Kind.DELETED and path in self._child_watches:
             told = (told or {}) | self._child_watches.pop(path)
         self._tell(told, _EVENTS[kind], path)
         if kind is not Kind.CHANGED:
-            parent = parent_of(path)
-            self._tell(self._child_watches.pop(parent, None), CHILDREN, parent)
+            self._tell(self._child_watches.pop(change.parent, None), CHILDREN, change.parent)
 
     def _tell(self, links: dict[Link, None] | None, kind: int, path: str) -> None:
         if links is None:

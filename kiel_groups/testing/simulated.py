@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import warnings
 from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -159,6 +160,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
+        if self.process.killed:
+            return handle
         self._ready.append(handle)
         if not self._turn_is_due:
             self._turn_is_due = True
@@ -214,8 +217,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._turn_is_due = False
 
     def drop(self) -> None:
-        """Forget what was to be done."""
-        self._ready.clear()
+        """Forget what was to be done; of what had not begun Python says that nobody waits for it, and that is so."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._ready.clear()
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

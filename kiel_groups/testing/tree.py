@@ -46,11 +46,17 @@ class Kind(Enum):
 
 
 class Change(NamedTuple):
-    """One znode's change; ``znode`` is what stands there afterwards, or what stood there, where it was deleted."""
+    """
+    One znode's change; ``znode`` is what stands there afterwards, or what stood there, where it was deleted.
+
+    ``above`` is its parent as it is afterwards, where that changes, too: what a leader decides, followers only copy.
+    """
 
     kind: Kind
     path: str
     znode: Znode
+    parent: str = ""
+    above: Znode | None = None
 
 
 @dataclass(slots=True)
@@ -160,20 +166,22 @@ class Tree:
         """Delete what a session leaves behind."""
         attempt = _Attempt(session_id, zxid, 0)
         for path in self.ephemerals(session_id):
-            self._do(Change(Kind.DELETED, path, self.znodes[path]._replace(pzxid=zxid)), attempt)
+            self._do(self._deletion(path, self.znodes[path], zxid), attempt)
         return attempt.changes
 
     def _create(self, request: Any, attempt: _Attempt) -> Any:
-        parent = self.get(parent_of(request.path))
-        path = f"{request.path}{parent.creates:010d}" if request.flags & SEQUENCE else request.path
+        parent = parent_of(request.path)
+        above = self.get(parent)
+        path = f"{request.path}{above.creates:010d}" if request.flags & SEQUENCE else request.path
         if path in self.znodes:
             raise NodeExistsError()
-        if parent.owner:
+        if above.owner:
             raise NoChildrenForEphemeralsError()
         owner = attempt.session_id if request.flags & EPHEMERAL else 0
         zxid, now_ms = attempt.zxid, attempt.now_ms
         znode = Znode(request.data, zxid, zxid, zxid, now_ms, now_ms, owner=owner)
-        self._do(Change(Kind.CREATED, path, znode), attempt)
+        above = above._replace(creates=above.creates + 1, pzxid=zxid)
+        self._do(Change(Kind.CREATED, path, znode, parent, above), attempt)
         return (path, self.stat(path)) if isinstance(request, Create2) else path
 
     def _set(self, request: Any, attempt: _Attempt) -> Any:
@@ -186,8 +194,12 @@ class Tree:
         before = self._at_version(request)
         if self._children[request.path]:
             raise NotEmptyError()
-        self._do(Change(Kind.DELETED, request.path, before._replace(pzxid=attempt.zxid)), attempt)
+        self._do(self._deletion(request.path, before, attempt.zxid), attempt)
         return True
+
+    def _deletion(self, path: str, before: Znode, zxid: int) -> Change:
+        parent = parent_of(path)
+        return Change(Kind.DELETED, path, before._replace(pzxid=zxid), parent, self.znodes[parent]._replace(pzxid=zxid))
 
     def _check(self, request: Any, attempt: _Attempt) -> Any:
         self._at_version(request)
@@ -208,21 +220,18 @@ class Tree:
 
     def apply(self, change: Change) -> None:
         """Make a change that a leader decided on."""
-        kind, path, znode = change
+        kind, path, znode, parent, above = change
         if kind is Kind.CHANGED:
             self.znodes[path] = znode
-            return
-        parent = parent_of(path)
-        above = self.znodes[parent]
-        if kind is Kind.CREATED:
-            self.znodes[parent] = above._replace(creates=above.creates + 1, pzxid=znode.pzxid)
-            self._put(path, znode)
-        else:
-            self.znodes[parent] = above._replace(pzxid=znode.pzxid)
-            self._drop(path, znode)
+        elif above is not None:
+            self.znodes[parent] = above
+            if kind is Kind.CREATED:
+                self._put(path, znode)
+            else:
+                self._drop(path, znode)
 
     def _undo(self, attempt: _Attempt) -> None:
-        for (kind, path, znode), (before, above) in zip(
+        for (kind, path, znode, _, _), (before, above) in zip(
             reversed(attempt.changes), reversed(attempt.before), strict=True
         ):
             if kind is Kind.CREATED:

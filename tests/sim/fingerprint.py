@@ -22,8 +22,8 @@ def fingerprint(story: Story) -> str:
 
     def committed(entry: Entry) -> None:
         digest.update(f"{entry.zxid} {entry.session_id} {entry.error!r}".encode())
-        for kind, path, znode in entry.changes:
-            digest.update(f"{kind} {path} {znode}".encode())
+        for change in entry.changes:
+            digest.update(f"{change.kind} {change.path} {change.znode}".encode())
 
     def follow(world: World) -> None:
         # Of the world itself nothing is kept: it is thrown away quietly when the story is over.

@@ -135,7 +135,7 @@ class Ledger:
                     break
 
     def _operator_changed(self, entry: Entry) -> None:
-        for kind, path, _ in entry.changes:
+        for kind, path in ((change.kind, change.path) for change in entry.changes):
             if kind is Kind.DELETED and path == self._layout.pointer:
                 self.generations.append(0)
                 self._publishing = False

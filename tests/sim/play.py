@@ -6,14 +6,18 @@ import gc
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+
+import kazoo.client
 
 from kiel_groups.coordination import machine
 from kiel_groups.group import transactions
-from kiel_groups.testing.simulated import SimulatedMachine
+from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
 from tests.sim.acts import perform
 from tests.sim.story import Story
 from tests.sim.world import World
@@ -62,7 +66,7 @@ def _played(story: Story, tell: Callable[[float, str], None], follow: Callable[[
     world = World(story)
     follow(world)
     error = trace = ""
-    with machine.replaced(SimulatedMachine(world.timeline)), _small_transactions(story.most_operations):
+    with machine.replaced(SimulatedMachine(world.timeline)), _small_transactions(story.most_operations), _known_paths():
         try:
             _play(world, story, tell)
         except Exception as raised:
@@ -109,11 +113,23 @@ def _small_transactions(most_operations: int) -> Iterator[None]:
 
 
 @contextmanager
+def _known_paths() -> Iterator[None]:
+    """kazoo spells each path anew for each request; of one story they are always the same."""
+    before = kazoo.client._prefix_root
+    kazoo.client._prefix_root = lru_cache(maxsize=None)(before)
+    try:
+        yield
+    finally:
+        kazoo.client._prefix_root = before
+
+
+@contextmanager
 def _quiet_end() -> Iterator[None]:
     """
     Coroutines of killed processes are thrown away where they stand; what Python says about that is of no use.
 
     Not before the end, lest it happen in the middle of something; and only what this run has made is looked through.
+    What they do about it, as if they were cancelled, happens in a process that is dead, and comes to nothing.
     """
     hook: Callable[[Any], Any] = sys.unraisablehook
     sys.unraisablehook = lambda _: None
@@ -122,7 +138,12 @@ def _quiet_end() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
+        nowhere = SimulatedProcess(FakeEnsemble(Timeline()))
+        nowhere.kill()
+        with machine.replaced(SimulatedMachine(nowhere.timeline)), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            nowhere.call(gc.collect)
+            nowhere.call(gc.collect)
         gc.unfreeze()
         gc.enable()
         sys.unraisablehook = hook
