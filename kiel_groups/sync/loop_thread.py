@@ -13,7 +13,9 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -27,6 +29,10 @@ _Result = TypeVar("_Result")
 
 #: How long ``stop`` waits for what still runs, in seconds: a program that was told to end must end.
 STOP_S = 5.0
+
+#: How long a wait may last before Python looks for signals, in seconds: one that comes just before a thread begins to
+#: wait for a lock does not end that waiting.
+SIGNAL_S = 0.5
 
 
 class LoopThread:
@@ -45,7 +51,8 @@ class LoopThread:
         self._name = name
         self._instead = instead
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        # Whatever a signal's handler or a finalizer calls may interrupt its own thread here.
+        self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
@@ -71,7 +78,7 @@ class LoopThread:
         """
         self._check_process()
         with self._lock:
-            self._started()
+            self._running()
 
     def run(self, work: Coroutine[Any, Any, _Result], timeout_s: float | None = None) -> _Result:
         """
@@ -91,47 +98,61 @@ class LoopThread:
             ConfigError: An event loop runs in this thread, and would stand still meanwhile.
             ClosedError: The loop was stopped, before or meanwhile, or belongs to another process.
         """
-        future = self._submit(work)
+        # There before the work begins: a Ctrl-C at whatever moment finds what to cancel.
+        outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         try:
-            return self._result(future, timeout_s)
+            self._submit(work, outcome)
+            return self._result(outcome, timeout_s)
+        except BaseException:
+            outcome.cancel()
+            raise
         finally:
-            self._waiting.discard(future)
+            self._waiting.discard(outcome)
 
-    def _submit(self, work: Coroutine[Any, Any, _Result]) -> concurrent.futures.Future[_Result]:
+    def _submit(self, work: Coroutine[Any, Any, _Result], outcome: concurrent.futures.Future[_Result]) -> None:
         try:
             self._check_process()
             check_no_loop_runs(self._instead)
             with self._lock:
-                future = asyncio.run_coroutine_threadsafe(work, self._started())
-                self._waiting.add(future)
+                loop = self._running()
+                self._waiting.add(outcome)
+                loop.call_soon_threadsafe(_begin, work, outcome)
         except KielGroupsError:
             work.close()
             raise
-        return future
 
-    def _result(self, future: concurrent.futures.Future[_Result], timeout_s: float | None) -> _Result:
+    def _result(self, outcome: concurrent.futures.Future[_Result], timeout_s: float | None) -> _Result:
+        ends_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        while not outcome.done():
+            remaining_s = ends_s - time.monotonic()
+            if remaining_s <= 0:
+                raise TimeoutError(f"{self._name}: not done within {timeout_s:g} s")
+            with suppress(TimeoutError, concurrent.futures.CancelledError):
+                outcome.exception(min(remaining_s, SIGNAL_S))
         try:
-            return future.result(timeout_s)
+            return outcome.result()
         except concurrent.futures.CancelledError:
-            raise ClosedError(f"{self._name}: stopped before this was done") from None
-        except TimeoutError:
-            if future.done():
-                raise
-            future.cancel()
-            raise TimeoutError(f"{self._name}: not done within {timeout_s:g} s") from None
-        except BaseException:
-            future.cancel()
-            raise
+            raise ClosedError(f"{self._name}: closed before this was done") from None
 
     def post(self, function: Callable[[], object]) -> None:
         """Call a function on the loop, soon, without waiting for it; not at all where the loop was stopped."""
-        if os.getpid() != self._pid:
+        if self.forked:
             return
         with self._lock:
             if self._loop is not None and not self._stopped:
                 self._loop.call_soon_threadsafe(function)
 
-    def stop(self, timeout_s: float = STOP_S) -> None:
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that has the thread."""
+        return os.getpid() != self._pid
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing runs here any more, or is about to end."""
+        return self._stopped
+
+    def stop(self, timeout_s: float = STOP_S) -> bool:
         """
         End the loop: what still runs on it is cancelled, and whoever waits is told by a ClosedError.
 
@@ -139,33 +160,39 @@ class LoopThread:
 
         Args:
             timeout_s: How long to wait for that; a thread that has not ended by then is left behind, as the log says.
+
+        Returns:
+            Whether the loop has ended.
         """
-        if os.getpid() != self._pid:
-            return
+        if self.forked:
+            return False
         with self._lock:
             first, self._stopped = not self._stopped, True
             thread = self._thread
             if first and self._loop is not None:
                 self._loop.call_soon_threadsafe(self._end.set)
-        if thread is None or thread is threading.current_thread():
-            return
+        if thread is None:
+            return True
+        if thread is threading.current_thread():
+            return False
         thread.join(timeout_s)
         if thread.is_alive():
             log.error("%s: its event loop has not ended within %g s; left behind", self._name, timeout_s)
+        return not thread.is_alive()
 
     # ------------------------------------------------------------------ the thread
 
     def _check_process(self) -> None:
-        if os.getpid() != self._pid:
+        if self.forked:
             raise ClosedError(
                 f"{self._name} belongs to process {self._pid}, and this is a fork of it, number {os.getpid()}, without"
                 " its threads and connections; make another one here"
             )
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _running(self) -> asyncio.AbstractEventLoop:
         """The running loop; call it with the lock held."""
         if self._stopped:
-            raise ClosedError(f"{self._name} was stopped")
+            raise ClosedError(f"{self._name} was closed; make another one")
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._live, name=f"kiel-groups-{self._name}", daemon=True)
@@ -186,6 +213,37 @@ class LoopThread:
                 waiting = list(self._waiting)
             for future in waiting:
                 future.cancel()
+
+
+def _begin(work: Coroutine[Any, Any, _Result], outcome: concurrent.futures.Future[_Result]) -> None:
+    """On the loop: run what a thread waits for, unless it waits no longer."""
+    if outcome.cancelled():
+        work.close()
+        return
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
+    outcome.add_done_callback(lambda _: _cancel(task, loop))
+    task.add_done_callback(lambda _: _settle(outcome, task))
+
+
+def _settle(outcome: concurrent.futures.Future[_Result], task: asyncio.Task[_Result]) -> None:
+    if task.cancelled():
+        outcome.cancel()
+        return
+    error = task.exception()
+    if not outcome.set_running_or_notify_cancel():
+        # Nobody waits any more.
+        return
+    if error is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(task.result())
+
+
+def _cancel(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
+    """Whoever waited was told, or gave up; what has ended meanwhile is not touched by it."""
+    if not task.done() and not loop.is_closed():
+        loop.call_soon_threadsafe(task.cancel)
 
 
 def check_no_loop_runs(instead: str) -> None:

@@ -20,7 +20,16 @@ from tests.integration.members import eventually, produce, stored_offsets, zooke
 pytestmark = pytest.mark.integration
 
 EXAMPLES = REPOSITORY / "examples"
-TESTED = {"commit_by_hand.py", "fenced_sink.py", "listen.py", "produce_lines.py", "counter.py", "maker.py", "worker.py"}
+TESTED = {
+    "blocking_worker.py",
+    "commit_by_hand.py",
+    "counter.py",
+    "fenced_sink.py",
+    "listen.py",
+    "maker.py",
+    "produce_lines.py",
+    "worker.py",
+}
 
 Unique = Callable[[str], str]
 
@@ -115,3 +124,18 @@ async def test_the_sink_that_refuses_stale_owners(cluster_39: Cluster, unique: U
     with sqlite3.connect(file) as db:
         stored = db.execute("SELECT value FROM vals ORDER BY position").fetchall()
     assert [value for (value,) in stored] == values
+
+
+async def test_the_worker_without_an_event_loop(cluster_39: Cluster, unique: Unique) -> None:
+    """It tells the counts of what it is sent; Ctrl-C while it waits ends it, with everything committed."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    arguments = [str(EXAMPLES / "blocking_worker.py"), cluster_39.brokers[0], cluster_39.zk_hosts, topic]
+    with Running(arguments) as worker:
+        assert send_lines(cluster_39, topic, ["the cat sat", "the dog sat", "the end"]).returncode == 0
+        assert worker.wait_for_lines(3)[2].startswith("the: 3, sat: 2, ")
+        with zookeeper(cluster_39) as client:
+            await eventually(lambda: stored_offsets(client, "word-count", topic) == {0: 3}, "all of it is committed")
+            assert worker.end(signal.SIGINT) == 0
+            assert client.get_children("/kiel-groups/word-count/members") == []
+        assert worker.errors == ["left the group"]

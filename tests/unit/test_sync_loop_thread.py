@@ -138,6 +138,17 @@ def test_ctrl_c_ends_the_waiting_and_cancels_the_work(thread: LoopThread) -> Non
     assert thread.run(answer()) == 42
 
 
+def test_ctrl_c_at_the_moment_of_the_call_leaves_nothing_behind(
+    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the begin of the work and the begin of the waiting, too, it is cancelled."""
+    endless = Endless()
+    monkeypatch.setattr(thread, "_result", lambda *_: endless.began.wait(30) and signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(endless())
+    assert endless.cancelled.wait(30)
+
+
 def test_stopping_tells_whoever_waits() -> None:
     """Their coroutines are cancelled; what comes later is refused; stopping again does nothing."""
     thread = LoopThread("test")
@@ -155,9 +166,9 @@ def test_stopping_tells_whoever_waits() -> None:
     assert endless.began.wait(30)
     thread.stop()
     waiting.join(30)
-    assert [str(error) for error in told] == ["test: stopped before this was done"]
+    assert [str(error) for error in told] == ["test: closed before this was done"]
     assert endless.cancelled.is_set()
-    with pytest.raises(ClosedError, match="test was stopped"):
+    with pytest.raises(ClosedError, match="test was closed; make another one"):
         thread.run(answer())
     thread.stop()
 

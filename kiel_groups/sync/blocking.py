@@ -1,0 +1,262 @@
+"""
+A client of ``kiel_groups.clients`` on a loop of its own, and its methods as calls that wait for their outcome.
+
+The methods of the blocking classes are made of those of the asynchronous ones, with their signatures and docstrings:
+whatever these say of futures holds for the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+
+from kiel_groups.clients.hands import call_as
+from kiel_groups.errors import ClosedError
+from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
+
+__all__ = ["Attributes", "Blocking", "blocking", "constructed_as", "ending", "immediate", "until_closed"]
+
+log = logging.getLogger(__name__)
+
+
+class Client(Protocol):
+    """What all asynchronous clients have in common."""
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+    def close(self) -> asyncio.Future[None]: ...
+
+
+A = TypeVar("A")
+C = TypeVar("C", bound=Client)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: How long a client that nobody closed is closed at the end of the interpreter, in seconds.
+AT_EXIT_S = 5.0
+
+
+class _OnItsWay(Exception):  # noqa: N818 -- not an error
+    """Stands in, on the loop's thread, for the exception that passes through the caller."""
+
+
+class Blocking(Generic[C]):
+    """
+    A client whose calls wait for their outcome; each thread that calls is to it what a coroutine is to the other.
+
+    Ctrl-C ends the waiting, and the call with it. Inside a running event loop a call raises a ConfigError that names
+    the asynchronous client; in a fork of the process, a ClosedError.
+    """
+
+    _client: C
+
+    def _live(self, client: C) -> None:
+        name = type(client).__name__
+        self._client = client
+        self._instead = f"use kiel_groups.{name} there, and await"
+        self._thread = LoopThread(f"sync.{name}", self._instead)
+        self._ending = threading.RLock()
+        self._callers = threading.local()
+        _open.add(self)
+
+    def __enter__(self) -> Self:
+        try:
+            self._wait(self._client.__aenter__)
+        except BaseException:
+            self._end(functools.partial(self._client.__aexit__, *sys.exc_info()))
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # A Ctrl-C is to the asynchronous client's 'async with' what asyncio makes of it.
+        cancelled = kind is not None and not issubclass(kind, Exception)
+        kind = asyncio.CancelledError if cancelled else kind
+        self._end(functools.partial(self._client.__aexit__, kind, error, traceback))
+
+    def _here(self) -> Context:
+        """The context of the calling thread: what it has in hand is known by it."""
+        if not hasattr(self._callers, "context"):
+            self._callers.context = Context()
+            self._callers.context.run(call_as, object())
+        context: Context = self._callers.context
+        return context
+
+    def _wait(
+        self,
+        begin: Callable[P, Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Begin something on the loop, and wait for its outcome."""
+        context = self._here()
+
+        async def call() -> T:
+            return await context.run(begin, *args, **kwargs)
+
+        return self._thread.run(call())
+
+    def _look(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function on the loop; where that has ended, nothing changes any more, and it is called here."""
+        context = self._here()
+
+        async def call() -> T:
+            return context.run(read, *args, **kwargs)
+
+        if self._thread.stopped:
+            return context.run(read, *args, **kwargs)
+        return self._thread.run(call())
+
+    def _end(self, close: Callable[[], Awaitable[None]], timeout_s: float | None = None) -> None:
+        """Close the client, then the loop; once, and not in a fork, which has neither."""
+        context, on_its_way = self._here(), sys.exc_info()[0] is not None
+
+        async def as_the_caller() -> None:
+            # The client asks for it: what an exception takes out of the caller's hands is not finished.
+            if not on_its_way:
+                return await close()
+            try:
+                raise _OnItsWay
+            except _OnItsWay:
+                return await close()
+
+        async def call() -> None:
+            await asyncio.get_running_loop().create_task(as_the_caller(), context=context)
+
+        with self._ending:
+            if self._thread.stopped or self._thread.forked:
+                return
+            check_no_loop_runs(self._instead)
+            try:
+                self._thread.run(call(), timeout_s)
+            except BaseException:
+                if self._thread.stop():
+                    # Without its loop the client does what can be done without it; nothing where it is closed.
+                    self._client.close()
+                raise
+            finally:
+                self._thread.stop()
+                _open.discard(self)
+
+    def _end_at_exit(self) -> None:
+        try:
+            raise _OnItsWay
+        except _OnItsWay:
+            self._end(functools.partial(self._client.__aexit__, asyncio.CancelledError, None, None), AT_EXIT_S)
+
+
+def constructed_as(
+    make: Callable[P, C],
+) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Blocking[C], P], None]]:
+    """Decorate an empty ``__init__``: it takes what the asynchronous client takes."""
+
+    def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Blocking[C], P], None]:
+        @functools.wraps(make)
+        def init(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
+            self._live(make(*args, **kwargs))
+
+        return init
+
+    return decorate
+
+
+def blocking(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[C], P], T]:
+    """The method that waits for the outcome of an asynchronous client's method."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._wait(method, self._client, *args, **kwargs)
+
+    return call
+
+
+def until_closed(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[C], P], T | None]:
+    """As ``blocking``; None where the client was closed, before or meanwhile."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return self._wait(method, self._client, *args, **kwargs)
+        except ClosedError:
+            if not self._thread.stopped:
+                raise
+            return None
+
+    return call
+
+
+def immediate(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """The method that calls one of an asynchronous client's that waits for nothing."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._look(method, self._client, *args, **kwargs)
+
+    return call
+
+
+def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Concatenate[Blocking[C], P], None]:
+    """The method that closes the asynchronous client, and then its loop."""
+
+    @functools.wraps(method)
+    def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self._end(functools.partial(method, self._client, *args, **kwargs))
+
+    return call
+
+
+class Attribute(Generic[C, T]):
+    """A property of the asynchronous client, read on its loop."""
+
+    def __init__(self, client: type[C], read: Callable[[C], T]) -> None:
+        self._client = client
+        self._read = read
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.__doc__ = getattr(getattr(self._client, name, self), "__doc__", None)
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: Blocking[C], owner: type) -> T: ...
+
+    def __get__(self, instance: Blocking[C] | None, owner: type) -> Self | T:
+        return self if instance is None else instance._look(self._read, instance._client)
+
+
+class Attributes(Generic[C]):
+    """Makes blocking properties of those of one client."""
+
+    def __init__(self, client: type[C]) -> None:
+        self._client = client
+
+    def __call__(self, read: Callable[[C], T]) -> Attribute[C, T]:
+        return Attribute(self._client, read)
+
+
+#: What is to be closed at the end of the interpreter.
+_open: set[Blocking[Any]] = set()
+
+
+def _exit() -> None:
+    for client in list(_open):
+        try:
+            client._end_at_exit()
+        except Exception:
+            log.exception("a client was not closed at the end of the interpreter")
+
+
+threading._register_atexit(_exit)  # type: ignore[attr-defined]

@@ -1,0 +1,278 @@
+"""The blocking clients on real servers: what is finished, what comes again, and how a group is left."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ClosedError, ConfigError, UnknownTopicError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.model import TopicPartition
+from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
+from tests.integration.commands import Running
+from tests.integration.members import eventually, group_of, stored_offsets, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture
+def topic(cluster_39: Cluster, unique: Unique) -> str:
+    """A topic of two partitions."""
+    name = unique("topic")
+    asyncio.run(cluster_39.create_topic(name, 2))
+    return name
+
+
+@pytest.fixture
+def producer(cluster_39: Cluster) -> Iterator[Producer]:
+    with Producer(cluster_39.brokers) as connected:
+        yield connected
+
+
+def fill(producer: Producer, topic: str, count: int) -> list[bytes]:
+    """Numbered values, in both partitions."""
+    values = [b"%d" % number for number in range(count)]
+    stored = [producer.produce(topic, value, partition=number % 2) for number, value in enumerate(values)]
+    assert {future.result(30).offset for future in stored} == set(range((count + 1) // 2))
+    return values
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Wait in a program that has no event loop."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def committed(cluster: Cluster, group: str, topic: str) -> int:
+    """How many records a group has committed, in both partitions together."""
+    with zookeeper(cluster) as client:
+        return sum(stored_offsets(client, group, topic).values())
+
+
+def members(cluster: Cluster, group: str) -> list[str]:
+    """Who is in a group."""
+    with zookeeper(cluster) as client:
+        return list(client.get_children(GroupLayout(group).members))
+
+
+def test_a_loop_left_by_break_is_finished_and_the_group_is_left(
+    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+) -> None:
+    """Each record comes once, although two consumers share the work; nobody is in the group afterwards."""
+    group, values = unique("group"), fill(producer, topic, 100)
+    got = []
+    for _ in range(2):
+        with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
+            consumer.subscribe(topic)
+            for record in consumer:
+                assert consumer.fencing_token(record.topic_partition)
+                got.append(record.value)
+                if len(got) % 50 == 0:
+                    break
+        assert consumer.closing
+    assert sorted(got) == sorted(values)
+    assert committed(cluster_39, group, topic) == 100
+    assert members(cluster_39, group) == []
+
+
+def process_one(consumer: GroupedConsumer, got: list[bytes], failure: BaseException) -> None:
+    """Take a record, and fail."""
+    for record in consumer:
+        got.append(record.value)
+        raise failure
+
+
+def fail_with_one(cluster: Cluster, group: str, topic: str, got: list[bytes]) -> None:
+    """Fail with a record, take it again, and be interrupted."""
+    with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts) as consumer:
+        consumer.subscribe(topic)
+        with pytest.raises(ZeroDivisionError):
+            process_one(consumer, got, ZeroDivisionError())
+        process_one(consumer, got, KeyboardInterrupt())
+
+
+def test_a_record_that_an_exception_leaves_comes_again(
+    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+) -> None:
+    """To the same consumer's next loop, and to the next consumer; also where the exception is a Ctrl-C."""
+    group, values = unique("group"), fill(producer, topic, 2)
+    got: list[bytes] = []
+    with pytest.raises(KeyboardInterrupt):
+        fail_with_one(cluster_39, group, topic, got)
+    assert got[0] == got[1]
+    assert committed(cluster_39, group, topic) == 0
+    with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
+        consumer.subscribe(topic)
+        again = [record.value for _, record in zip(values, consumer, strict=False)]
+    assert sorted(again) == sorted(values)
+
+
+def test_a_close_within_the_loop_finishes_its_record(
+    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+) -> None:
+    """The thread that closes is the one that has the record in hand: nobody else needs to be waited for."""
+    group = unique("group")
+    fill(producer, topic, 1)
+    consumer = GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts)
+    consumer.connect()
+    consumer.subscribe(topic)
+    for _ in consumer:
+        consumer.close()
+    assert committed(cluster_39, group, topic) == 1
+    with pytest.raises(ClosedError):
+        iter(consumer)
+
+
+def test_another_thread_closes_a_consumer_that_waits(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """Its loop ends, and so does a call for values."""
+    ended = []
+
+    def iterate(consumer: GroupedConsumer) -> None:
+        ended.append(list(consumer))
+
+    def ask(consumer: GroupedConsumer) -> None:
+        while (values := consumer.consume(topic)) is not None:
+            assert values == []
+        ended.append([])
+
+    for wait in (iterate, ask):
+        consumer = GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts)
+        consumer.connect()
+        consumer.subscribe(topic)
+        waiting = threading.Thread(target=wait, args=(consumer,))
+        waiting.start()
+        wait_until(lambda consumer=consumer: consumer.settled, "it has joined")  # type: ignore[misc]
+        consumer.close()
+        waiting.join(30)
+    assert ended == [[], []]
+
+
+def take(consumer: GroupedConsumer, topic: str, count: int) -> list[bytes]:
+    """So many values."""
+    got: list[bytes] = []
+    while len(got) < count:
+        got += consumer.consume(topic) or []
+    return got
+
+
+def fail_with_values(cluster: Cluster, group: str, topic: str) -> None:
+    """Take a value, and fail."""
+    with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, deserializer=bytes) as consumer:
+        take(consumer, topic, 1)
+        raise ZeroDivisionError
+
+
+def test_values_are_committed_when_asked_for_again(
+    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+) -> None:
+    """A thread is to ``consume()`` what a coroutine is: what it got last counts at a close, not by an exception."""
+    group = unique("group")
+    with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, deserializer=bytes) as consumer:
+        values = fill(producer, topic, 20)
+        assert sorted(take(consumer, topic, 20)) == sorted(values)
+        consumer.commit_offsets()
+        assert committed(cluster_39, group, topic) == 20
+        producer.produce(topic, b"more", partition=0).result(30)
+        assert take(consumer, topic, 1) == [b"more"]
+    assert committed(cluster_39, group, topic) == 21
+    producer.produce(topic, b"unfinished", partition=0).result(30)
+    with pytest.raises(ZeroDivisionError):
+        fail_with_values(cluster_39, group, topic)
+    assert committed(cluster_39, group, topic) == 21
+
+
+async def test_partitions_are_handed_over_behind_a_busy_program(cluster_39: Cluster, unique: Unique) -> None:
+    """Between two records the program calls nothing; the partition that it is not busy with goes all the same."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    release, busy = threading.Event(), threading.Event()
+
+    def program() -> None:
+        with Producer(cluster_39.brokers) as producer:
+            producer.produce(topic, b"only", partition=0).result(30)
+        with GroupedConsumer(cluster_39.brokers, name, cluster_39.zk_hosts) as consumer:
+            consumer.subscribe(topic)
+            for _ in consumer:
+                busy.set()
+                release.wait(60)
+                break
+
+    working = threading.Thread(target=program)
+    working.start()
+    assert await asyncio.to_thread(busy.wait, 30)
+    async with group_of(cluster_39, name, [topic]) as group:
+        await group.join()
+        await eventually(lambda: len(group.members[0].partitions(topic)) == 1, "the other one has a partition")
+        release.set()
+        await group.balanced(topic, 2)
+    await asyncio.to_thread(working.join, 30)
+
+
+def test_the_single_consumer_seeks_and_tells_where_it_is(cluster_39: Cluster, topic: str, producer: Producer) -> None:
+    """Position, lag and seek, and the loop goes on from there."""
+    fill(producer, topic, 20)
+    with SingleConsumer(cluster_39.brokers) as consumer:
+        consumer.subscribe(topic, start=SingleConsumer.BEGINNING, partitions=[1])
+        partition = TopicPartition(topic, 1)
+        assert consumer.allocation == {topic: [1]}
+        assert [next(consumer).offset for _ in range(10)] == list(range(10))
+        assert consumer.position(partition) == 10
+        consumer.seek(partition, 7)
+        assert [next(consumer).offset for _ in range(3)] == [7, 8, 9]
+        assert consumer.lag(partition) == 0
+    assert list(consumer) == []
+    assert consumer.consume(topic) is None
+
+
+def test_the_producer_says_at_once_what_is_wrong_with_a_record(cluster_39: Cluster, topic: str) -> None:
+    """What brokers say of one comes with its future; a full buffer makes the program wait, and loses nothing."""
+    with Producer(cluster_39.brokers, max_buffered_bytes=2_000) as producer:
+        with pytest.raises(ConfigError, match="topic"):
+            producer.produce("no/topic", b"value")
+        with pytest.raises(ConfigError, match="it has no form in JSON"):
+            producer.produce(topic, object())
+        with pytest.raises(UnknownTopicError):
+            producer.produce(f"{topic}-missing", b"value").result(30)
+        stored = [producer.produce(topic, b"x" * 300, partition=0) for _ in range(50)]
+        assert [future.result(30).offset for future in stored] == list(range(50))
+        producer.flush()
+        assert producer.unsent_count == 0
+    with pytest.raises(ClosedError):
+        producer.produce(topic, b"late")
+
+
+FORGETFUL = """
+import sys
+from kiel_groups.sync import GroupedConsumer
+
+consumer = GroupedConsumer(sys.argv[1], sys.argv[3], sys.argv[2], session_timeout_ms=30_000)
+consumer.connect()
+consumer.subscribe(sys.argv[4])
+for record in consumer:
+    print(record.offset)
+"""
+
+
+def test_a_program_that_forgets_to_close_leaves_the_group_all_the_same(
+    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+) -> None:
+    """At a Ctrl-C: the group has no member when the process has ended; what was finished is stored."""
+    group = unique("group")
+    fill(producer, topic, 5)
+    with Running(["-c", FORGETFUL, cluster_39.brokers[0], cluster_39.zk_hosts, group, topic]) as program:
+        program.wait_for_lines(5)
+        program.end(signal.SIGINT)
+        assert any(line.endswith("KeyboardInterrupt") for line in program.errors)
+    assert members(cluster_39, group) == []
+    # The fifth was printed; the Ctrl-C may have come before the next one was asked for.
+    assert committed(cluster_39, group, topic) in (4, 5)
