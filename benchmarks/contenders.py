@@ -1,0 +1,96 @@
+"""Ways of sharing partitions out: ours, and those that ours is measured beside."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.ownership import Paths
+from kiel_groups.embedded.classpaths import class_path
+from kiel_groups.embedded.jars import java_class_path
+
+__all__ = ["CONTENDERS", "SESSION_TIMEOUT_MS", "Contender", "Group"]
+
+MEMBERS = Path(__file__).parent / "members"
+SESSION_TIMEOUT_MS = 4_000
+FLOOR = {"debounce_quiet_ms": 0, "debounce_initial_delay_ms": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group on its topics, as a contender's members are told of it."""
+
+    zookeeper: str
+    broker: str
+    name: str
+    topics: tuple[str, ...]
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """
+    One way of sharing partitions out.
+
+    ``command`` starts a process with so many members; ``paths`` says where they stand. Where it ``balances_topics`` one
+    by one, members differ by one in each of them. ``slow`` ones get one round.
+    """
+
+    name: str
+    command: Callable[[Group, int], list[str]]
+    paths: Callable[[Group], Paths]
+    one_process: bool = False
+    balances_topics: bool = False
+    slow: bool = False
+
+
+def _kafka_paths(group: Group) -> Paths:
+    folder = f"/consumers/{group.name}"
+    return Paths(rf"{folder}/owners/(?P<partition>[^/]+/\d+)", rf"{folder}/ids/[^/]+")
+
+
+def _ours(name: str, settings: Mapping[str, object]) -> Contender:
+    def command(group: Group, members: int) -> list[str]:
+        where = [group.zookeeper, group.broker, group.name, ",".join(group.topics)]
+        return _python("ours", *where, str(members), str(SESSION_TIMEOUT_MS), json.dumps(settings))
+
+    return Contender(name, command, _kafka_paths)
+
+
+def _set_partitioner(name: str, settings: Mapping[str, object], *, slow: bool) -> Contender:
+    def command(group: Group, members: int) -> list[str]:
+        assert members == 1
+        told = [str(group.partitions), str(SESSION_TIMEOUT_MS), json.dumps(settings)]
+        return _python("set_partitioner", group.zookeeper, group.name, *told)
+
+    def paths(group: Group) -> Paths:
+        lock = r"[0-9a-f]{32}__lock__(?P<place>\d+)"
+        return Paths(rf"/{group.name}/locks/(?P<partition>\d+)/{lock}", rf"/{group.name}/party/[^/]+")
+
+    return Contender(name, command, paths, slow=slow)
+
+
+def _java() -> Contender:
+    def command(group: Group, members: int) -> list[str]:
+        classes = java_class_path(class_path("kafka-0.8.2.2"))
+        program = str(MEMBERS / "HighLevelConsumer.java")
+        given = [group.zookeeper, group.name, ",".join(group.topics), str(members), str(SESSION_TIMEOUT_MS)]
+        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", classes, program, *given]
+
+    return Contender("Java 0.8.2.2", command, _kafka_paths, one_process=True, balances_topics=True)
+
+
+def _python(module: str, *given: str) -> list[str]:
+    return [sys.executable, "-m", f"benchmarks.members.{module}", *given]
+
+
+CONTENDERS = (
+    _ours("ours, sticky, floor", {"partition_allocator": "sticky", **FLOOR}),
+    _ours("ours, round robin, defaults", {}),
+    _set_partitioner("SetPartitioner, tuned", {"time_boundary": 0.1, "max_reaction_time": 0.1}, slow=False),
+    _java(),
+    _set_partitioner("SetPartitioner", {}, slow=True),
+)
