@@ -104,7 +104,7 @@ def test_a_large_partition_is_split_only_on_demand() -> None:
     ranges, leaders = ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0])
     assert len(plan_tasks(ranges, leaders, TaskBounds(8))) == 1
     assert [task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, least_tasks=4))] == [250] * 4
-    assert [task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, most_records=400))] == [333, 333, 334]
+    assert sorted(task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, most_records=400))) == [333, 333, 334]
 
 
 @few_cases
