@@ -17,8 +17,6 @@ from tests.sim.telling import shortened, tell
 
 #: So many seeds are given to a process at once.
 CHUNK = 20
-#: So many failing seeds are told; more are counted.
-MOST_TOLD = 3
 
 
 def main() -> int:
@@ -61,10 +59,13 @@ def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
         events += sum(len(outcome.story.events) for outcome in outcomes)
         faults += sum(outcome.story.faults for outcome in outcomes)
         cpu_s += sum(outcome.cpu_s for outcome in outcomes)
-        failed += [outcome for outcome in outcomes if outcome.error]
-        if failed and first:
-            _say(f"seed {failed[0].story.seed}: {failed[0].error}")
-            return 1
+        for outcome in outcomes:
+            if outcome.error:
+                failed.append(outcome)
+                seed = outcome.story.seed
+                _say(f"seed {seed}: {outcome.error}\nagain: scripts/sim --replay {seed}", flush=True)
+                if first:
+                    return 1
         if sys.stderr.isatty():
             _say(f"\r{played} of {count} seeds, {len(failed)} failed", end="", file=sys.stderr)
     took_s = time.monotonic() - began_s
@@ -72,8 +73,6 @@ def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
         f"\n{played} seeds from {base} in {took_s:.0f} s on {jobs} processes ({1000 * cpu_s / played:.0f} ms of"
         f" CPU a seed): {events} events, {faults} faults, {steps} steps; {len(failed)} failed"
     )
-    for outcome in failed[:MOST_TOLD]:
-        _say(f"\nseed {outcome.story.seed}: {outcome.error}\nagain: scripts/sim --replay {outcome.story.seed}")
     for outcome in failed[:1]:
         tell(shortened(outcome.story), _say)
     return 1 if failed else 0
