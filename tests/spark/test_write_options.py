@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.making import batch_writer, stream_writer
@@ -14,8 +14,13 @@ pytestmark = pytest.mark.spark
 LEAST = {"kafka.bootstrap.servers": "one:9092"}
 
 
+KINDS = {"STRING": StringType(), "BINARY": BinaryType(), "INT": IntegerType(), "BIGINT": LongType()}
+
+
 def columns(text: str) -> StructType:
-    return StructType.fromDDL(text)
+    """A schema as SQL writes it; Spark's own parser would need a session."""
+    pairs = [column.split() for column in text.split(", ")]
+    return StructType([StructField(name, KINDS[kind]) for name, kind in pairs])
 
 
 def test_what_is_acknowledged_and_packed_is_said_as_to_kafkas_producer() -> None:

@@ -1,0 +1,182 @@
+"""A batch, by the contract of Spark's readers, against a real broker and without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from kiel_groups.config import HostPort
+from kiel_groups.coordination.admin import create_topic
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
+from kiel_groups.model import Record
+from kiel_groups.spark.planning import ReadTask
+from tests.integration.members import zookeeper
+from tests.spark.queries import batch_tasks, fill, read_batch, records
+
+pytestmark = pytest.mark.spark
+
+Unique = Callable[[str], str]
+
+VALUES = [b"%d" % number for number in range(200)]
+
+
+@pytest.fixture
+def topic(cluster_39: Cluster, unique: Unique) -> str:
+    """A topic of four partitions with 200 records."""
+    name = unique("topic")
+    create_topic(cluster_39.zk_hosts, name, 4)
+    fill(cluster_39, name, VALUES)
+    return name
+
+
+def test_every_record_comes_once_with_its_place(cluster_39: Cluster, topic: str) -> None:
+    """In the order of offsets within each partition."""
+    found = read_batch(cluster_39, subscribe=topic)
+    assert sorted(found, key=lambda record: int(record.value)) == [
+        Record(topic, record.partition, record.offset, value, value)
+        for value, record in zip(VALUES, sorted(found, key=lambda record: int(record.value)), strict=True)
+    ]
+    for partition in range(4):
+        offsets = [record.offset for record in found if record.partition == partition]
+        assert offsets == list(range(len(offsets)))
+
+
+def test_null_keys_and_values_stay_null(cluster_39: Cluster, unique: Unique) -> None:
+    """And empty ones stay empty."""
+    name = unique("topic")
+    create_topic(cluster_39.zk_hosts, name, 1)
+    fill(cluster_39, name, [None, b"", b"full"])
+    found = read_batch(cluster_39, subscribe=name)
+    assert [(record.key, record.value) for record in found] == [(None, None), (b"", b""), (b"full", b"full")]
+
+
+def test_batches_have_exactly_the_schema_that_spark_expects(cluster_39: Cluster, topic: str) -> None:
+    """Since 4.2 it compares names, order, types and nullability."""
+    schema = StructType([StructField("offset", LongType(), False), StructField("value", BinaryType())])
+    for asked in (None, schema):
+        reader, tasks = batch_tasks(cluster_39, asked, subscribe=topic)
+        made = next(iter(reader.read(tasks[0])))
+        assert isinstance(made, pa.RecordBatch)
+        if asked is not None:
+            assert made.schema.equals(to_arrow_schema(asked, timezone="UTC"))
+    assert made.schema.names == ["offset", "value"]
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (StructField("headers", StringType()), "there is no column 'headers'; there are key, value, topic"),
+        (StructField("offset", StringType()), "offset is given as string, and is bigint; cast it after reading"),
+        (StructField("value", BinaryType(), False), "value is given as not nullable, and may be null"),
+    ],
+)
+def test_a_schema_that_is_not_some_of_the_columns_is_refused(
+    cluster_39: Cluster, field: StructField, reason: str
+) -> None:
+    """Says what there is."""
+    with pytest.raises(ConfigError, match=reason):
+        batch_tasks(cluster_39, StructType([field]), subscribe="any")
+
+
+def test_a_range_of_offsets_is_read_as_given(cluster_39: Cluster, topic: str) -> None:
+    """From the first to before the last; -2 and -1 stand for the ends of the log."""
+    found = read_batch(
+        cluster_39,
+        assign=f'{{"{topic}": [0, 1]}}',
+        startingOffsets=f'{{"{topic}": {{"0": 3, "1": -2}}}}',
+        endingOffsets=f'{{"{topic}": {{"0": 7, "1": -1}}}}',
+    )
+    assert [record.offset for record in found if record.partition == 0] == [3, 4, 5, 6]
+    assert {record.partition for record in found} == {0, 1}
+
+
+def test_offsets_have_to_be_given_for_all_partitions_and_no_others(cluster_39: Cluster, topic: str) -> None:
+    """One that was forgotten would be left out in silence."""
+    with pytest.raises(ConfigError, match=f"startingOffsets: {topic}:1, {topic}:2, {topic}:3 are missing"):
+        read_batch(cluster_39, subscribe=topic, startingOffsets=f'{{"{topic}": {{"0": 3}}}}')
+    every = ", ".join(f'"{number}": -1' for number in range(5))
+    with pytest.raises(ConfigError, match=f"endingOffsets: {topic}:4 is named, and not among"):
+        read_batch(cluster_39, subscribe=topic, endingOffsets=f'{{"{topic}": {{{every}}}}}')
+
+
+def test_offsets_that_the_log_does_not_have_are_an_error_or_are_left_out(cluster_39: Cluster, topic: str) -> None:
+    """Names the partition, what is to be read, what there is and what to do."""
+    beyond = {"assign": f'{{"{topic}": [0]}}', "endingOffsets": f'{{"{topic}": {{"0": 900}}}}'}
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offsets 0 to 900 .* has 0 to .* failOnDataLoss"):
+        read_batch(cluster_39, **beyond)
+    assert read_batch(cluster_39, **beyond, failOnDataLoss="false")
+
+
+def test_a_topic_or_partition_that_does_not_exist_is_an_error(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """And is not made by asking for it."""
+    missing = unique("missing")
+    with pytest.raises(UnknownTopicError, match=missing):
+        read_batch(cluster_39, subscribe=missing)
+    with pytest.raises(UnknownTopicError, match=f"assign: {topic}:7 does not exist"):
+        read_batch(cluster_39, assign=f'{{"{topic}": [7]}}')
+
+
+def test_topics_are_found_by_a_pattern(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """It has to match whole names."""
+    other = f"{topic}-more"
+    create_topic(cluster_39.zk_hosts, other, 1)
+    fill(cluster_39, other, [b"1"])
+    assert {record.topic for record in read_batch(cluster_39, subscribePattern=f"{topic}.*")} == {topic, other}
+    assert {record.topic for record in read_batch(cluster_39, subscribePattern=topic)} == {topic}
+
+
+def test_a_pattern_that_matches_nothing_reads_nothing(cluster_39: Cluster) -> None:
+    """Spark would make up a task where it gets none: there is one that reads nothing."""
+    assert read_batch(cluster_39, subscribePattern="no-such-topic-[0-9]+") == []
+
+
+def test_a_batch_starts_where_a_group_has_got_to(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """A partition without an offset is read from its beginning."""
+    group = unique("group")
+    with zookeeper(cluster_39) as client:
+        client.create(f"/consumers/{group}/offsets/{topic}/2", b"5", makepath=True)
+    found = read_batch(cluster_39, subscribe=topic, startingOffsets="group", kafka_group_id=group)
+    assert min(record.offset for record in found if record.partition == 2) == 5
+    assert min(record.offset for record in found if record.partition == 1) == 0
+
+
+def test_a_task_finds_the_leader_when_it_has_moved(cluster_39: Cluster, topic: str) -> None:
+    """What was planned for a broker that is gone is read from the one that leads now."""
+    reader, tasks = batch_tasks(cluster_39, subscribe=topic, maxPartitions="1")
+    (task,) = tasks
+    task.value = ReadTask(HostPort("127.0.0.1", 1), task.value.ranges)
+    assert len(list(records(reader, task))) == len(VALUES)
+
+
+def test_a_task_does_not_wait_for_ever_for_what_is_not_there(cluster_39: Cluster, topic: str) -> None:
+    """An end beyond the log is an error after kafkaConsumer.pollTimeoutMs, and never fewer rows in silence."""
+    reader, (task,) = batch_tasks(cluster_39, subscribe=topic, maxPartitions="1", kafkaConsumer_pollTimeoutMs="300")
+    beyond = [each._replace(end=each.end + 5) for each in task.value.ranges]
+    task.value = ReadTask(task.value.leader, tuple(beyond))
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:[0-3]: offsets .* failOnDataLoss"):
+        list(records(reader, task))
+
+
+def test_a_message_larger_than_an_answer_is_fetched_by_itself(cluster_39: Cluster, unique: Unique) -> None:
+    """And the others come, too."""
+    name = unique("topic")
+    create_topic(cluster_39.zk_hosts, name, 1)
+    values = [b"a", b"x" * 300_000, b"b"]
+    fill(cluster_39, name, values)
+    found = read_batch(cluster_39, subscribe=name, kafka_fetch_max_bytes="1000")
+    assert [record.value for record in found] == values
+
+
+def test_tasks_are_cut_and_merged_as_asked_for(cluster_39: Cluster, topic: str) -> None:
+    """And all of them together read everything once."""
+    for options, count in (({"minPartitions": "8"}, 8), ({"maxPartitions": "1"}, 1)):
+        reader, tasks = batch_tasks(cluster_39, subscribe=topic, **options)
+        assert len(tasks) == count
+        assert sorted(int(record.value) for task in tasks for record in records(reader, task)) == list(range(200))
+    _, tasks = batch_tasks(cluster_39, subscribe=topic, maxRecordsPerPartition="30")
+    assert max(task.value.size for task in tasks) <= 30

@@ -1,0 +1,318 @@
+"""A stream, by the contract of Spark's readers, against a real broker and without a JVM."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from kiel_groups.coordination.admin import create_topic, delete_topic, grow_topic
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import BrokerError, ConfigError, OffsetOutOfRangeError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.model import Record
+from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.stream import StreamReader
+from tests.integration.members import stored_offsets, zookeeper
+from tests.spark.queries import Query, await_partitions, fill, running, source
+
+pytestmark = pytest.mark.spark
+
+Unique = Callable[[str], str]
+
+VALUES = [b"%d" % number for number in range(100)]
+
+
+def values_of(records: Iterable[Record]) -> list[bytes]:
+    return sorted((record.value for record in records), key=int)
+
+
+def offsets_of(query: Query) -> dict[str, Any]:
+    """Where the query stands, by topic and partition."""
+    end = json.loads(query.checkpoint.ends[-1])
+    end.pop("@query")
+    return {topic: {number: entry["to"] for number, entry in entries.items()} for topic, entries in end.items()}
+
+
+@pytest.fixture
+def topic(cluster_39: Cluster, unique: Unique) -> str:
+    """A topic of four partitions with 100 records."""
+    name = unique("topic")
+    create_topic(cluster_39.zk_hosts, name, 4)
+    fill(cluster_39, name, VALUES)
+    return name
+
+
+def test_each_batch_has_what_came_since_the_last(cluster_39: Cluster, topic: str) -> None:
+    """And there is none where nothing came."""
+    with running(Query(cluster_39, subscribe=topic, startingOffsets="earliest")) as query:
+        assert values_of(query.trigger()) == VALUES
+        assert query.trigger() == []
+        fill(cluster_39, topic, [b"100", b"101"])
+        assert values_of(query.trigger()) == [b"100", b"101"]
+
+
+def test_latest_is_resolved_once(cluster_39: Cluster, topic: str) -> None:
+    """Spark asks twice where a query starts; what comes in between belongs to it."""
+    with running(Query(cluster_39, subscribe=topic)) as query:
+        first = query.reader.initialOffset()
+        fill(cluster_39, topic, [b"100"])
+        assert query.reader.initialOffset() == first
+        assert values_of(query.trigger()) == [b"100"]
+
+
+def test_a_first_batch_that_failed_is_done_again_where_it_began(cluster_39: Cluster, topic: str) -> None:
+    """In a new process, which resolves 'latest' anew: what came in between would be skipped in silence."""
+    with running(Query(cluster_39, subscribe=topic)) as query:
+        query.reader.initialOffset()
+        fill(cluster_39, topic, [b"100"])
+        assert values_of(query.trigger(fails=True)) == [b"100"]
+    fill(cluster_39, topic, [b"101"])
+    with running(Query(cluster_39, query.checkpoint, subscribe=topic)) as again:
+        assert values_of(again.trigger()) == [b"100"]
+        assert values_of(again.trigger()) == [b"101"]
+
+
+def test_a_later_batch_that_failed_is_the_same_although_limits_changed(cluster_39: Cluster, topic: str) -> None:
+    """The checkpoint says what is in it, not the options."""
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    with running(Query(cluster_39, **options, maxOffsetsPerTrigger="30")) as query:
+        first = query.trigger()
+        failed = query.trigger(fails=True)
+        assert (len(first), len(failed)) == (30, 30)
+    with running(Query(cluster_39, query.checkpoint, **options, maxOffsetsPerTrigger="7")) as again:
+        assert sorted(again.trigger()) == sorted(failed)
+        assert len(again.trigger()) == 7
+
+
+def test_a_bound_is_shared_in_proportion(cluster_39: Cluster, unique: Unique) -> None:
+    """A small partition is not starved by a large one, nor the other way round."""
+    name = unique("topic")
+    create_topic(cluster_39.zk_hosts, name, 2)
+    fill(cluster_39, name, VALUES[:90], partition=0)
+    fill(cluster_39, name, VALUES[90:], partition=1)
+    options = {"subscribe": name, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "50"}
+    with running(Query(cluster_39, **options)) as query:
+        query.trigger()
+        assert offsets_of(query) == {name: {"0": 45, "1": 5}}
+
+
+def test_a_trigger_waits_for_as_many_as_are_worth_it(cluster_39: Cluster, topic: str) -> None:
+    """Fewer are left until more have come."""
+    options = {"subscribe": topic, "startingOffsets": "latest", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}
+    with running(Query(cluster_39, **options)) as query:
+        query.reader.initialOffset()
+        fill(cluster_39, topic, [b"100", b"101"])
+        assert query.trigger() == []
+        fill(cluster_39, topic, [b"102", b"103", b"104"])
+        assert values_of(query.trigger()) == [b"100", b"101", b"102", b"103", b"104"]
+
+
+def test_available_now_reads_what_was_there_and_stops(cluster_39: Cluster, topic: str) -> None:
+    """In batches as large as the options let them be; the last one is committed, too."""
+    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "40"}
+    with running(Query(cluster_39, **options)) as query:
+        query.reader.prepareForTriggerAvailableNow()
+        fill(cluster_39, topic, [b"100"])
+        assert [len(query.trigger()) for _ in range(4)] == [40, 40, 20, 0]
+        group = f"kiel-spark-{json.loads(query.checkpoint.ends[-1])['@query']}"
+    with zookeeper(cluster_39) as client:
+        assert sum(stored_offsets(client, group, topic).values()) == len(VALUES)
+
+
+def test_all_there_is_is_read_where_spark_asks_for_that(cluster_39: Cluster, topic: str) -> None:
+    """Trigger.Once goes by no bound."""
+    made = source(cluster_39, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="7")
+    reader: Any = made.streamReader(made.schema())
+    start = reader.initialOffset()
+    ends = reader.latestOffset(start, ReadAllAvailable())[topic]
+    reader.stop()
+    assert sum(entry["to"] for entry in ends.values()) == len(VALUES)
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(cluster_39: Cluster, topic: str) -> None:
+    """Although the query started at latest."""
+    with running(Query(cluster_39, subscribe=topic)) as query:
+        query.trigger()
+        grow_topic(cluster_39.zk_hosts, topic, 6)
+        await_partitions(cluster_39, topic, 6)
+        fill(cluster_39, topic, [b"100"], partition=4)
+        fill(cluster_39, topic, [b"101"], partition=5)
+        assert values_of(query.trigger(fails=True)) == [b"100", b"101"]
+    with running(Query(cluster_39, query.checkpoint, subscribe=topic)) as again:
+        assert values_of(again.trigger()) == [b"100", b"101"]
+
+
+def test_topics_that_appear_later_match_a_pattern_too(cluster_39: Cluster, topic: str) -> None:
+    """From their beginning."""
+    with running(Query(cluster_39, subscribePattern=f"{topic}.*")) as query:
+        query.trigger()
+        create_topic(cluster_39.zk_hosts, f"{topic}-later", 1)
+        fill(cluster_39, f"{topic}-later", [b"100"])
+        assert [(record.topic, record.value) for record in query.trigger()] == [(f"{topic}-later", b"100")]
+
+
+def test_a_hundred_partitions_share_a_few_tasks(cluster_39: Cluster, unique: Unique) -> None:
+    """As many as maxPartitions says."""
+    name = unique("topic")
+    create_topic(cluster_39.zk_hosts, name, 100)
+    fill(cluster_39, name, VALUES)
+    with running(Query(cluster_39, subscribe=name, startingOffsets="earliest", maxPartitions="4")) as query:
+        assert values_of(query.trigger()) == VALUES
+        assert len(query.tasks()) == 4
+
+
+# ---------------------------------------------------------------------- losses
+
+
+def test_a_topic_that_was_made_anew_is_a_loss(cluster_39: Cluster, topic: str) -> None:
+    """Names the partition, both offsets and the remedy; with failOnDataLoss=false it is read from its beginning."""
+    options = {"subscribe": topic, "startingOffsets": "earliest", "fetchOffset_retryIntervalMs": "10"}
+    with running(Query(cluster_39, **options)) as query:
+        query.trigger()
+        delete_topic(cluster_39.zk_hosts, topic)
+        create_topic(cluster_39.zk_hosts, topic, 4)
+        await_partitions(cluster_39, topic, 4)
+        fill(cluster_39, topic, [b"7"], partition=2)
+        with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset .* the log ends at 0.* failOnDataLoss"):
+            query.trigger()
+    with running(Query(cluster_39, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+        assert values_of(lenient.trigger(fails=True)) == [b"7"]
+    with running(Query(cluster_39, query.checkpoint, **options)) as again:
+        assert values_of(again.trigger()) == [b"7"]
+        fill(cluster_39, topic, [b"8"], partition=2)
+        assert values_of(again.trigger()) == [b"8"]
+
+
+def test_a_topic_that_is_gone_is_a_loss(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """Others go on, where that is allowed."""
+    other = unique("other")
+    create_topic(cluster_39.zk_hosts, other, 1)
+    options = {"subscribe": f"{topic},{other}", "fetchOffset_retryIntervalMs": "10", "fetchOffset_numRetries": "0"}
+    with running(Query(cluster_39, **options)) as query:
+        query.trigger()
+        delete_topic(cluster_39.zk_hosts, topic)
+        await_partitions(cluster_39, topic, 0)
+        with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):
+            query.trigger()
+    fill(cluster_39, other, [b"5"])
+    with running(Query(cluster_39, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+        assert values_of(lenient.trigger()) == [b"5"]
+
+
+# ---------------------------------------------------------------------- the group's offsets
+
+
+def test_what_is_done_is_committed_when_spark_asks_next(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """Where it starts at once; a batch once it is done, and not when its sink has failed."""
+    group = unique("group")
+    options = {"subscribe": topic, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
+    with running(Query(cluster_39, **options, startingOffsets="earliest")) as query, zookeeper(cluster_39) as client:
+        query.reader.initialOffset()
+        assert stored_offsets(client, group, topic) == {0: 0, 1: 0, 2: 0, 3: 0}
+        query.trigger(fails=True)
+        assert sum(stored_offsets(client, group, topic).values()) == 0
+        query.trigger()
+        query.trigger()
+        assert sum(stored_offsets(client, group, topic).values()) == len(VALUES)
+
+
+def test_offsets_never_go_back(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """A query that reads again what the group has read leaves its offsets alone until it has passed them."""
+    group = unique("group")
+    options = {"subscribe": topic, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
+    with zookeeper(cluster_39) as client:
+        client.create(GroupLayout(group).topic_offsets(topic) + "/0", b"1000", makepath=True)
+        with running(Query(cluster_39, **options, startingOffsets="earliest")) as query:
+            query.trigger()
+            query.trigger()
+        stored = stored_offsets(client, group, topic)
+    assert stored[0] == 1000
+    assert sum(stored.values()) > 1000
+
+
+def test_reading_need_not_commit(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """kiel.commit=false leaves the group's offsets as they are, and needs no ZooKeeper."""
+    group = unique("group")
+    options = {"subscribe": topic, "kafka_group_id": group, "kiel_commit": "false", "startingOffsets": "group"}
+    with running(Query(cluster_39, **options)) as query, zookeeper(cluster_39) as client:
+        assert values_of(query.trigger()) == VALUES
+        query.trigger()
+        assert stored_offsets(client, group, topic) == {}
+
+
+def test_a_group_with_live_members_is_refused(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """Its offsets would be moved; and without ZooKeeper nobody can tell."""
+    group = unique("group")
+    with pytest.raises(ConfigError, match=r"name it with kiel\.zookeeper\.connect, or set kiel\.commit to false"):
+        Query(cluster_39, subscribe=topic, kafka_group_id=group).trigger()
+    with zookeeper(cluster_39) as client:
+        client.create(f"{GroupLayout(group).ids}/java-consumer-1", b"{}", ephemeral=True, makepath=True)
+        with pytest.raises(ConfigError, match=r"has live members \(java-consumer-1\).*membership=join"):
+            Query(
+                cluster_39, subscribe=topic, kafka_group_id=group, kiel_zookeeper_connect=cluster_39.zk_hosts
+            ).trigger()
+
+
+def test_a_commit_that_fails_is_fatal_only_on_demand(
+    cluster_39: Cluster,
+    topic: str,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Otherwise it is logged, and made up for by the next one."""
+
+    async def refuse(*_: object) -> None:
+        raise BrokerError("the broker does not want to")
+
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    group = {"kafka_group_id": unique("group"), "kiel_zookeeper_connect": cluster_39.zk_hosts}
+    with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
+        patched.setattr("kiel_groups.spark.group_offsets.commit_offsets", refuse)
+        with pytest.raises(BrokerError, match="does not want to"):
+            Query(cluster_39, **options, **group, failOnCommitError="true").trigger()
+        lenient = Query(cluster_39, **options, **group)
+        assert values_of(lenient.trigger()) == VALUES
+        lenient.trigger()
+    assert "the offsets of this query are not committed, and lag behind: the broker does not want to" in caplog.text
+    with running(lenient), zookeeper(cluster_39) as client:
+        lenient.trigger()
+        assert sum(stored_offsets(client, group["kafka_group_id"], topic).values()) == len(VALUES)
+
+
+def test_brokers_that_store_no_offsets_are_read_without(release_cluster: Cluster, unique: Unique) -> None:
+    """Those of 0.8.0; on every release, a stream reads what there is."""
+    name = unique("topic")
+    create_topic(release_cluster.zk_hosts, name, 2)
+    fill(release_cluster, name, VALUES)
+    with running(Query(release_cluster, subscribe=name, startingOffsets="earliest")) as query:
+        assert values_of(query.trigger()) == VALUES
+        assert query.trigger() == []
+
+
+def test_before_spark_4_2_nothing_says_where_a_query_stands(cluster_39: Cluster, topic: str) -> None:
+    """A reader of Spark 4.0, which is asked without a start: it goes on from the checkpoint all the same."""
+
+    def reader() -> StreamReader:
+        made = source(cluster_39, subscribe=topic, startingOffsets="earliest")
+        return StreamReader(ReadOptions.parse(made.options, streaming=True), made.schema())
+
+    first = reader()
+    start = first.initialOffset()
+    end = first.latestOffset()
+    assert sum(task.value.size for task in first.partitions(start, end)) == len(VALUES)
+    fill(cluster_39, topic, [b"100"])
+    later = first.latestOffset()
+    assert sum(task.value.size for task in first.partitions(end, later)) == 1
+    first.stop()
+    grow_topic(cluster_39.zk_hosts, topic, 5)
+    await_partitions(cluster_39, topic, 5)
+    fill(cluster_39, topic, [b"101"], partition=4)
+    second = reader()
+    assert sum(task.value.size for task in second.partitions(later, second.latestOffset())) == 1
+    second.stop()
