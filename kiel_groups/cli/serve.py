@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from kiel_groups.cli.ending import Ending
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, quiet_option, verbose_option, zookeeper_option
 from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.errors import KielGroupsError
 
 if TYPE_CHECKING:
     from kiel_groups.allocators import Allocator
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _MILLISECONDS = click.IntRange(min=0)
+
+#: For the last look at ZooKeeper, when it was told to end.
+_PATIENCE_S = 1.0
 
 
 @click.command(epilog=EPILOG)
@@ -114,7 +119,9 @@ def serve(
     config = GroupConfig(group=group, debounce=debounce)
     if not quiet:
         _tell_group(lines, zookeeper, group)
-    return asyncio.run(_run(config, settings, function))
+    status = asyncio.run(_run(config, settings, function))
+    _clear_away(zookeeper, group)
+    return status
 
 
 def _tell_group(lines: Lines, zookeeper: str, group: str) -> None:
@@ -130,6 +137,16 @@ def _tell_group(lines: Lines, zookeeper: str, group: str) -> None:
         lines.say("info", _no_group(group, groups))
     elif config is not None and (named := _overridden(config.data)):
         lines.say("info", f"{GroupLayout(group).config} sets {named}, which goes before the options given here")
+
+
+def _clear_away(zookeeper: str, group: str) -> None:
+    """Leave no folders of a group that never came to be: it would be listed for ever, and a name may be misspelt."""
+    from kiel_groups.coordination import admin
+    from kiel_groups.coordination.clearing import clear_empty_group
+
+    # Who ends this is not to wait for a server that is gone; an empty folder does no harm.
+    with suppress(KielGroupsError), admin.zookeeper(zookeeper, timeout_s=_PATIENCE_S) as client:
+        clear_empty_group(client, group)
 
 
 def _no_group(group: str, groups: Sequence[str]) -> str:

@@ -353,14 +353,25 @@ class Session:
 
     async def ensure(self, folders: Iterable[str]) -> None:
         """Create persistent znodes, and those above them, where they are missing."""
-        missing = await self._missing(folders)
-        # Above what is there, nothing is missing.
-        for folder in await self._missing(parent for known in missing for parent in _with_parents(known)):
-            answer: Answer = Unknown()
-            while isinstance(answer, Unknown):
-                answer = await self.transact([Create(folder)])
-            if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
-                raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
+        missing = list(folders)
+        while True:
+            missing = await self._missing(missing)
+            # Above what is there, nothing is missing.
+            for folder in await self._missing(parent for known in missing for parent in _with_parents(known)):
+                answer: Answer = Unknown()
+                while isinstance(answer, Unknown):
+                    answer = await self.transact([Create(folder)])
+                if (
+                    isinstance(answer, Refused)
+                    and answer.failure is Failure.NO_NODE
+                    and await self.get("/") is not None
+                ):
+                    # What stood above it was cleared away since; without the chroot there would be no end to this.
+                    break
+                if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
+                    raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
+            else:
+                return
 
     async def _missing(self, paths: Iterable[str]) -> list[str]:
         listed = sorted(set(paths))

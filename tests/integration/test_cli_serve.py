@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.candidate import GroupCandidate
+from kiel_groups.coordination.clearing import clear_empty_group
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.znodes import Pointer
@@ -182,6 +183,29 @@ async def test_a_name_that_is_nearly_that_of_a_group_is_pointed_out(cluster_39: 
         assert f"there is no group {name[:-1]!r} yet" in process.errors[0]
         assert f"did you mean {name!r}?" in process.errors[0]
         assert await asyncio.to_thread(process.end, signal.SIGINT) == 130
+    with zookeeper(cluster_39) as client:
+        layout = GroupLayout(name[:-1])
+        assert [path for path in (layout.root, layout.ids, layout.offsets) if client.exists(path)] == []
+        assert client.exists(GroupLayout(name).members)
+
+
+def test_only_what_is_empty_is_cleared_away(cluster_39: Cluster, unique: Unique) -> None:
+    """Offsets stay, with the folders that they stand in; settings, candidates and members keep everything."""
+    name = unique("group")
+    layout = GroupLayout(name)
+    with zookeeper(cluster_39) as client:
+        for folder in layout.parents:
+            client.ensure_path(folder)
+        for kept in (layout.config, f"{layout.election}/uuid-n_1", f"{layout.members}/id"):
+            client.create(kept)
+            assert not clear_empty_group(client, name)
+            assert all(client.exists(folder) for folder in layout.parents)
+            client.delete(kept)
+        client.create(layout.topic_offsets("topic"))
+        assert clear_empty_group(client, name)
+        assert client.exists(layout.root) is None
+        assert client.exists(layout.topic_offsets("topic"))
+        assert not clear_empty_group(client, name)
 
 
 async def test_a_foreign_member_that_comes_later_is_an_alarm(

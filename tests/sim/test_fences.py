@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import pytest
 
@@ -12,7 +12,7 @@ from kiel_groups.coordination import machine
 from kiel_groups.coordination.fenced import FencedWriter, Outcome
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.transactions import Create, Done
+from kiel_groups.group.transactions import Answer, Create, Done, Operation
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
 from kiel_groups.testing.ensemble import Entry
@@ -99,6 +99,25 @@ def test_a_proof_is_asked_for_until_it_is_answered(bench: Bench) -> None:
 
     bench.run(work)
     assert len(bench.proofs) == 2
+
+
+def test_folders_whose_ground_is_cleared_away_are_made_all_the_same(bench: Bench) -> None:
+    """Who tidies up empty folders, between the look at them and the write, does not keep anybody from joining."""
+
+    async def work(session: Session, writer: FencedWriter) -> None:
+        await session.ensure(["/group"])
+        transact, tidied = session.transact, []
+
+        async def tidying(operations: Iterable[Operation]) -> Answer:
+            if not tidied:
+                tidied.append(session.client.delete_async("/group"))
+            return await transact(operations)
+
+        session.transact = tidying  # type: ignore[method-assign]
+        await session.ensure(["/group/members"])
+
+    bench.run(work)
+    assert {"/group", "/group/members"} <= bench.ensemble.truth.znodes.keys()
 
 
 def test_a_lost_request_is_not_done(bench: Bench) -> None:
