@@ -329,10 +329,15 @@ class GroupConfig:
     ``max_poll_interval_ms``, or whose event loop was blocked for ``loop_stall_ms``; 0 switches either off. The default,
     Kafka's five minutes, is generous: what is taken from a member that is only slow is delivered again to one that may
     take as long.
+
+    ``client`` is the kind of program that the member is, for tools; ``job`` is part of its id, where operators are to
+    know it by more than its host.
     """
 
     group: str
     instance_id: str | None = None
+    client: str = "tornado"
+    job: str | None = None
     store: str = "zookeeper"
     mode: str = "cooperative"
     auto_offset_reset: ResetPolicy = "earliest"
@@ -350,6 +355,8 @@ class GroupConfig:
         check_name(self.group, "group")
         if self.instance_id is not None:
             check_name(self.instance_id, "instance_id")
+        if self.job is not None:
+            check_name(self.job, "job")
         if self.store not in STORES:
             raise ConfigError(f"store: {self.store!r} given; expected {' or '.join(map(repr, STORES))}")
         if not isinstance(self.autocommit, bool):

@@ -112,7 +112,8 @@ class Life:
     def _name(self) -> None:
         """A name after the session, which is known now."""
         self._started_ms = machine.wall_ms()
-        self.member_id = make_member_id(self._config.group, machine.host(), self._started_ms, self.session.id)
+        job = f"{self._config.job}." if self._config.job is not None else ""
+        self.member_id = make_member_id(self._config.group, job + machine.host(), self._started_ms, self.session.id)
 
     def _stand(self, proof: str) -> None:
         """Be able to stand for election and to lead; ``proof`` is the znode that every heartbeat checks."""

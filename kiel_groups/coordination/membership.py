@@ -119,6 +119,7 @@ class Membership(Life):
             instance_id=self._config.instance_id,
             host=machine.host(),
             pid=machine.pid(),
+            client=self._config.client,
             started_at_ms=self._started_ms,
         )
         consumer_id = encode_consumer_id(topics, self._started_ms)
