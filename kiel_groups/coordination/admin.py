@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +19,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from kiel_groups.config import ZOOKEEPER_PORT, HostPort, ZooKeeperConfig, check_name, parse_hosts
+from kiel_groups.config import HostPort, ZooKeeperConfig, check_name
+from kiel_groups.coordination.hosts import check_hosts, without_address
 from kiel_groups.errors import (
     ChrootMissingError,
     ConfigError,
@@ -76,7 +76,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         CoordinationError: ZooKeeper failed in the block, in a way that the block did not foresee.
     """
     config = ZooKeeperConfig.parse(hosts)
-    _check_names(config)
+    check_hosts(config)
     # kazoo's timeout is the session's and also how long a connection that is accepted but not answered is waited for.
     client = KazooClient(hosts=config.hosts.removesuffix(config.chroot), timeout=timeout_s, logger=_kazoo_log)
     try:
@@ -85,6 +85,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         except KazooTimeoutError as error:
             raise NoZooKeeperError(
                 f"no ZooKeeper answered at {config.hosts} within {timeout_s:g} s; is it running, and the port right?"
+                f"{without_address(config)}"
             ) from error
         if config.chroot and not client.exists(config.chroot):
             raise ChrootMissingError(
@@ -100,20 +101,6 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     finally:
         client.stop()
         client.close()
-
-
-def _check_names(config: ZooKeeperConfig) -> None:
-    """kazoo would try for all of its time to connect to a name that has no address."""
-    servers = parse_hosts(config.hosts.removesuffix(config.chroot), ZOOKEEPER_PORT, "zookeeper")
-    for server in servers:
-        try:
-            socket.getaddrinfo(server.host.strip("[]"), server.port)
-        except OSError as error:
-            reason = error.strerror
-        else:
-            return
-    names = ", ".join(server.host for server in servers)
-    raise NoZooKeeperError(f"the host of ZooKeeper has no address: {names} ({reason}); is the name right?")
 
 
 def answers(hosts: str, *, timeout_s: float) -> bool:

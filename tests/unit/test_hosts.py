@@ -1,0 +1,40 @@
+"""A host that has no address is named at once, and by its name, instead of being waited for."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.hosts import check_hosts, without_address
+from kiel_groups.errors import NoZooKeeperError
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def _names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world in which names that end in ``.invalid`` have no address, and all others do."""
+
+    def getaddrinfo(host: str, port: int) -> list[object]:
+        if host.endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(host, port)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def test_hosts_without_any_address_are_an_error() -> None:
+    """Each is named, with what the system says of it; the chroot is no part of a name."""
+    with pytest.raises(NoZooKeeperError, match=r"^the host of ZooKeeper has no address: a.invalid \(Name or") as raised:
+        check_hosts(ZooKeeperConfig.parse("a.invalid:2181,b.invalid/chroot"))
+    assert str(raised.value).endswith("b.invalid (Name or service not known); is the name right?")
+
+
+def test_one_host_with_an_address_is_enough() -> None:
+    """The others are named when that one does not answer."""
+    config = ZooKeeperConfig.parse("a.invalid:2181,127.0.0.1:2181,[::1]:2181/chroot")
+    check_hosts(config)
+    assert without_address(config) == " (without an address: a.invalid (Name or service not known))"
+    assert without_address(ZooKeeperConfig.parse("127.0.0.1:2181")) == ""
