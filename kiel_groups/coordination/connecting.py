@@ -16,12 +16,28 @@ from kazoo.protocol.states import KeeperState
 
 from kiel_groups.group.lease import answer_limit_s
 
-__all__ = ["InterruptibleClient", "overhear_connect"]
+__all__ = ["InterruptibleClient", "connect_limit_s", "overhear_connect"]
 
-#: The least time that a server has for answering Connect, in seconds: a busy one must not be taken for a dead one.
+#: The least time that a server has for each step of a connection, in seconds: a busy one must not be taken for a dead
+#: one.
 LEAST_CONNECT_S = 0.5
 
 _REFUSING = (KeeperState.AUTH_FAILED, KeeperState.CLOSED, KeeperState.EXPIRED_SESSION)
+
+
+def connect_limit_s(asked_timeout_ms: int) -> float:
+    """
+    How long a server has for taking a connection, and again for answering Connect, in seconds.
+
+    kazoo waits a whole session timeout for either: on a host that swallows packets, and on a server that took the
+    connection and went silent (a frozen one, or 3.9.5 in the first moments of its start). That is longer than a lease.
+    When a dead connection is noticed a third of the timeout has gone; the lease leaves a sixth, for such a server and
+    the next one.
+
+    Args:
+        asked_timeout_ms: The session timeout that is asked for, in milliseconds.
+    """
+    return max(LEAST_CONNECT_S, answer_limit_s(asked_timeout_ms) / 2)
 
 
 class InterruptibleClient(KazooClient):  # type: ignore[misc]
@@ -63,10 +79,7 @@ def overhear_connect(client: KazooClient, asked_timeout_ms: int, granted: Callab
     connection = client._connection
     invoke = connection._invoke
 
-    # kazoo waits a whole session timeout for the answer to Connect, on a server that took the connection and went
-    # silent (a frozen one, or 3.9.5 in the first moments of its start): longer than a lease. When a dead connection
-    # is noticed a third of the timeout has gone; the lease leaves a sixth, for a silent server and the next one.
-    limit_s = max(LEAST_CONNECT_S, answer_limit_s(asked_timeout_ms) / 2)
+    limit_s = connect_limit_s(asked_timeout_ms)
 
     def reading(timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):

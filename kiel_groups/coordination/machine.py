@@ -23,7 +23,7 @@ from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination import threads
-from kiel_groups.coordination.connecting import InterruptibleClient
+from kiel_groups.coordination.connecting import InterruptibleClient, connect_limit_s
 from kiel_groups.coordination.prompt_handler import PromptHandler
 
 __all__ = [
@@ -89,7 +89,7 @@ class Machine:
             timeout=config.session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=kazoo_log,
-            handler=PromptHandler(),
+            handler=PromptHandler(connect_limit_s(config.session_timeout_ms)),
         )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.tasks import to_its_end
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -55,7 +56,8 @@ class Offsets:
         """
         Store the next offset of every partition held of which something new is finished.
 
-        Where somebody else wrote the offset meanwhile, theirs is the truth: it is adopted, and handed out from.
+        Where somebody else wrote the offset meanwhile, theirs is the truth: it is adopted, and handed out from. Once
+        begun it goes on to its end, also where who waits for it is cancelled.
 
         Args:
             metadata: A text for stores that have room for one.
@@ -66,6 +68,10 @@ class Offsets:
         Raises:
             SessionLostError: The session is over; what was not stored will be delivered again.
         """
+        # Whoever is interrupted would not know the versions that his own commit has made, and take it for another's.
+        return await to_its_end(self._commit(metadata))
+
+    async def _commit(self, metadata: str) -> frozenset[TopicPartition]:
         async with self.writing:
             return await self.store_finished(self._subscription.assigned_partitions(), metadata)
 

@@ -33,12 +33,17 @@ class PromptHandler(SequentialThreadingHandler):  # type: ignore[misc]
     Whoever is told must not block: here they wake an event loop or a thread. kazoo's own handler passes each answer
     through a queue to another thread, and makes an epoll object for each look at a socket, five or six times a request:
     half of what a request costs.
+
+    Args:
+        connect_limit_s: How long a host has for taking a connection, in seconds. kazoo would wait a whole session
+            timeout for one that swallows packets, and the session would be lost although another server is well.
     """
 
     name = "prompt_handler"
 
-    def __init__(self) -> None:
+    def __init__(self, connect_limit_s: float = math.inf) -> None:
         super().__init__()
+        self._connect_limit_s = connect_limit_s
         self.callback_queue = self.completion_queue = _AtOnce()
 
     def start(self) -> None:
@@ -46,6 +51,9 @@ class PromptHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def stop(self) -> None:
         self._running = False
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        return super().create_connection(*args, timeout=min(timeout, self._connect_limit_s), **kwargs)
 
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None

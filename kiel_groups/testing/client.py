@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Close, Connect, GetChildren, GetChildren2, Ping, Transaction
 from kazoo.protocol.states import EVENT_TYPE_MAP, Callback, KeeperState, WatchedEvent
 
+from kiel_groups.coordination.connecting import connect_limit_s
 from kiel_groups.testing.ensemble import FakeEnsemble
 from kiel_groups.testing.handler import FakeHandler, OrderlyClient, pump
 from kiel_groups.testing.network import Event, Granted, Link, Loss, Reply
@@ -187,7 +188,7 @@ class FakeConnection:
         if not self._host.reaches(server):
             # Either somebody on the way says so, or nobody says anything.
             silent = self._timeline.random.random() < 0.5
-            limit_s = self._client._session_timeout / 1000 if silent else self._host.ensemble.delay_s()
+            limit_s = connect_limit_s(self._client._session_timeout) if silent else self._host.ensemble.delay_s()
             self._timeline.after(limit_s, self._host.run, self._next)
         elif not server.serving:
             self._timeline.after(self._host.ensemble.delay_s(), self._host.run, self._next)

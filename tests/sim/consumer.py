@@ -52,6 +52,7 @@ class Consumer:
         self.flowing: dict[TopicPartition, int] = {}
         self.hands: dict[TopicPartition, Hand] = {}
         self.failure: KielGroupsError | None = None
+        self.metrics = Metrics()
         self.closing = False
         self.closed = False
         self._put_down = asyncio.Event()
@@ -62,7 +63,9 @@ class Consumer:
         self._living = self.process.start(self._live(config.auto_commit_interval_ms / 1000))
 
     def _member(self, config: GroupConfig, zookeeper: ZooKeeperConfig) -> GroupMember:
-        return GroupMember(config, zookeeper, self, self._subscription, self.world.allocator, Metrics(), self._failed)
+        return GroupMember(
+            config, zookeeper, self, self._subscription, self.world.allocator, self.metrics, self._failed
+        )
 
     def _failed(self, error: KielGroupsError) -> None:
         self.failure = error

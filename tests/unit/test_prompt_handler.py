@@ -39,6 +39,28 @@ def test_members_have_it() -> None:
     assert isinstance(machine.client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, PromptHandler)
 
 
+def test_a_host_that_takes_no_connection_is_given_up() -> None:
+    """It swallows packets, as one does that is cut off: kazoo waits no longer for it than the next server needs."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        waiting = [socket.socket() for _ in range(3)]
+        try:
+            for each in waiting:
+                # Its queue is full with these, and nobody empties it.
+                each.setblocking(False)
+                each.connect_ex(full.getsockname())
+            with pytest.raises(TimeoutError):
+                PromptHandler(connect_limit_s=0.05).create_connection(full.getsockname(), timeout=3_600.0)
+        finally:
+            for each in waiting:
+                each.close()
+
+
+def test_members_give_such_a_host_up_while_the_lease_runs() -> None:
+    """After a dead connection a sixth of the session timeout is left: enough for that host, and the next one."""
+    handler = machine.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=12_000)).handler
+    assert handler._connect_limit_s == 1.0
+
+
 def test_answers_and_watches_are_told_in_their_order_on_the_calling_thread(handler: PromptHandler) -> None:
     """No thread stands between who reads them and who waits for them."""
     told: list[tuple[str, int]] = []
