@@ -1,0 +1,25 @@
+"""One Spark session for all tests that need one: it takes seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.sessions import SETTINGS, worker_environment
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores in this process, on the loopback interface; nothing is registered by hand."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in worker_environment().items():
+            patched.setenv(name, value)
+        builder = SparkSession.builder.master("local[2]").appName("tests")
+        for name, value in SETTINGS.items():
+            builder = builder.config(name, value)
+        session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()

@@ -1,0 +1,32 @@
+"""How Spark runs in tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["SETTINGS", "worker_environment"]
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+}
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+def worker_environment() -> dict[str, str]:
+    """What makes workers run in this Python, with this checkout."""
+    path = os.pathsep.join(filter(None, (str(_REPOSITORY), os.environ.get("PYTHONPATH", ""))))
+    return {
+        "PYTHONPATH": path,
+        # Workers would take any python3 that is found first.
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
