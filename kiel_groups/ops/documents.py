@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from kiel_groups.group.history import HistoryEntry
 from kiel_groups.ops.checks import Finding
 from kiel_groups.ops.group_view import GroupView, MemberView, PartitionView
 
@@ -37,7 +38,9 @@ def outline_state(view: GroupView) -> str:
     return "unplanned" if view.pointer is None else view.pointer.state
 
 
-def group_document(view: GroupView, findings: Iterable[Finding], *, lag_problem: str) -> dict[str, Any]:
+def group_document(
+    view: GroupView, findings: Iterable[Finding], *, lag_problem: str, generations: int = 0
+) -> dict[str, Any]:
     """
     All that is known about one group.
 
@@ -45,6 +48,7 @@ def group_document(view: GroupView, findings: Iterable[Finding], *, lag_problem:
         view: The group.
         findings: What is wrong with it.
         lag_problem: Why some ends of logs are unknown, "" where none is.
+        generations: How many of the last ones to tell of.
     """
     pointer, settings = view.pointer, view.settings
     return {
@@ -77,6 +81,20 @@ def group_document(view: GroupView, findings: Iterable[Finding], *, lag_problem:
         "members": [_member(member) for member in view.members],
         "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreigners],
         "partitions": [_partition(partition) for partition in view.partitions],
+        "history": [_generation(entry) for entry in view.history[:generations]],
+    }
+
+
+def _generation(entry: HistoryEntry) -> dict[str, Any]:
+    return {
+        "generation": entry.generation,
+        "cause": entry.cause,
+        "leader": entry.leader,
+        "moved": entry.moved,
+        "members": entry.members,
+        "partitions": entry.partitions,
+        "took_ms": entry.took_ms,
+        "created_at": entry.created_at_ms,
     }
 
 
@@ -111,6 +129,7 @@ def _member(member: MemberView) -> dict[str, Any]:
     info = member.info
     return {
         "id": info.member_id,
+        "instance_id": info.instance_id,
         "leads": member.leads,
         "host": info.host,
         "pid": info.pid,

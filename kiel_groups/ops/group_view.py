@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from kiel_groups.group.history import HistoryEntry
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.snapshot import Snapshot
 from kiel_groups.group.tuning import Tuning
@@ -85,6 +86,7 @@ class GroupView:
     lists what stands in the way of a complete picture. ``tuning`` is what people have set for the group, None
     where that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None where nobody looked.
     ``closed`` are paths of znodes whose ACL keeps whoever looked out: what stands there, and below, is not known.
+    ``history`` is of its last generations, the newest first.
     """
 
     group: str
@@ -102,6 +104,7 @@ class GroupView:
     refused: str = ""
     brokers: int | None = None
     closed: tuple[str, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
 
     @property
     def lag(self) -> int:
@@ -192,6 +195,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         away=reading.away(),
         tuning=tuning,
         refused=refused,
+        history=reading.history(),
         unreadable=tuple(dict.fromkeys(reading.unreadable)),
         closed=reading.closed,
     )

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.election import sequence
+from kiel_groups.group.history import HistoryEntry, generation_of
 from kiel_groups.group.layout import TOPICS, GroupLayout, consumer_root, topic_path
 from kiel_groups.group.snapshot import Snapshot, Znode
 from kiel_groups.group.tuning import Tuning
@@ -102,6 +103,12 @@ class Reading:
         slots = [_name(path) for path, _ in self._children(self._layout.pointer)]
         found = {slot: self._parsed(Slice.parse, self._layout.slice(slot)) for slot in slots}
         return {slot: share for slot, share in found.items() if share is not None and share.away_since_ms is not None}
+
+    def history(self) -> tuple[HistoryEntry, ...]:
+        """What is kept of past generations, the newest first."""
+        paths = [path for path, _ in self._children(self._layout.history) if generation_of(_name(path)) is not None]
+        found = [self._parsed(HistoryEntry.parse, path) for path in sorted(paths, reverse=True)]
+        return tuple(entry for entry in found if entry is not None)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """Those that the topic has by its own znode."""

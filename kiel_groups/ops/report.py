@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kiel_groups.group.history import HistoryEntry
 from kiel_groups.model import MemberId
 from kiel_groups.ops.checks import Finding, counted, short_name, some
 from kiel_groups.ops.documents import outline_state
@@ -52,6 +53,7 @@ def group_report(
     now_ms: int,
     clock: str = "",
     listed: Listed = "all",
+    generations: int = 0,
 ) -> list[RenderableType]:
     """
     All there is to say about one group.
@@ -64,12 +66,15 @@ def group_report(
         now_ms: Epoch milliseconds, for ages.
         clock: What time that is, where one look is one of many.
         listed: Which partitions are shown; ``wrong`` are those that a finding is about, or of unknown lag.
+        generations: How many of the last ones to tell of.
     """
     at = f", {clock}" if clock else ""
     parts: list[RenderableType] = [Text(f"group {view.group} in ZooKeeper at {place}{at}", style="bold")]
     if findings:
         parts += ["", _findings(findings)]
     parts += ["", _summary(view, lag_problem, now_ms)]
+    if generations:
+        parts += [Text("\nhistory, the newest first", style="bold"), _history(view.history[:generations], now_ms)]
     if view.members:
         parts += [Text("\nmembers, by the session that their ids end in", style="bold"), _members(view, now_ms)]
     elif view.partitions:
@@ -172,6 +177,19 @@ def _leader(view: GroupView) -> str:
     return view.leader + aside + (f"; {spare} more such stand by" if spare else "")
 
 
+def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
+    table = _table()
+    table.add_column("generation", justify="right", overflow="fold")
+    table.add_column("planned", overflow="fold")
+    for column in ("moved", "members", "took"):
+        table.add_column(column, justify="right", overflow="fold")
+    table.add_column("cause", overflow="fold")
+    for entry in entries:
+        numbers = (f"{entry.moved:,}", f"{entry.members:,}", f"{entry.took_ms:,} ms")
+        table.add_row(str(entry.generation), ago(entry.created_at_ms, now_ms), *numbers, entry.cause)
+    return table
+
+
 def _members(view: GroupView, now_ms: int) -> Table:
     table = _table()
     table.add_column("member", overflow="fold")
@@ -184,7 +202,7 @@ def _members(view: GroupView, now_ms: int) -> Table:
         info = member.info
         leads = " leads" if member.leads else ""
         table.add_row(
-            f"{short_name(info.member_id)}{leads}",
+            f"{short_name(info.member_id)}{leads}" + (f", {info.instance_id}" if info.instance_id else ""),
             info.host,
             str(info.pid),
             ago(info.started_at_ms, now_ms),

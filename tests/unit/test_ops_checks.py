@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
+from kiel_groups.group.history import HistoryEntry
 from kiel_groups.group.snapshot import Snapshot, Znode
 from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer, Slice
 from kiel_groups.model import TopicPartition
@@ -134,9 +135,13 @@ def findings(znodes: Snapshot, now_ms: int = LATER_MS) -> tuple[Finding, ...]:
     return check_group(view_group("g", znodes, LOG_ENDS), now_ms)
 
 
-def drawn(view: GroupView, found: tuple[Finding, ...] = (), width: int = 80, lag_problem: str = "") -> str:
+def drawn(
+    view: GroupView, found: tuple[Finding, ...] = (), width: int = 80, lag_problem: str = "", generations: int = 0
+) -> str:
     console = Console(file=io.StringIO(), width=width)
-    for part in group_report(view, found, place="z:2181/x", lag_problem=lag_problem, now_ms=LATER_MS):
+    for part in group_report(
+        view, found, place="z:2181/x", lag_problem=lag_problem, now_ms=LATER_MS, generations=generations
+    ):
         console.print(part)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -363,6 +368,36 @@ def test_of_a_closed_group_nothing_is_said_that_is_not_known() -> None:
     assert (outline["members"], outline["lag"], outline["closed"]) == (None, None, list(view.closed))
     text = " ".join(drawn(view, (finding,)).split())
     assert "state unreadable: 0 of 0 partitions that can be seen are owned leader ? lag ?" in text
+
+
+def test_the_past_is_told_newest_first_as_far_as_asked() -> None:
+    """Why there was each generation, and what it did; what is no generation is passed over, garbage is named."""
+    past = [
+        HistoryEntry(
+            generation=number,
+            cause=f"join of m{number}",
+            leader=A,
+            moved=number,
+            members=number,
+            partitions=3,
+            took_ms=12,
+            created_at_ms=LATER_MS - 1000 * (5 - number),
+        )
+        for number in (2, 3, 4)
+    ]
+    folder = "/kiel-groups/g/history"
+    entries = {f"{folder}/{entry.generation:010d}": Znode(entry.encode()) for entry in past}
+    view = view_group("g", {**WELL, **entries, f"{folder}/note": Znode(b"?"), f"{folder}/0000000001": Znode(b"?")})
+    assert view.history == tuple(reversed(past))
+    assert [text for text in view.unreadable if folder in text]
+    document = group_document(view, (), lag_problem="", generations=2)
+    assert [each["generation"] for each in document["history"]] == [4, 3]
+    assert group_document(view, (), lag_problem="")["history"] == []
+    rows = [line.split(maxsplit=8) for line in drawn(view, generations=2).splitlines()]
+    assert ["4", "1", "s", "ago", "4", "4", "12", "ms", "join of m4"] in [
+        [*row[:8], row[8].strip()] for row in rows if len(row) > 8
+    ]
+    assert "join of m2" not in drawn(view, generations=2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""A partition that stands still is told from one whose records have just come: by two looks, not by one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from kiel_groups.cli import describe as command
+from kiel_groups.cli.app import run
+from kiel_groups.group.snapshot import Znode
+from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.group_view import GroupView, view_group
+from kiel_groups.ops.progress import STUCK_MS, WATCHED_MS, Progress
+from kiel_groups.service import looking
+from kiel_groups.service.looking import Look
+
+pytestmark = pytest.mark.unit
+
+NOW_MS = 1_700_000_000_000
+LONG_AGO_MS = NOW_MS - STUCK_MS
+MEMBER = "g_host-1-aaaa"
+PARTITION = TopicPartition("t", 0)
+LATER_MS = NOW_MS + WATCHED_MS
+
+
+def view(committed_ms: int = LONG_AGO_MS, *, claimed_ms: int = LONG_AGO_MS, end: int = 12) -> GroupView:
+    """A member that owns one partition, in which 10 was committed."""
+    info = MemberInfo(member_id=MEMBER, session_timeout_ms=6_000, subscription=("t",), pid=17, started_at_ms=1)
+    data = {
+        f"/kiel-groups/g/members/{MEMBER}": Znode(info.encode(), 0xAAAA),
+        "/kiel-groups/g/election/uuid-n_0000000001": Znode(MEMBER.encode()),
+        "/kiel-groups/g/allocation": Znode(Pointer(generation=4, state="done", leader=MEMBER).encode()),
+        f"/kiel-groups/g/allocation/{MEMBER}": Znode(Slice(4, MEMBER, frozenset({PARTITION})).encode()),
+        "/brokers/topics/t": Znode(b'{"version":1,"partitions":{"0":[0]}}'),
+        "/consumers/g/owners/t": Znode(),
+        "/consumers/g/owners/t/0": Znode(f"{MEMBER}-0".encode(), 0xAAAA, created_ms=claimed_ms),
+        "/consumers/g/offsets/t": Znode(),
+        "/consumers/g/offsets/t/0": Znode(b"10", modified_ms=committed_ms),
+    }
+    return view_group("g", data, {PARTITION: end})
+
+
+def test_what_stood_still_between_two_looks_is_stuck() -> None:
+    """It was behind before, and is so with the same commit, which is minutes old; its owner is named."""
+    progress = Progress()
+    assert progress.take(view(), NOW_MS) == ()
+    assert progress.suspects(NOW_MS)
+    assert progress.take(view(), LATER_MS - 1) == ()
+    (finding,) = progress.take(view(end=15), LATER_MS)
+    assert (finding.kind, finding.passing, finding.partitions) == ("stuck", False, (PARTITION,))
+    assert finding.members == (MEMBER,)
+    assert finding.text.startswith("1 partition does not get on: 5 behind, and no commit for 5 min: t:0, held by aaaa")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (view(end=10), view()),
+        (view(), view(end=10)),
+        (view(), view(LATER_MS - 1)),
+        (view(), view(claimed_ms=LATER_MS - 1)),
+        (view(), replace(view(), members=())),
+    ],
+    ids=["a record that came since", "nothing left", "a commit since", "a new owner since", "no owner"],
+)
+def test_what_gets_on_is_not(first: GroupView, second: GroupView) -> None:
+    """Idle for hours and behind for a moment is what a quiet topic looks like."""
+    progress = Progress()
+    progress.take(first, NOW_MS)
+    assert progress.take(second, LATER_MS) == ()
+
+
+def test_what_was_committed_minutes_ago_is_no_suspect() -> None:
+    """A check does not take longer for a group that is well."""
+    progress = Progress()
+    progress.take(view(LONG_AGO_MS + 1), NOW_MS)
+    assert not progress.suspects(NOW_MS)
+
+
+def test_check_looks_twice_where_it_must(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so, fails with what it found, and does without the second look where nothing is old."""
+    waited: list[float] = []
+    monkeypatch.setattr(command.time, "sleep", waited.append)
+
+    def checked(*looks: GroupView) -> tuple[int, list[str]]:
+        seen = [Look((each,), 1, seen_ms=NOW_MS + number * WATCHED_MS) for number, each in enumerate(looks)]
+        monkeypatch.setattr(looking, "look_at_group", lambda *_, **__: seen.pop(0))
+        status = run(["describe", "g", "--zookeeper", "z", "--check", "--json"])
+        assert seen == []
+        said = capsys.readouterr()
+        assert ("looking again" in said.err) == (len(looks) == 2)
+        return status, [each["kind"] for each in json.loads(said.out)["wrong"]]
+
+    assert checked(view(), view()) == (1, ["stuck"])
+    assert [1000 * pause_s >= WATCHED_MS for pause_s in waited] == [True]
+    assert checked(view(), view(NOW_MS + 1)) == (0, [])
+    assert checked(view(NOW_MS)) == (0, [])
+    assert len(waited) == 2
