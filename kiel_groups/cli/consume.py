@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["consume"]
 
 #: What is said about a group where none is to be joined, and the other way round.
-_OF_A_GROUP = ("allocator", "session_timeout_ms")
+_OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "store")
 _WITHOUT_A_GROUP = ("partitions",)
 
 
@@ -84,6 +84,18 @@ _WITHOUT_A_GROUP = ("partitions",)
     show_default=True,
     metavar="MS",
     help="How long after its death a member keeps its partitions.",
+)
+@click.option(
+    "--instance-id",
+    metavar="NAME",
+    help="A place in the group that is kept for a minute: who comes back under this name gets the same partitions.",
+)
+@click.option(
+    "--store",
+    type=click.Choice(["zookeeper", "broker-v0"]),
+    default="zookeeper",
+    show_default=True,
+    help="Who writes the offsets; all members of a group must agree.",
 )
 @quiet_option
 @verbose_option
@@ -154,6 +166,8 @@ def _in_group(
         zookeeper,
         partition_allocator=load_allocator(options["allocator"], "--allocator"),
         session_timeout_ms=options["session_timeout_ms"],
+        instance_id=options["instance_id"],
+        store=options["store"],
         auto_offset_reset="latest" if start == "latest" else "earliest",
         zk_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000),
     )

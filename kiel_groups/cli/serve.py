@@ -76,6 +76,14 @@ _PATIENCE_S = 1.0
     metavar="MS",
     help="How long after its death the group is without a leader.",
 )
+@click.option(
+    "--static-grace-ms",
+    type=_MILLISECONDS,
+    default=60_000,
+    show_default=True,
+    metavar="MS",
+    help="How long it keeps the place of a member with an instance id that went.",
+)
 @quiet_option
 @verbose_option
 @click.pass_obj
@@ -89,6 +97,7 @@ def serve(
     debounce_bound_ms: int,
     initial_delay_ms: int,
     session_timeout_ms: int,
+    static_grace_ms: int,
     quiet: bool,
     verbose: bool,
 ) -> int:
@@ -116,7 +125,7 @@ def serve(
         zookeeper, session_timeout_ms=session_timeout_ms, connect_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000)
     )
     function = load_allocator(allocator, "--allocator") or round_robin
-    config = GroupConfig(group=group, debounce=debounce)
+    config = GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms)
     if not quiet:
         _tell_group(lines, zookeeper, group)
     status = asyncio.run(_run(config, settings, function))
@@ -169,7 +178,9 @@ def _overridden(data: bytes) -> str:
         # The leader says what is wrong with it, and whose settings count until then.
         return ""
     named = [f"allocator {tuning.allocator}"] if tuning.allocator is not None else []
-    return ", ".join([*named, *(f"debounce.{name} {value}" for name, value in tuning.debounce)])
+    named += [f"debounce.{name} {value}" for name, value in tuning.debounce]
+    named += [f"static_grace_ms {tuning.static_grace_ms}"] if tuning.static_grace_ms is not None else []
+    return ", ".join(named)
 
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:

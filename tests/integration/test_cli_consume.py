@@ -15,6 +15,8 @@ import pytest
 from kiel_groups import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import Slice
+from kiel_groups.model import TopicPartition
 from tests.integration.commands import REPOSITORY, Running, kiel_groups
 from tests.integration.members import eventually, owners, produce, stored_offsets, zookeeper
 
@@ -172,6 +174,23 @@ async def test_a_group_starts_where_it_is_told(cluster_39: Cluster, words: list[
         assert stored_offsets(client, group, topic) == {0: 5}
 
 
+async def test_a_static_member_keeps_its_place_and_offsets_go_where_told(cluster_39: Cluster, words: list[str]) -> None:
+    """The place of --instance-id is still there after the end; --store is the group's, and who differs is told so."""
+    topic, group = names(words)
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 5)
+    layout = GroupLayout(group)
+    outcome = kiel_groups(*words, "--instance-id=shelf-1", "--store=broker-v0", "--max=5", "-q")
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    with zookeeper(cluster_39) as client:
+        left = Slice.parse(client.get(layout.slice("shelf-1"))[0], "slice")
+        assert left.partitions == {TopicPartition(topic, 0)}
+        assert stored_offsets(client, group, topic) == {0: 5}
+    outcome = kiel_groups(*words, "--max=1")
+    assert outcome.returncode == 2
+    assert "store is 'broker-v0' there and 'zookeeper' here" in outcome.stderr
+
+
 @pytest.mark.parametrize(
     ("further", "said"),
     [
@@ -179,6 +198,7 @@ async def test_a_group_starts_where_it_is_told(cluster_39: Cluster, words: list[
         (["--from=7"], "--from: 7 given; the log of {topic}:0 has 0 to 0"),
         (["--partition=9"], "partitions: 9 given; {topic} has 0 to 1"),
         (["--allocator=sticky"], "'--allocator' goes with '--group' only."),
+        (["--instance-id=a"], "'--instance-id' goes with '--group' only."),
         (["--group=g", "--partition=0", "--zookeeper=z"], "'--partition' goes without '--group' only; a group shares"),
         (["--group=g", "--no-group"], "'--group' does not go with '--no-group'."),
         (["--group=g"], "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER'). A group needs it."),
