@@ -36,7 +36,8 @@ class Contender:
     One way of sharing partitions out.
 
     ``command`` starts a process with so many members; ``paths`` says where they stand. Where it ``balances_topics`` one
-    by one, members differ by one in each of them. ``slow`` ones get one round.
+    by one, members differ by one in each of them. ``slow`` ones get one round. What shares ``mere_names`` needs no
+    topics.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Contender:
     one_process: bool = False
     balances_topics: bool = False
     slow: bool = False
+    mere_names: bool = False
 
 
 def _kafka_paths(group: Group) -> Paths:
@@ -70,7 +72,7 @@ def _set_partitioner(name: str, settings: Mapping[str, object], *, slow: bool) -
         lock = r"[0-9a-f]{32}__lock__(?P<place>\d+)"
         return Paths(rf"/{group.name}/locks/(?P<partition>\d+)/{lock}", rf"/{group.name}/party/[^/]+")
 
-    return Contender(name, command, paths, slow=slow)
+    return Contender(name, command, paths, slow=slow, mere_names=True)
 
 
 def _java() -> Contender:

@@ -72,7 +72,7 @@ def run(
     rows: list[dict[str, object]] = []
     for members, partitions in sizes:
         with Cluster() as cluster:
-            topics = create_topics(cluster, partitions)
+            topics = () if all(one.mere_names for one in contenders) else create_topics(cluster, partitions)
             for number, contender in enumerate(contenders):
                 click.echo(f"{members} members, {partitions} partitions: {contender.name}", err=True)
                 group = Group(cluster.zk_hosts, cluster.brokers[0], f"group-{number}", topics, partitions)
