@@ -5,12 +5,14 @@ Offsets as they stand in a query's checkpoint, and the ranges between two of the
 interval of reading that began at offset 10. ``token`` names the interval: where it is another one than the start of a
 batch has, reading does not go on where that start is, but begins at ``from``. An interval begins with the query, with
 a partition that appears later, after a loss of data, and, for a member of a group, with each claim of the partition.
-So a batch that is done again is the same batch, whatever has happened since. ``"@query"``, which no topic can be
+So a batch that is done again is the same batch, whatever has happened since. A member of a group adds ``"group"``, what
+the group had committed when the batch was planned. ``"@query"``, which no topic can be
 called, is the id of the query, of which the name of its group is made where none was given.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,9 +20,10 @@ from typing import Any, NamedTuple
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
 
-__all__ = ["OffsetRange", "Positions", "Span", "ranges_between"]
+__all__ = ["OffsetRange", "Positions", "Span", "new_token", "ranges_between"]
 
 _QUERY = "@query"
+_TOKEN_BITS = 48
 
 
 class Span(NamedTuple):
@@ -28,12 +31,14 @@ class Span(NamedTuple):
     How far a partition is read: the next offset, and the interval of reading that it belongs to.
 
     ``token`` is None, and ``begin`` the same as ``to``, where the interval is not known: before Spark 4.2 a source is
-    not told where its query stands.
+    not told where its query stands. ``group`` is what the group had committed when the batch was planned: where it has
+    committed nothing else since, nobody else has read on.
     """
 
     begin: int
     to: int
     token: int | None = None
+    group: int | None = None
 
     def up_to(self, offset: int) -> Span:
         """The same interval, read up to another offset."""
@@ -82,7 +87,7 @@ class Positions:
         try:
             spans = {
                 TopicPartition(topic, int(number)): Span(
-                    entry.get("from", entry["to"]), entry["to"], entry.get("token")
+                    entry.get("from", entry["to"]), entry["to"], entry.get("token"), entry.get("group")
                 )
                 for topic, entries in document.items()
                 if topic != _QUERY
@@ -96,10 +101,16 @@ class Positions:
         return cls(spans, document.get(_QUERY))
 
 
+def new_token() -> int:
+    """A number that no other interval of reading has."""
+    return uuid.uuid4().int & ((1 << _TOKEN_BITS) - 1)
+
+
 def _entry(span: Span) -> dict[str, int]:
     if span.token is None:
         return {"to": span.to}
-    return {"from": span.begin, "to": span.to, "token": span.token}
+    interval = {"from": span.begin, "to": span.to, "token": span.token}
+    return interval if span.group is None else {**interval, "group": span.group}
 
 
 def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPartition, int]) -> list[OffsetRange]:

@@ -1,0 +1,123 @@
+"""
+How far the batches of a stream go: where logs end, what the options allow, what is lost, and the tasks of a batch.
+
+The same for a query by itself and for a member of a group; both say which partitions there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from itertools import count
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.limits import shared_out, waits_for_more
+from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.planning import ReadTask, plan_tasks
+from kiel_groups.spark.positions import Positions, Span, ranges_between
+from kiel_groups.spark.resolving import judge_loss
+from kiel_groups.spark.tasks import task_bounds
+
+__all__ = ["BatchBounds"]
+
+#: How often an end that lies before what was read already is looked up at least, before it is believed.
+_LOOKS = 3
+
+
+class BatchBounds:
+    """
+    Bounds for one query; blocking.
+
+    Args:
+        view: The brokers.
+        options: What a batch may read.
+    """
+
+    def __init__(self, view: LogView, options: ReadOptions) -> None:
+        self._view = view
+        self._options = options
+        self._target: Mapping[TopicPartition, int] | None = None
+        self._advanced_at_s = time.monotonic()
+        #: Where logs ended when they were looked at last.
+        self.seen: Positions | None = None
+
+    def stop_at_present(self) -> None:
+        """From now on nothing is read that is not there at this moment."""
+        self._target = self._view.latest(self._view.partitions(all_must_exist=False))
+
+    def ends(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
+        """
+        Where logs end; looked up again where that is before what was read already, or not known.
+
+        A leader that was elected a moment ago may not know all of its log yet, and a broker that has just started knows
+        of no topic: neither is a loss.
+        """
+        until_s = time.monotonic() + self._options.request_timeout_ms / 1000
+        for look in count(1):
+            ends = self._view.latest(self._view.partitions(all_must_exist=False))
+            settled = all(ends.get(partition, -1) >= span.to for partition, span in known.items())
+            if settled or (look >= _LOOKS and time.monotonic() > until_s):
+                break
+            time.sleep(self._options.offset_retry_interval_ms / 1000)
+        if self._target is not None:
+            # What is not in the target has come later, and waits for the next run.
+            ends = {
+                partition: min(end, self._target[partition])
+                for partition, end in ends.items()
+                if partition in self._target
+            }
+        self.seen = Positions({partition: Span(end, end) for partition, end in ends.items()})
+        return ends
+
+    def without_losses(
+        self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Span]:
+        """
+        What of these can be read on; the logs of the others are gone, or are other ones now.
+
+        Raises:
+            OffsetOutOfRangeError: There are such, and ``failOnDataLoss`` is set.
+        """
+        spans = dict(known)
+        for partition, span in known.items():
+            if partition not in ends:
+                if self._target is not None and partition not in self._target:
+                    continue
+                self._judge(f"{partition}: offset {span.to} is to be read next, and there is no such partition")
+                del spans[partition]
+            elif ends[partition] < span.to and self._target is None:
+                self._judge(f"{partition}: offset {span.to} is to be read next, and the log ends at {ends[partition]}")
+                del spans[partition]
+        return spans
+
+    def _judge(self, what: str) -> None:
+        judge_loss(what, fail_on_data_loss=self._options.fail_on_data_loss)
+
+    def advanced(
+        self, spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int], *, limited: bool
+    ) -> dict[TopicPartition, Span]:
+        """As far as the options let a batch go."""
+        available = {partition: max(0, ends.get(partition, 0) - span.to) for partition, span in spans.items()}
+        total = sum(available.values())
+        options = self._options
+        if limited and self._target is None:
+            waited_ms = (time.monotonic() - self._advanced_at_s) * 1000
+            if waits_for_more(total, options.min_offsets_per_trigger, waited_ms, options.max_trigger_delay_ms):
+                return dict(spans)
+        if limited and options.max_offsets_per_trigger is not None:
+            available = shared_out(options.max_offsets_per_trigger, available)
+        if total:
+            self._advanced_at_s = time.monotonic()
+        return {partition: span.up_to(span.to + available[partition]) for partition, span in spans.items()}
+
+    def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
+        """What the batch between these reads."""
+        unknown = [p for p, span in end.spans.items() if span.token is None and p not in start.spans]
+        ranges = ranges_between(start, end, self._view.earliest(unknown) if unknown else {})
+        for partition, span in end.spans.items():
+            known = start.spans.get(partition)
+            if known is not None and span.token in (None, known.token) and span.to < known.to:
+                self._judge(f"{partition}: offset {known.to} is to be read next, and the log ended at {span.to}")
+        leaders = self._view.leaders({each.topic_partition for each in ranges})
+        return plan_tasks(ranges, leaders, task_bounds(self._options))
