@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
 from typing import Self, TypeVar
@@ -90,30 +91,30 @@ class LogView:
         return self._options.request_timeout_ms / 1000 + _PATIENCE_S
 
     def _run(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask, and again after what may pass; ``fetchOffset.numRetries`` times."""
-        return self.loop.run(self._persist(ask), (self._options.offset_retries + 1) * self._most_s)
+        """Ask, and again after what may pass: ``fetchOffset.numRetries`` times, and for a request's time at least."""
+        retries_s = self._options.offset_retries * self._options.offset_retry_interval_ms / 1000
+        return self.loop.run(self._persist(ask), (self._options.offset_retries + 2) * self._most_s + retries_s)
 
     async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        for remaining in range(self._options.offset_retries, 0, -1):
+        until_s = time.monotonic() + self._options.request_timeout_ms / 1000
+        tries = 0
+        while True:
             try:
                 return await ask()
             except KielGroupsError as error:
-                if not error.retriable:
+                tries += 1
+                if not error.retriable or (tries > self._options.offset_retries and time.monotonic() > until_s):
                     raise
-                log.warning("the brokers are asked again, %d times at most: %s", remaining, error)
+                log.warning("the brokers are asked again (%d): %s", tries, error)
             await asyncio.sleep(self._options.offset_retry_interval_ms / 1000)
-        return await ask()
 
     async def _find_partitions(self, all_must_exist: bool) -> tuple[TopicPartition, ...]:
         options = self._options
         topics = set(options.topics) or {partition.topic for partition in options.assigned}
         if options.topic_pattern is not None:
             topics = {topic for topic in await self._topics() if options.topic_pattern.fullmatch(topic)}
-        try:
-            await self.cluster.learn(sorted(topics))
-        except UnknownTopicError:
-            if all_must_exist:
-                raise
+        # Whoever takes what is there looks again, and has the patience.
+        await (self.cluster.learn(topics) if all_must_exist else self.cluster.refresh(topics, "trigger"))
         numbers = {topic: self.cluster.known_partitions(topic) or () for topic in topics}
         found = {TopicPartition(topic, number) for topic in topics for number in numbers[topic]}
         if not options.assigned:

@@ -123,13 +123,13 @@ class _TaskReader:
         with borrowed(leader, self._settings.client_id) as broker:
             asked: deque[_Asked] = deque()
             for number in range(_LANES):
-                self._ask(broker, readings[number::_LANES], asked)
+                if (trouble := self._ask(broker, readings[number::_LANES], asked)) is not None:
+                    raise trouble
             while asked:
                 lane, positions = asked.popleft()
                 batches, trouble = self._take(positions, broker.receive(self._timeout_s))
-                if trouble is None:
-                    # Before what came is handed on: the broker works while Spark does.
-                    self._ask(broker, lane, asked)
+                # Before what came is handed on: the broker works while Spark does.
+                trouble = trouble or self._ask(broker, lane, asked)
                 yield from batches
                 if trouble is not None:
                     raise trouble
@@ -138,17 +138,21 @@ class _TaskReader:
     def _timeout_s(self) -> float:
         return (self._settings.request_timeout_ms + _MAX_WAIT_MS) / 1000
 
-    def _ask(self, broker: BrokerSocket, lane: Sequence[RangeReading], asked: deque[_Asked]) -> None:
-        """Ask for what comes next in a lane; for nothing where it is finished."""
+    def _ask(self, broker: BrokerSocket, lane: Sequence[RangeReading], asked: deque[_Asked]) -> KielGroupsError | None:
+        """Ask for what comes next in a lane, for nothing where it is finished; returns why that was not possible."""
         # A request has room for one range of a partition; where a lane has several, the others follow.
         readings = {reading.topic_partition: reading for reading in lane if not reading.finished}
         if not readings:
-            return
+            return None
         share = max(_LEAST_SHARE_BYTES, self._settings.fetch_max_bytes // len(readings))
         positions = {partition: reading.ask(share) for partition, reading in readings.items()}
         most_bytes = _ANSWER_BYTES + sum(position.max_bytes for position in positions.values())
-        broker.send(FetchRequest(_MAX_WAIT_MS, 1, positions), most_bytes=most_bytes, timeout_s=self._timeout_s)
+        try:
+            broker.send(FetchRequest(_MAX_WAIT_MS, 1, positions), most_bytes=most_bytes, timeout_s=self._timeout_s)
+        except KielGroupsError as error:
+            return error
         asked.append(_Asked(lane, {readings[partition]: position for partition, position in positions.items()}))
+        return None
 
     # ------------------------------------------------------------------ answers
 

@@ -26,6 +26,9 @@ Unique = Callable[[str], str]
 
 VALUES = [b"%d" % number for number in range(100)]
 
+#: What is believed to be lost is looked at again for that long.
+IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
+
 
 def values_of(records: Iterable[Record]) -> list[bytes]:
     return sorted((record.value for record in records), key=int)
@@ -171,7 +174,7 @@ def test_a_hundred_partitions_share_a_few_tasks(cluster_39: Cluster, unique: Uni
 
 def test_a_topic_that_was_made_anew_is_a_loss(cluster_39: Cluster, topic: str) -> None:
     """Names the partition, both offsets and the remedy; with failOnDataLoss=false it is read from its beginning."""
-    options = {"subscribe": topic, "startingOffsets": "earliest", "fetchOffset_retryIntervalMs": "10"}
+    options = {"subscribe": topic, "startingOffsets": "earliest", **IMPATIENT}
     with running(Query(cluster_39, **options)) as query:
         query.trigger()
         delete_topic(cluster_39.zk_hosts, topic)
@@ -192,7 +195,7 @@ def test_a_topic_that_is_gone_is_a_loss(cluster_39: Cluster, topic: str, unique:
     """Others go on, where that is allowed."""
     other = unique("other")
     create_topic(cluster_39.zk_hosts, other, 1)
-    options = {"subscribe": f"{topic},{other}", "fetchOffset_retryIntervalMs": "10", "fetchOffset_numRetries": "0"}
+    options = {"subscribe": f"{topic},{other}", **IMPATIENT}
     with running(Query(cluster_39, **options)) as query:
         query.trigger()
         delete_topic(cluster_39.zk_hosts, topic)

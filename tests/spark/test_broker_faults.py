@@ -1,0 +1,104 @@
+"""Brokers that restart, and logs that lose their beginning, while they are read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kiel_groups.coordination.admin import create_topic
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import OffsetOutOfRangeError
+from tests.spark.queries import Query, batch_tasks, brokers_of, fill, records, running
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
+
+Unique = Callable[[str], str]
+
+VALUES = [b"%0100d" % number for number in range(300)]
+
+#: A broker takes seconds to start, on a busy machine many.
+PATIENT = {"kafka_request_timeout_ms": "120000", "fetchOffset_retryIntervalMs": "100"}
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[Cluster]:
+    """A broker to maltreat; its logs are cut into segments of some fifty records."""
+    with Cluster(broker_overrides={"log.segment.bytes": 8_000}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(own_cluster: Cluster, unique: Unique) -> str:
+    """A topic of two partitions with 300 records."""
+    name = unique("topic")
+    create_topic(own_cluster.zk_hosts, name, 2)
+    for start in range(0, len(VALUES), 20):
+        # A broker begins a segment between two requests only.
+        fill(own_cluster, name, VALUES[start : start + 20])
+    return name
+
+
+def test_a_task_goes_on_when_its_broker_is_back(own_cluster: Cluster, topic: str) -> None:
+    """Where it was: nothing twice, nothing left out."""
+    options = {"subscribe": topic, "maxPartitions": "1", "kafka_fetch_max_bytes": "2000"}
+    reader, (task,) = batch_tasks(own_cluster, **options)
+    rows = records(reader, task)
+    found = [next(rows)]
+    asyncio.run(own_cluster.kafka[0].restart())
+    found += rows
+    assert sorted(record.value for record in found) == VALUES
+
+
+def test_a_query_goes_on_when_its_broker_is_back(
+    spark: SparkSession, own_cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """It waits for the broker, and is told what comes afterwards."""
+    options = {"kafka.bootstrap.servers": brokers_of(own_cluster), "subscribe": topic, "startingOffsets": "earliest"}
+    patient = {name.replace("_", "."): text for name, text in PATIENT.items()}
+    rows = spark.readStream.format("kiel").options(**options, **patient).load()
+    query = rows.writeStream.format("memory").queryName("restarted").start()
+    try:
+        query.processAllAvailable()
+        asyncio.run(own_cluster.kafka[0].restart())
+        fill(own_cluster, topic, [b"afterwards"])
+        query.processAllAvailable()
+        found = sorted(bytes(row["value"]) for row in spark.table("restarted").collect())
+    finally:
+        query.stop()
+    assert found == [*VALUES, b"afterwards"]
+
+
+def test_a_log_that_lost_its_beginning_is_a_loss(own_cluster: Cluster, topic: str) -> None:
+    """Retention was faster than the query: names the partition, the offsets and the remedy, or goes on from there."""
+    options = {"subscribe": topic, "startingOffsets": "earliest", **PATIENT}
+    with running(Query(own_cluster, **options, maxOffsetsPerTrigger="10")) as query:
+        query.trigger()
+    asyncio.run(lose_first_segments(own_cluster, topic))
+    with running(Query(own_cluster, query.checkpoint, **options)) as strict:
+        expected = rf"{topic}:[01]: offsets \d+ to \d+ are to be read, and the log has [1-9]\d* to .* failOnDataLoss"
+        with pytest.raises(OffsetOutOfRangeError, match=expected):
+            strict.trigger()
+    with running(Query(own_cluster, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+        found = lenient.trigger()
+    for partition in (0, 1):
+        offsets = [record.offset for record in found if record.partition == partition]
+        assert offsets[0] > 10
+        assert offsets == list(range(offsets[0], offsets[-1] + 1))
+
+
+async def lose_first_segments(cluster: Cluster, topic: str) -> None:
+    """What retention does, at once: all segments but the last of each partition are deleted."""
+    broker = cluster.kafka[0]
+    await broker.stop()
+    for partition in (0, 1):
+        (folder,) = broker.folder.rglob(f"{topic}-{partition}")
+        segments = sorted(folder.glob("*.log"))
+        assert len(segments) > 1
+        for segment in segments[:-1]:
+            segment.unlink()
+            segment.with_suffix(".index").unlink()
+    await broker.start()
