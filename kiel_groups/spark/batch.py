@@ -14,6 +14,7 @@ from kiel_groups.spark.options import GROUP, ReadOptions
 from kiel_groups.spark.planning import plan_tasks
 from kiel_groups.spark.positions import OffsetRange
 from kiel_groups.spark.resolving import check_bounds, resolve
+from kiel_groups.spark.shipping import Shipped
 from kiel_groups.spark.tasks import fetch_settings, task_bounds, task_partitions, task_rows
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchReader"]
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Shipped, DataSourceReader):
     """Made in a planner's process, which asks the brokers in ``partitions``; what ``read`` needs goes to workers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.config import HostPort
-from kiel_groups.errors import BrokerError, KielGroupsError, UnknownTopicError
+from kiel_groups.errors import KielGroupsError, RetriableBrokerError, UnknownTopicError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.options import ReadOptions
@@ -127,7 +127,7 @@ class LogView:
         await self.cluster.refresh((), "pattern")
         answer = await self.cluster.some_connection().request(MetadataRequest(()))
         if answer is None or not answer.brokers:
-            raise BrokerError("the brokers do not tell which topics there are")
+            raise RetriableBrokerError("the brokers do not tell which topics there are")
         return [topic.topic for topic in answer.topics]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 
 import pyspark
@@ -15,7 +16,7 @@ from kiel_groups.spark.stream import StreamReader
 from kiel_groups.spark.write_options import WriteOptions
 from kiel_groups.spark.writing import BatchWriter, StreamWriter
 
-__all__ = ["batch_reader", "batch_writer", "stream_reader", "stream_writer"]
+__all__ = ["batch_reader", "batch_writer", "can_bound_batches", "stream_reader", "stream_writer"]
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
@@ -39,16 +40,21 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReade
     return _stream_reader_class(read)(read, check_read_schema(schema))
 
 
+def can_bound_batches() -> bool:
+    """Whether this Spark lets a stream say how far its batches go, as 4.2 and later ones do."""
+    return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+
+
 def _stream_reader_class(read: ReadOptions) -> type[StreamReader]:
-    try:
-        from kiel_groups.spark.controlled_stream import ControlledStreamReader
-    except ImportError:
+    if not can_bound_batches():
         if read.max_offsets_per_trigger is not None or read.min_offsets_per_trigger is not None:
             raise ConfigError(
                 "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2, which lets a Python source bound its"
                 f" batches; this is {pyspark.__version__}"
-            ) from None
+            )
         return StreamReader
+    from kiel_groups.spark.controlled_stream import ControlledStreamReader
+
     return ControlledStreamReader
 
 

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from kiel_groups.spark.environment import check_libraries
+from kiel_groups.spark.shipping import Shipped
 
 if TYPE_CHECKING:
     from kiel_groups.spark.batch import BatchReader
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["KielDataSource"]
 
 
-class KielDataSource(DataSource):
+class KielDataSource(Shipped, DataSource):
     """
     Topics of Kafka 0.8 as tables and streams; for options, see ``docs/spark.rst``.
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from kiel_groups.clients.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import ConfigError
+from kiel_groups.spark.shipping import Shipped
 from kiel_groups.spark.write_options import WriteColumns, WriteOptions
 from kiel_groups.sync import LoopThread
 
@@ -34,7 +35,7 @@ _MOST_BUFFERED_BYTES = 32 << 20
 _ACK_TIMEOUT_MS = 10_000
 
 
-class _RowWriter:
+class _RowWriter(Shipped):
     """What writers of batches and of streams do on a worker."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:

@@ -1,0 +1,83 @@
+"""What Spark needs around us: one clear line where it is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+import kiel_groups.spark
+from kiel_groups.errors import ConfigError
+from kiel_groups.spark import KielDataSource
+from kiel_groups.spark.environment import check_java
+
+pytestmark = pytest.mark.spark
+
+OPTIONS = CaseInsensitiveDict({"kafka.bootstrap.servers": "one", "subscribe": "clicks"})
+
+_UNPACK = """
+import pickle, sys
+sys.modules["kiel_groups"] = None
+pickle.load(sys.stdin.buffer)
+"""
+
+
+def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark does not bring pyarrow along."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
+    with pytest.raises(ConfigError, match=r"pyarrow missing in this Python: install kiel-groups\[spark\]"):
+        KielDataSource(OPTIONS)
+    with pytest.raises(ConfigError, match=r"install kiel-groups\[spark\]"):
+        _ = kiel_groups.spark.KielDataSource
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "is Java 11; set JAVA_HOME to a later one"),
+        ('java version "1.8.0_292"', "is Java 8; set JAVA_HOME"),
+        ("what?", "does not tell its version"),
+    ],
+)
+def test_a_java_that_is_too_old_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, reason: str
+) -> None:
+    """JAVA_HOME wins over the path, as with Spark."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{told}' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"Spark needs Java 17 or later, and {java} {reason}"):
+        check_java()
+
+
+def test_no_java_at_all_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what to do."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(ConfigError, match="there is no 'java' here; install one"):
+        check_java()
+
+
+def test_a_worker_without_the_package_says_so(tmp_path: Path) -> None:
+    """Which machine, which Python, what is missing and what to do, instead of a failure in Spark's own code."""
+    made = KielDataSource(OPTIONS)
+    for shipped in (made, made.reader(made.schema()), made.streamReader(made.schema())):
+        done = subprocess.run(
+            [sys.executable, "-c", _UNPACK],
+            input=cloudpickle.dumps(shipped),
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+        )
+        last = done.stderr.decode().strip().splitlines()[-1]
+        assert last.startswith("RuntimeError: the Spark worker on ")
+        assert "has no module kiel_groups" in last
+        assert "install kiel-groups[spark] there, or send it along with --py-files" in last
