@@ -8,14 +8,12 @@ than was seen is refused. ::
     python examples/fenced_sink.py 127.0.0.1:9092 127.0.0.1:2181 colours colours.db
 """
 
+import argparse
 import asyncio
 import sqlite3
 import sys
 
 from kiel_groups import GroupedConsumer, Record
-
-#: How long the work on a record takes, in seconds.
-WORK_S = 0.05
 
 
 class Sink:
@@ -42,19 +40,26 @@ class Sink:
             return True
 
 
-async def main(broker: str, zookeeper: str, topic: str, file: str) -> None:
+async def main(broker: str, zookeeper: str, topic: str, file: str, work_s: float) -> None:
     sink = Sink(file)
     async with GroupedConsumer([broker], "sink", [zookeeper], session_timeout_ms=4_000) as consumer:
         await consumer.subscribe(topic)
         async for record in consumer:
             # Asked before the work begins: afterwards the partition may have been lost, and claimed again.
             token = consumer.fencing_token(record.topic_partition)
-            await asyncio.sleep(WORK_S)
+            print("working on", record.topic_partition, record.offset, flush=True)
+            await asyncio.sleep(work_s)
             stored = token is not None and sink.store(record, token)
             print("stored" if stored else "refused", record.topic_partition, record.offset, flush=True)
 
 
+parser = argparse.ArgumentParser(description="Store what comes, unless a later owner of its partition was here.")
+for name in ("broker", "zookeeper", "topic", "file"):
+    parser.add_argument(name)
+parser.add_argument("--work", type=float, default=0.05, help="how long the work on a record takes, in seconds")
+args = parser.parse_args()
+
 try:
-    asyncio.run(main(*sys.argv[1:5]))
+    asyncio.run(main(args.broker, args.zookeeper, args.topic, args.file, args.work))
 except KeyboardInterrupt:
     print("left the group", file=sys.stderr)

@@ -180,10 +180,17 @@ class Group:
         return [value for member in self.members for value in member.values]
 
     async def balanced(self, topic: str, partitions: int, timeout_s: float = 30.0) -> None:
-        """Wait until the living members hold every partition of a topic once, equal to within one."""
+        """
+        Wait until the living members hold every partition of a topic once, equal to within one.
+
+        By then their listeners were told, too: that comes a moment after the claim.
+        """
 
         def fair() -> bool:
             shares = [member.partitions(topic) for member in self.living]
+            told = [sorted(number for held, number in member.held if held == topic) for member in self.living]
+            if told != shares:
+                return False
             together = sorted(number for share in shares for number in share)
             sizes = [len(share) for share in shares]
             return together == list(range(partitions)) and max(sizes) - min(sizes) <= 1
