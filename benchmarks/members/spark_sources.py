@@ -1,0 +1,93 @@
+"""What Spark's workers import for ``benchmarks.spark_read``: our peers' ways to read, and the messages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.arrow import record_batch
+from kiel_groups.spark.schema import READ_SCHEMA, arrow_schema
+from kiel_groups.wire.columns import decode_columns
+from kiel_groups.wire.messages import encode_message_set
+
+KEY_BYTES = 8
+#: Offset, size, CRC, magic, attributes, and the lengths of key and value.
+OVERHEAD_BYTES = 26
+#: Below the most that a broker takes at once, unless it is told otherwise.
+SET_BYTES = 900_000
+
+
+def messages_in_a_set(value_bytes: int) -> int:
+    return SET_BYTES // (value_bytes + KEY_BYTES + OVERHEAD_BYTES)
+
+
+@cache
+def message_set(count: int, value_bytes: int) -> bytes:
+    return encode_message_set([(b"%0*d" % (KEY_BYTES, number), b"v" * value_bytes) for number in range(count)])
+
+
+def kafka_python_rows(
+    packages: str, broker: str, topic: str, count: int, shares: Iterator[range]
+) -> Iterator[tuple[Any, ...]]:
+    """The first ``count`` messages of some partitions, as a task reads them with kafka-python."""
+    if packages not in sys.path:
+        sys.path.append(packages)
+    import kafka
+
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=[broker], api_version=(0, 8, 2), enable_auto_commit=False, group_id=None
+    )
+    left = {kafka.TopicPartition(topic, number) for share in shares for number in share}
+    consumer.assign(left)
+    for each in left:
+        consumer.seek(each, 0)
+    while left:
+        for each, records in consumer.poll(timeout_ms=1_000, max_records=5_000).items():
+            for record in records:
+                if record.offset < count:
+                    yield (record.key, record.value, topic, record.partition, record.offset, None, -1)
+            if records[-1].offset >= count - 1:
+                consumer.pause(each)
+                left.discard(each)
+    consumer.close()
+
+
+class ReadyMade(DataSource):
+    """Hands out one batch again and again: as fast as a source in Python can be."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready-made"
+
+    def schema(self) -> StructType:
+        return READ_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return ReadyMadeReader(*(int(self.options[name]) for name in ("tasks", "rows", "value_bytes")))
+
+
+class ReadyMadeReader(DataSourceReader):
+    """Its batches are as large as what one of our fetches brings."""
+
+    def __init__(self, tasks: int, rows: int, value_bytes: int) -> None:
+        self._tasks = tasks
+        self._rows = rows
+        self._value_bytes = value_bytes
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(number) for number in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        source = TopicPartition("ready-made", partition.value)
+        count = messages_in_a_set(self._value_bytes)
+        columns = decode_columns(message_set(count, self._value_bytes), source, 0, max_decompressed_bytes=0)
+        batch = record_batch(columns, source, arrow_schema(READ_SCHEMA))
+        rows = self._rows // self._tasks
+        for start in range(0, rows, count):
+            yield batch.slice(0, min(count, rows - start))

@@ -1,0 +1,292 @@
+"""
+How fast Spark reads 0.8 topics, and how long a micro-batch takes.
+
+    python -m benchmarks.spark_read [--quick] [--json FILE] [--only batch|stream]
+
+A real broker, and one Spark session on all cores of this machine, with the settings that docs/spark.rst gives; medians
+of the rounds, in which the contestants take turns.
+
+- ``batch``: all columns of a topic of 1, 16 or 100 partitions, into Spark's ``noop`` sink; messages of 100 bytes and of
+  1 KiB. ``kiel`` is our data source. ``kafka-python`` is what one writes without it: ``mapPartitions`` over as many
+  tasks, a consumer in each, into a table of the same columns; it reads the beginning of the topic only, or it would
+  take ten times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it hands out one
+  ready-made Arrow batch again and again, in as many tasks. Planning, some tenths of a second for either source, is part
+  of the time. ``to …`` is the rate by that of another way in the same round; above 1 is faster.
+- ``stream``: a query on 100 partitions, each of which gets a few messages between two micro-batches; how long Spark
+  says that a micro-batch took, and its parts, in milliseconds.
+
+kafka-python lives in an environment of its own (see ``benchmarks.decode``); where it cannot be installed, the benchmark
+says so and goes on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from benchmarks.decode import peer_environment
+from benchmarks.members.spark_sources import (
+    KEY_BYTES,
+    ReadyMade,
+    kafka_python_rows,
+    message_set,
+    messages_in_a_set,
+)
+from kiel_groups import TopicPartition
+from kiel_groups.config import HostPort
+from kiel_groups.embedded import Cluster
+from kiel_groups.spark.broker_socket import BrokerSocket
+from kiel_groups.spark.schema import READ_SCHEMA
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.produce import ProduceRequest
+
+REPOSITORY = Path(__file__).parents[1]
+CORES = os.cpu_count() or 1
+#: As many as our own source makes of many partitions.
+TASKS = 2 * CORES
+PARTITIONS = (1, 16, 100)
+STREAM_PARTITIONS = 100
+STREAM_MESSAGES = 10
+LIMIT_S = 60.0
+
+QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+TUNED = {"spark.python.unix.domain.socket.enabled": "true"}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic, and what it holds."""
+
+    partitions: int
+    value_bytes: int
+    rows_each: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.partitions}-times-{self.rows_each}-of-{self.value_bytes}"
+
+    @property
+    def rows(self) -> int:
+        return self.rows_each * self.partitions
+
+    @property
+    def tasks(self) -> int:
+        return min(TASKS, self.partitions)
+
+
+class Feeder:
+    """Makes topics, and writes messages to the only broker of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        host, port = cluster.brokers[0].rsplit(":", 1)
+        self._broker = BrokerSocket(HostPort(host, int(port)), "feeder", connect_timeout_s=LIMIT_S)
+
+    def fill(self, topic: Topic) -> None:
+        """Make a topic with all of its rows."""
+        asyncio.run(self._cluster.create_topic(topic.name, topic.partitions))
+        at_once = messages_in_a_set(topic.value_bytes)
+        for number in range(topic.partitions):
+            partition = TopicPartition(topic.name, number)
+            for start in range(0, topic.rows_each, at_once):
+                self.append([partition], min(at_once, topic.rows_each - start), topic.value_bytes)
+
+    def append(self, partitions: Sequence[TopicPartition], count: int, value_bytes: int) -> None:
+        """Write so many messages to each of the partitions, in one request."""
+        left = dict.fromkeys(partitions, message_set(count, value_bytes))
+        deadline_s = time.monotonic() + LIMIT_S
+        while left:
+            request = ProduceRequest(1, int(LIMIT_S * 1000), left)
+            answer = self._broker.ask(request, most_bytes=1 << 20, timeout_s=LIMIT_S).partitions
+            refused = {each: found.error for each, found in answer.items() if found.error != NO_ERROR}
+            if refused and time.monotonic() > deadline_s:
+                raise click.ClickException(f"the broker refuses messages: {next(iter(refused.values()))}")
+            # A new leader takes a moment to know that it is one.
+            left = {each: left[each] for each in refused}
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+# ---------------------------------------------------------------------- ways to read
+
+
+class Contest:
+    """The ways to read a topic, in one Spark session; each gives a table of its rows, and how many there are."""
+
+    def __init__(self, spark: SparkSession, broker: str, peer_packages: str | None, peer_rows: int) -> None:
+        self._spark = spark
+        self._broker = broker
+        self._peer_packages = peer_packages
+        self._peer_rows = peer_rows
+        self.ways: dict[str, Callable[[Topic], tuple[DataFrame, int]]] = {"kiel": self._kiel, "arrow": self._ready_made}
+        if peer_packages:
+            self.ways["kafka-python"] = self._kafka_python
+        spark.dataSource.register(ReadyMade)
+
+    def _kiel(self, topic: Topic) -> tuple[DataFrame, int]:
+        options = {"kafka.bootstrap.servers": self._broker, "subscribe": topic.name, "startingOffsets": "earliest"}
+        return self._spark.read.format("kiel").options(**options).load(), topic.rows
+
+    def _ready_made(self, topic: Topic) -> tuple[DataFrame, int]:
+        options = {"tasks": topic.tasks, "rows": topic.rows, "value_bytes": topic.value_bytes}
+        return self._spark.read.format("ready-made").options(**options).load(), topic.rows
+
+    def _kafka_python(self, topic: Topic) -> tuple[DataFrame, int]:
+        each = min(topic.rows_each, max(1, self._peer_rows // topic.partitions))
+        shares = [range(task, topic.partitions, topic.tasks) for task in range(topic.tasks)]
+        read = partial(kafka_python_rows, self._peer_packages, self._broker, topic.name, each)
+        rows = self._spark.sparkContext.parallelize(shares, topic.tasks).mapPartitions(read)
+        return self._spark.createDataFrame(rows, READ_SCHEMA), each * topic.partitions
+
+
+def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
+    """How fast each way is; a round before the others warms up."""
+    rates: dict[str, list[float]] = defaultdict(list)
+    for number in range(rounds + 1):
+        for name, way in contest.ways.items():
+            start_s = time.perf_counter()
+            table, rows = way(topic)
+            table.write.format("noop").mode("overwrite").save()
+            if number:
+                rates[name].append(rows / (time.perf_counter() - start_s))
+    for name, found in rates.items():
+        others = [other for other in ("arrow", "kafka-python") if other in rates]
+        yield {
+            "partitions": topic.partitions,
+            "value_bytes": topic.value_bytes,
+            "way": name,
+            "rows_per_s": round(median(found)),
+            "mb_per_s": round(median(found) * (topic.value_bytes + KEY_BYTES) / 1e6, 1),
+            **{f"to {other}": ratio(found, rates[other]) for other in others},
+        }
+
+
+def ratio(ones: Sequence[float], others: Sequence[float]) -> float:
+    """The median of the ratios within each round."""
+    return round(median(one / other for one, other in zip(ones, others, strict=True)), 2)
+
+
+# ---------------------------------------------------------------------- micro-batches
+
+#: What Spark measures of a micro-batch → what it is called here.
+PARTS = {"triggerExecution": "total", "latestOffset": "offsets", "addBatch": "tasks", "walCommit": "log"}
+
+
+def stream(spark: SparkSession, feeder: Feeder, broker: str, rounds: int) -> Row:
+    """Feed a query before each of its micro-batches."""
+    topic = Topic(STREAM_PARTITIONS, 100, STREAM_MESSAGES)
+    feeder.fill(topic)
+    partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+    options = {"kafka.bootstrap.servers": broker, "subscribe": topic.name, "startingOffsets": "earliest"}
+    table = spark.readStream.format("kiel").options(**options).load()
+    with tempfile.TemporaryDirectory() as folder:
+        writer = table.writeStream.format("noop").option("checkpointLocation", folder)
+        query = writer.trigger(processingTime="1 second").start()
+        try:
+            found = [micro_batch(query, -1)]
+            for _ in range(rounds):
+                feeder.append(partitions, STREAM_MESSAGES, topic.value_bytes)
+                found.append(micro_batch(query, found[-1]["batchId"]))
+        finally:
+            query.stop()
+    # Those that began while the messages were being written hold a part of them.
+    whole = [each["durationMs"] for each in found[1:] if each["numInputRows"] == topic.rows]
+    told = {name: round(median(each.get(part, 0) for each in whole)) for part, name in PARTS.items()}
+    return {"partitions": topic.partitions, "micro_batches": len(whole), **told}
+
+
+def micro_batch(query: StreamingQuery, last: int) -> Mapping[str, Any]:
+    """What Spark tells of the first micro-batch with rows after the ``last`` one."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:
+        for progress in query.recentProgress:
+            if progress["batchId"] > last and progress["numInputRows"]:
+                return progress
+        time.sleep(0.05)
+    raise click.ClickException(f"no micro-batch within {LIMIT_S:.0f} s: {query.exception() or query.status}")
+
+
+# ---------------------------------------------------------------------- command
+
+
+def session(stack: ExitStack) -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Workers import what the checkout has, from wherever this is run.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName("benchmarks.spark_read")
+    for name, value in {**QUIET, **TUNED}.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    stack.callback(spark.stop)
+    return spark
+
+
+def peer_packages() -> str | None:
+    try:
+        python = peer_environment()
+    except (OSError, subprocess.CalledProcessError) as error:
+        click.echo(f"without kafka-python, which could not be installed: {error}", err=True)
+        return None
+    asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def run(only: str | None, *, quick: bool) -> Iterator[Row]:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster())
+        feeder, broker = Feeder(cluster), cluster.brokers[0]
+        stack.callback(feeder.close)
+        spark = session(stack)
+        if only in (None, "batch"):
+            contest = Contest(spark, broker, peer_packages(), 20_000 if quick else 100_000)
+            for value_bytes, rows in ((100, 2_000_000), (1024, 300_000)):
+                for partitions in PARTITIONS:
+                    topic = Topic(partitions, value_bytes, rows // (10 if quick else 1) // partitions)
+                    feeder.fill(topic)
+                    for row in read_in_turns(contest, topic, 1 if quick else 5):
+                        yield {"what": "batch", **row}
+        if only in (None, "stream"):
+            yield {"what": "stream", **stream(spark, feeder, broker, 5 if quick else 21)}
+
+
+@click.command(help=__doc__.split("\n\n")[0])
+@click.option("--quick", is_flag=True, help="A tenth of the rows, and one round after the first.")
+@click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
+@click.option("--only", type=click.Choice(["batch", "stream"]), help="One of the two.")
+def main(quick: bool, target: Path | None, only: str | None) -> None:
+    rows = []
+    for row in run(only, quick=quick):
+        click.echo(", ".join(f"{name} {figure}" for name, figure in row.items()))
+        rows.append(row)
+    if target:
+        about = {"benchmark": "spark_read", "date": datetime.now(UTC).isoformat(timespec="seconds")}
+        machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": CORES}
+        versions = {"pyspark": pyspark.__version__}
+        target.write_text(json.dumps({**about, **machine, **versions, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
