@@ -13,9 +13,9 @@ from kiel_groups.coordination.admin import Client, zookeeper
 from kiel_groups.errors import CoordinationError, ProtocolError
 from kiel_groups.group.layout import BROKER_IDS, CONSUMERS, KIEL_GROUPS, ROOT, GroupLayout, consumer_root, topic_path
 from kiel_groups.group.snapshot import Snapshot, Znode
-from kiel_groups.group.znodes import MemberInfo
+from kiel_groups.group.znodes import GroupSettings, MemberInfo
 
-__all__ = ["group_reader", "list_groups", "read_brokers", "read_group", "read_outlines"]
+__all__ = ["group_reader", "list_groups", "read_brokers", "read_group", "read_outlines", "read_settings"]
 
 #: Reads that are under way at once; more only fill kazoo's queue.
 _MOST_READS = 1_000
@@ -48,6 +48,23 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
     members = [(path, znode.data) for path, znode in found.items() if path.startswith(f"{layout.members}/")]
     topics |= {topic for path, data in members for topic in _subscribed(path, data)}
     return found | _read(client, [topic_path(topic) for topic in sorted(topics)])
+
+
+def read_settings(hosts: str, group: str) -> GroupSettings | None:
+    """
+    What the members of a group agreed on; None where it never had one.
+
+    Raises:
+        CoordinationError: ZooKeeper did not answer.
+        ProtocolError: The znode holds something else.
+    """
+    path = GroupLayout(group).config
+    with zookeeper(hosts) as client:
+        try:
+            data, _ = client.get(path)
+        except NoNodeError:
+            return None
+    return GroupSettings.parse(data, path)
 
 
 def list_groups(client: Client) -> list[str]:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from kiel_groups.spark.member_driver import MemberDriver
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.positions import Positions
 from kiel_groups.spark.query_driver import LogDriver, QueryDriver
+from kiel_groups.spark.shipping import Shipped
 from kiel_groups.spark.tasks import fetch_settings, task_partitions, task_rows
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamReader"]
 
 
-class StreamReader(DataSourceStreamReader):
+class StreamReader(Shipped, DataSourceStreamReader):
     """What every Spark from 4.0 on can do; see ``controlled_stream`` for what 4.2 adds."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -40,7 +42,7 @@ class StreamReader(DataSourceStreamReader):
     @property
     def _driver(self) -> QueryDriver:
         if self._opened is None:
-            self._opened = LogDriver(self._options)
+            self._opened = MemberDriver(self._options) if self._options.joins else LogDriver(self._options)
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:
