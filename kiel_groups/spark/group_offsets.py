@@ -89,6 +89,7 @@ class GroupOffsets:
         self._view = view
         self._options = options
         self._usable: bool | None = None
+        self._told = False
         #: What stands there, as far as it was read or written.
         self._stored: dict[TopicPartition, int] = {}
 
@@ -114,7 +115,12 @@ class GroupOffsets:
         self._attempt(group, offsets, only_missing=False)
 
     def _attempt(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> None:
-        if group is None or not self._options.commits:
+        if not self._options.commits:
+            return
+        if group is None:
+            if not self._told:
+                self._told = True
+                log.warning("nothing is committed: before Spark 4.2 a query forgets its own group; use kafka.group.id")
             return
         try:
             self._store(group, offsets, only_missing=only_missing)

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from kiel_groups.errors import ConfigError
 
-__all__ = ["check_known", "spelled"]
+__all__ = ["OPTION_NAMES", "check_known", "spelled"]
 
 _EVERYWHERE = ("kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "includeHeaders")
 _ANY_READ = (
@@ -37,12 +37,13 @@ _STREAM_READ = (
 )
 _WRITE = ("topic", "kafka.acks", "kafka.retries", "kafka.compression.type", "kafka.linger.ms")
 
-_NAMES = {
+#: What means something, by the kind of query.
+OPTION_NAMES = {
     "batch": (*_EVERYWHERE, *_ANY_READ, "endingOffsets"),
     "stream": (*_EVERYWHERE, *_ANY_READ, *_STREAM_READ),
     "write": (*_EVERYWHERE, *_WRITE),
 }
-_SPELLING = {name.lower(): name for names in _NAMES.values() for name in names}
+_SPELLING = {name.lower(): name for names in OPTION_NAMES.values() for name in names}
 
 #: Spark's own, which it hands on to every source and sink.
 _SPARKS_OWN = {
@@ -96,7 +97,7 @@ def check_known(options: Iterable[str], kind: str) -> None:
     Raises:
         ConfigError: One means nothing; says why, or which known one is near.
     """
-    known = {name.lower() for name in _NAMES[kind]}
+    known = {name.lower() for name in OPTION_NAMES[kind]}
     for name in sorted(name.lower() for name in options):
         if name not in known and name not in _SPARKS_OWN:
             raise ConfigError(f"{spelled(name)}: {_reason(name, kind)}")
@@ -107,10 +108,10 @@ def _reason(name: str, kind: str) -> str:
         if name.startswith(beginning):
             return f"refused: {reason}"
     if name in _SPELLING:
-        homes = " or ".join(_KINDS[other] for other, names in _NAMES.items() if spelled(name) in names)
+        homes = " or ".join(_KINDS[other] for other, names in OPTION_NAMES.items() if spelled(name) in names)
         return f"has no meaning when {_KINDS[kind]}; it is for {homes}"
-    near = get_close_matches(name, [known.lower() for known in _NAMES[kind]], 1)
-    hint = f"; did you mean {spelled(near[0])}?" if near else f"; known ones: {', '.join(sorted(_NAMES[kind]))}"
+    near = get_close_matches(name, [known.lower() for known in OPTION_NAMES[kind]], 1)
+    hint = f"; did you mean {spelled(near[0])}?" if near else f"; known ones: {', '.join(sorted(OPTION_NAMES[kind]))}"
     return f"there is no such option when {_KINDS[kind]}{hint}"
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
+from kiel_groups.spark.option_names import OPTION_NAMES
 from kiel_groups.spark.options import ReadOptions
 
 pytestmark = pytest.mark.spark
@@ -159,3 +162,9 @@ def test_brokers_and_topics_have_to_be_named(missing: str) -> None:
     """There are no defaults for either."""
     with pytest.raises(ConfigError, match=missing):
         ReadOptions.parse({name: text for name, text in LEAST.items() if name != missing}, streaming=True)
+
+
+def test_every_option_is_in_the_documentation() -> None:
+    """By the name that errors call it."""
+    page = (Path(__file__).parents[2] / "docs/spark.rst").read_text(encoding="utf-8")
+    assert not [name for names in OPTION_NAMES.values() for name in names if f"``{name}``" not in page]
