@@ -113,7 +113,8 @@ class Consuming:
             self._committing.cancel()
         self.end(None)
         try:
-            await asyncio.wait_for(self.handing_out.topics_finished(), VALUES_PATIENCE_S)
+            async with asyncio.timeout(VALUES_PATIENCE_S):
+                await self.handing_out.topics_finished()
         except TimeoutError:
             log.warning("values that consume() returned are not finished: they are delivered again")
             self.handing_out.put_down_taken(None)
@@ -227,7 +228,8 @@ class Consuming:
         interval_s = self._settings.group.auto_commit_interval_ms / 1000
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._commit_now.wait(), interval_s)
+                async with asyncio.timeout(interval_s):
+                    await self._commit_now.wait()
             self._commit_now.clear()
             try:
                 if self._subscription.all_consumed_offsets():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from kiel_groups.coordination.fenced import FencedWriter
@@ -139,7 +139,7 @@ class Claimant:
             released |= outcome.unknown - mine
             gone |= outcome.dropped.keys() - mine
             again = {partition: waiting[partition] for partition in sorted(outcome.unknown & mine)}
-            waiting = again | {p: self._give_up(p) for p in sorted(outcome.dropped.keys() & mine)}
+            waiting = again | await self._released_otherwise(sorted(outcome.dropped.keys() & mine))
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 
@@ -157,6 +157,21 @@ class Claimant:
         if state.uncommitted and self._commits:
             return (self._store.write(partition, state.finished, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
+
+    async def _released_otherwise(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[Operation, ...]]:
+        """Of those whose offset is another one than was expected: by a commit of ours, or by somebody else."""
+        standing = await self._store.read(partitions) if partitions else {}
+        operations = {}
+        for partition in partitions:
+            found, state = standing.get(partition), self._subscription.state(partition)
+            if found and state and found.offset is not None and state.made(found.offset, found.version):
+                self._subscription.mark_committed(partition, found.offset, found.version)
+                operations[partition] = self._release(partition)
+            else:
+                operations[partition] = self._give_up(partition)
+        return operations
 
     def _give_up(self, partition: TopicPartition) -> tuple[Operation, ...]:
         self._metrics.count("commits_superseded")

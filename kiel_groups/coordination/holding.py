@@ -145,7 +145,8 @@ class Holding:
             if self._claims.replaced:
                 await self._stop_replaced()
             try:
-                await asyncio.wait_for(self._look.wait(), jittered_s(self._config.reconcile_interval_ms))
+                async with asyncio.timeout(jittered_s(self._config.reconcile_interval_ms)):
+                    await self._look.wait()
             except TimeoutError:
                 await self._audit()
 

@@ -280,7 +280,8 @@ class Leading:
         run = partial(run_allocator, allocator, inputs.subscriptions, inputs.partitions, inputs.stored)
         started_s = _now_s()
         try:
-            outcome = await asyncio.wait_for(in_thread(run, "allocator"), self._config.allocator_timeout_ms / 1000)
+            async with asyncio.timeout(self._config.allocator_timeout_ms / 1000):
+                outcome = await in_thread(run, "allocator")
         except TimeoutError:
             limit_s = self._config.allocator_timeout_ms / 1000
             raise AllocatorError(f"allocator {name} did not return within {limit_s:g} s") from None

@@ -70,7 +70,8 @@ class Lives(Generic[_Life]):
             await asyncio.wait({self._supervisor})
         if self.current is not None:
             try:
-                await asyncio.wait_for(self.current.leave(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self.current.leave()
             except TimeoutError:
                 log.warning("group %s: left before the application had finished", self._group)
                 await self.current.close()

@@ -229,7 +229,8 @@ class Membership(Life):
         if self._config.instance_id is None and not self.holding.idle and not self._leading.alone:
             # A session that ends meanwhile leaves nothing to be handed back.
             with suppress(TimeoutError, SessionLostError):
-                await asyncio.wait_for(self._retire(), self._config.debounce.bound_ms / 1000 + PATIENCE_S)
+                async with asyncio.timeout(self._config.debounce.bound_ms / 1000 + PATIENCE_S):
+                    await self._retire()
         await self.holding.hand_back()
 
     async def _retire(self) -> None:

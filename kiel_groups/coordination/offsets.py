@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.coordination.tasks import to_its_end
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -56,8 +55,7 @@ class Offsets:
         """
         Store the next offset of every partition held of which something new is finished.
 
-        Where somebody else wrote the offset meanwhile, theirs is the truth: it is adopted, and handed out from. Once
-        begun it goes on to its end, also where who waits for it is cancelled.
+        Where somebody else wrote the offset meanwhile, theirs is the truth: it is adopted, and handed out from.
 
         Args:
             metadata: A text for stores that have room for one.
@@ -68,10 +66,6 @@ class Offsets:
         Raises:
             SessionLostError: The session is over; what was not stored will be delivered again.
         """
-        # Whoever is interrupted would not know the versions that his own commit has made, and take it for another's.
-        return await to_its_end(self._commit(metadata))
-
-    async def _commit(self, metadata: str) -> frozenset[TopicPartition]:
         async with self.writing:
             return await self.store_finished(self._subscription.assigned_partitions(), metadata)
 
@@ -90,7 +84,10 @@ class Offsets:
             for partition in sorted(partitions)
             if partition in finished and (state := self._subscription.state(partition)) is not None
         }
+        sent = {partition: offset for partition, (offset, _) in wanted.items()}
+        self._subscription.mark_sent(sent)
         found, foreign = await self._store.commit(wanted, metadata)
+        self._subscription.mark_answered(sent)
         for partition, standing in found.items():
             if standing.offset is not None:
                 self._subscription.mark_committed(partition, standing.offset, standing.version)
@@ -135,6 +132,9 @@ class Offsets:
     def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> None:
         state = self._subscription.state(partition)
         if state is None:
+            return
+        if offset is not None and state.made(offset, version):
+            self._subscription.mark_committed(partition, offset, version)
             return
         self._metrics.count("commits_superseded")
         if offset is None:

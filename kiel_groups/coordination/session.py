@@ -147,7 +147,8 @@ class Session:
         self.client.add_listener(self._state_changed)
         await machine.in_thread(self.client.start_async, "connect")
         try:
-            await asyncio.wait_for(self._connected.wait(), self._config.connect_timeout_ms / 1000)
+            async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
+                await self._connected.wait()
         except TimeoutError:
             self._end("no server answered")
             await self.close()

@@ -5,22 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from kiel_groups.errors import SessionLostError
 
-__all__ = ["TaskSet", "to_its_end"]
+__all__ = ["TaskSet"]
 
 log = logging.getLogger(__name__)
-
-_Result = TypeVar("_Result")
-
-
-async def to_its_end(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Wait for work that goes on where who waits for it is cancelled; nobody hears of its outcome then."""
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return await asyncio.shield(task)
 
 
 class TaskSet:

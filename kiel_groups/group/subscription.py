@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kiel_groups.config import topic_names
 from kiel_groups.model import TopicPartition
@@ -33,17 +33,27 @@ class StartPosition:
 
 @dataclass(slots=True)
 class PartitionState:
-    """Where this consumer stands in one partition of one claim."""
+    """
+    Where this consumer stands in one partition of one claim.
+
+    ``sent`` are offsets that a commit was to put in the place of ``version`` and of which nobody heard whether it did:
+    it is on its way, or whoever waited for it was interrupted.
+    """
 
     token: int
     position: int
     finished: int
     committed: int
     version: int
+    sent: set[int] = field(default_factory=set)
 
     @property
     def uncommitted(self) -> bool:
         return self.finished != self.committed
+
+    def made(self, offset: int, version: int) -> bool:
+        """Whether a commit of this consumer's made the stored offset what it is."""
+        return version == self.version + 1 and offset in self.sent
 
 
 class SubscriptionState:
@@ -114,12 +124,24 @@ class SubscriptionState:
         """What a commit would store now: the finished offset of each partition where it differs from the stored one."""
         return {partition: state.finished for partition, state in self._assigned.items() if state.uncommitted}
 
+    def mark_sent(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """A commit of these begins."""
+        for partition, offset in offsets.items():
+            self._assigned[partition].sent.add(offset)
+
+    def mark_answered(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """What became of that commit is known."""
+        for partition, offset in offsets.items():
+            if (state := self._assigned.get(partition)) is not None:
+                state.sent.discard(offset)
+
     def mark_committed(self, partition: TopicPartition, offset: int, version: int) -> None:
         """The store holds ``offset`` at ``version`` now."""
         state = self._assigned.get(partition)
         if state is not None:
             state.committed = offset
             state.version = version
+            state.sent.clear()
 
     def allocation(self) -> defaultdict[str, list[int]]:
         """The partitions held, ascending, per topic; [] of any other."""

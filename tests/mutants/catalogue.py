@@ -224,6 +224,13 @@ MUTANTS = (
         "        self._subscription.seek(partition, offset)\n",
         "",
     ),
+    Mutant(
+        "a commit of one's own that nobody waited for and that counts as somebody else's",
+        _CLAIMING,
+        "if found and state and found.offset is not None and state.made(found.offset, found.version):",
+        "if False:",
+        "tests/sim/test_interrupted_commits.py",
+    ),
     # The session
     Mutant(
         "what was asked before the end is answered after it",
@@ -236,6 +243,14 @@ MUTANTS = (
         _SESSION,
         '            self._end("expired or closed by the server")',
         "            pass",
+    ),
+    Mutant(
+        "a word to leave that is lost where a session opens at that moment",
+        _SESSION,
+        "            async with asyncio.timeout(self._config.connect_timeout_ms / 1000):\n"
+        "                await self._connected.wait()\n",
+        "            await asyncio.wait_for(self._connected.wait(), self._config.connect_timeout_ms / 1000)\n",
+        "tests/sim/test_leaving.py",
     ),
     # The leader
     Mutant(

@@ -17,6 +17,8 @@ from tests.sim.telling import shortened, tell
 
 #: So many seeds are given to a process at once.
 CHUNK = 20
+#: How often a run without a terminal says how far it is, in seeds.
+SPAN = 1_000
 
 
 def main() -> int:
@@ -68,6 +70,8 @@ def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
                     return 1
         if sys.stderr.isatty():
             _say(f"\r{played} of {count} seeds, {len(failed)} failed", end="", file=sys.stderr)
+        elif played % SPAN < len(outcomes):
+            _say(f"{played} of {count} seeds, {len(failed)} failed", file=sys.stderr, flush=True)
     took_s = time.monotonic() - began_s
     _say(
         f"\n{played} seeds from {base} in {took_s:.0f} s on {jobs} processes ({1000 * cpu_s / played:.0f} ms of"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import NoNodeError
 
 from kiel_groups.group.layout import topic_path
 from kiel_groups.testing import FakeServer
@@ -106,10 +108,15 @@ def _delete_slice(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _force_release(world: World, consumer: Consumer, event: Event) -> None:
-    """As the design has it: the member znode first, its owner znodes when its gate must be shut."""
+    """As the product does it: the member znode first, and when that is gone its owner znodes, its gate being shut."""
     owned = world.owned_by(consumer)
-    _delete_member(world, consumer, event)
-    world.timeline.after(FORCE_RELEASE_S, _delete_owners, world, owned)
+
+    def answered(deletion: Any) -> None:
+        if deletion.successful() or isinstance(deletion.exception, NoNodeError):
+            world.timeline.after(FORCE_RELEASE_S, _delete_owners, world, owned)
+
+    if consumer.member.member_id is not None:
+        world.operator.delete_async(world.layout.member(consumer.member.member_id)).rawlink(answered)
 
 
 def _delete_owners(world: World, owned: dict[str, int]) -> None:

@@ -70,6 +70,12 @@ class Ledger:
         else:
             self._later.add(session_id)
 
+    def _violation(self, text: str) -> Violation:
+        """The end of the run, also where the product's own code stands in between and catches what is raised."""
+        violation = Violation(text)
+        self._world.timeline.failures.append(violation)
+        return violation
+
     # The application's side
 
     def opened(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
@@ -84,13 +90,13 @@ class Ledger:
         self.hand_outs += 1
         owner = self._world.ensemble.truth.znodes.get(self._layout.owner(partition))
         if partition not in self.forced and (owner is None or self.consumers.get(owner.owner) is not consumer):
-            raise Violation(f"{consumer.name} hands out {partition}, and its claim is not there")
+            raise self._violation(f"{consumer.name} hands out {partition}, and its claim is not there")
         self._no_gap(consumer, partition, offset)
 
     def _no_gap(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         epoch = consumer.flowing[partition]
         if epoch == self._epochs.get(partition) and offset > self._processed[partition]:
-            raise Violation(
+            raise self._violation(
                 f"{consumer.name} goes on in {partition} at {offset}, and only what is before"
                 f" {self._processed[partition]} was processed"
             )
@@ -106,7 +112,7 @@ class Ledger:
             flowing = [consumer for consumer in self._world.consumers if partition in consumer.flowing]
             opened = [consumer.name for consumer in flowing if consumer.gate_is_open]
             if len(opened) > 1:
-                raise Violation(f"two gates are open for {partition}: {' and '.join(opened)}")
+                raise self._violation(f"two gates are open for {partition}: {' and '.join(opened)}")
             if len(flowing) < 2:
                 self.contested.discard(partition)
 
@@ -121,9 +127,9 @@ class Ledger:
         if entry.closes:
             self._session_ends(entry)
         elif entry.session_id in self._closed and entry.changes:
-            raise Violation(f"a session that is over writes {entry.changes[0].path}")
+            raise self._violation(f"a session that is over writes {entry.changes[0].path}")
         elif entry.session_id in self._later and entry.changes:
-            raise Violation(f"a member writes {entry.changes[0].path} on a session that kazoo opened by itself")
+            raise self._violation(f"a member writes {entry.changes[0].path} on a session that kazoo opened by itself")
         if entry.session_id in self.consumers:
             self._allocation_changed(entry)
         else:
@@ -147,7 +153,7 @@ class Ledger:
         self._closed.add(entry.session_id)
         consumer = self.consumers.get(entry.session_id)
         if consumer is not None and self._newest.get(consumer) == entry.session_id and consumer.gate_is_open:
-            raise Violation(f"the session of {consumer.name} ends, and its gate is open")
+            raise self._violation(f"the session of {consumer.name} ends, and its gate is open")
 
     def _partition(self, path: str) -> TopicPartition | None:
         parts = path.split("/")
@@ -165,18 +171,18 @@ class Ledger:
         if entry.session_id not in self.consumers:
             self.forced.add(partition)
         elif not entry.closes and partition in holder.hands:
-            raise Violation(f"{holder.name} gives up {partition} while its application processes it")
+            raise self._violation(f"{holder.name} gives up {partition} while its application processes it")
         elif not entry.closes and (finished := holder.finished(partition)) is not None:
             version, offset = finished
             znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
             version += any(other.path == self._layout.offset(partition) for other in entry.changes)
             # Where somebody else wrote the offset, theirs stands.
             if znode is not None and znode.version == version and offset != self._stored[partition]:
-                raise Violation(
+                raise self._violation(
                     f"{holder.name} gives up {partition} at {self._stored[partition]}, finished is {offset}"
                 )
         if partition in holder.flowing and holder.gate_is_open and partition not in self.forced:
-            raise Violation(f"{holder.name} loses its claim of {partition}, and its gate is open")
+            raise self._violation(f"{holder.name} loses its claim of {partition}, and its gate is open")
 
     def _offset_changed(self, entry: Entry, change: Change) -> None:
         partition = self._partition(change.path)
@@ -207,15 +213,15 @@ class Ledger:
         known = any(other.topic == partition.topic and other not in together for other in self._stored)
         expected = 0 if known or self._world.reset == "earliest" else self._world.log_end
         if offset != expected:
-            raise Violation(f"the first offset of {partition} is {offset}, it should be {expected}")
+            raise self._violation(f"the first offset of {partition} is {offset}, it should be {expected}")
 
     def _check_commit(self, entry: Entry, partition: TopicPartition, before: int, offset: int) -> None:
         self.commits += offset != before
         who = self.consumers[entry.session_id].name
         if offset < before:
-            raise Violation(f"{who} takes the offset of {partition} back from {before} to {offset}")
+            raise self._violation(f"{who} takes the offset of {partition} back from {before} to {offset}")
         if offset > self._processed[partition]:
-            raise Violation(f"{who} commits {offset} of {partition}, processed is {self._processed[partition]}")
+            raise self._violation(f"{who} commits {offset} of {partition}, processed is {self._processed[partition]}")
 
     def _allocation_changed(self, entry: Entry) -> None:
         """Pointer and slices of one entry: the pointer first, for it says whose the slices are."""
@@ -227,16 +233,16 @@ class Ledger:
             if change.path.startswith(f"{self._layout.pointer}/"):
                 generation = json.loads(change.znode.data)["generation"]
                 if self.generations[-1:] != [generation]:
-                    raise Violation(f"a slice of generation {generation} in {self.generations[-1:]}")
+                    raise self._violation(f"a slice of generation {generation} in {self.generations[-1:]}")
 
     def _pointer_changed(self, fields: dict[str, Any]) -> None:
         generation, last = fields["generation"], self.generations[-1] if self.generations else 0
         if generation < last:
-            raise Violation(f"generation {generation} follows {last}")
+            raise self._violation(f"generation {generation} follows {last}")
         if generation > last:
             self.generations.append(generation)
         elif not self._publishing:
-            raise Violation(f"generation {generation} has two plans")
+            raise self._violation(f"generation {generation} has two plans")
         self._publishing = fields["state"] == "publishing"
         if self.on_publishing is not None:
             hook, self.on_publishing = self.on_publishing, None

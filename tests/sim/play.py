@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import time
 import traceback
@@ -133,6 +134,7 @@ def _quiet_end() -> Iterator[None]:
     """
     hook: Callable[[Any], Any] = sys.unraisablehook
     sys.unraisablehook = lambda _: None
+    disabled = logging.root.manager.disable
     gc.disable()
     gc.freeze()
     try:
@@ -142,8 +144,10 @@ def _quiet_end() -> Iterator[None]:
         nowhere.kill()
         with machine.replaced(SimulatedMachine(nowhere.timeline)), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
+            logging.disable(logging.CRITICAL)
             nowhere.call(gc.collect)
             nowhere.call(gc.collect)
+            logging.disable(disabled)
         gc.unfreeze()
         gc.enable()
         sys.unraisablehook = hook
