@@ -32,7 +32,8 @@ import click
 
 from kiel_groups.embedded.jars import cache_folder
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.messages import decode_message_set, encode_message_set
+from kiel_groups.wire.encoding import encode_message_set
+from kiel_groups.wire.messages import decode_message_set
 
 CODECS = ("plain", "gzip", "snappy", "lz4")
 MESSAGES_PER_SET = 2_000

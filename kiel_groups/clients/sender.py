@@ -20,13 +20,13 @@ from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.encoding import encode_message_set
 from kiel_groups.wire.error_codes import (
     LEADER_NOT_AVAILABLE,
     MESSAGE_SET_SIZE_TOO_LARGE,
     MESSAGE_SIZE_TOO_LARGE,
     NO_ERROR,
 )
-from kiel_groups.wire.messages import encode_message_set
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
 
 __all__ = ["Sender", "raise_first", "reject"]

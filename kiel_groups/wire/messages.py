@@ -1,81 +1,17 @@
 """
 Message sets of magic 0: ``[offset int64, size int32, crc int32, magic int8, attributes int8, key, value]*``.
 
-They are read by our own compiled half (see ``runs``). Where that was not built, aiokafka's codec does the decoding, at
-a quarter of the speed; it sees plain messages only, since left alone it unpacks without a bound, and raises whatever
-comes to hand. So a scan (a fifth of that time) goes first. It checks every header and cuts the set into runs of plain
-messages and wrappers, which are unpacked here.
+Our own compiled half reads them (see ``runs``); where that was not built, ``uncompiled`` does.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
-from operator import attrgetter
-from struct import Struct
-from typing import Any
-
-from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
-from aiokafka.record.memory_records import MemoryRecords
-
-from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire import runs
-from kiel_groups.wire.compression import codec_named
 from kiel_groups.wire.primitives import Buffer
-from kiel_groups.wire.wrappers import (
-    BAD_CRC,
-    BAD_LENGTH,
-    CODEC_BITS,
-    LEAST_SIZE,
-    OVERHEAD_BYTES,
-    PartialMessage,
-    Run,
-    check_content,
-    examine,
-    offset_at,
-    partial,
-    refusal,
-    unwrap,
-    wrap,
-)
+from kiel_groups.wire.wrappers import PartialMessage
 
-__all__ = ["PartialMessage", "encode_message_set", "decode_message_set"]
-
-_LEAST_MESSAGE_BYTES = OVERHEAD_BYTES + LEAST_SIZE
-#: Offset and size, then magic and attributes as one number: the scan tests both at once.
-_HEADER = Struct(">qi4xH")
-#: Magic, and the bits of the attributes that name a codec; all zero means plain.
-_NOT_PLAIN = 0xFF00 | CODEC_BITS
-
-# The builder asks for a size after which it refuses messages; the producer's batches are bounded before they get here.
-_NO_BOUND = 1 << 62
-
-
-def encode_message_set(messages: Sequence[tuple[bytes | None, bytes | None]], compression: str | None = None) -> bytes:
-    """
-    Write messages for a produce request; the broker gives them their offsets.
-
-    Args:
-        messages: Key and value of each.
-        compression: ``"gzip"``, ``"snappy"``, ``"lz4"``, or None for plain messages. A compressed set travels as one
-            message. Brokers before 0.8.2 know no lz4.
-
-    Raises:
-        ConfigError: The codec is unknown, or a key or value is neither bytes nor None.
-    """
-    builder = LegacyRecordBatchBuilder(0, 0, _NO_BOUND)
-    for offset, (key, value) in enumerate(messages):
-        try:
-            builder.append(offset, None, key, value)
-        except TypeError as error:
-            kinds = f"{type(key).__name__} and {type(value).__name__}"
-            raise ConfigError(f"message {offset}: key and value are {kinds}; expected bytes or None") from error
-    plain = bytes(builder.build())
-    if compression is None:
-        return plain
-    codec = codec_named(compression)
-    return wrap(plain, codec, len(messages) - 1) if messages else b""
+__all__ = ["PartialMessage", "decode_message_set"]
 
 
 def decode_message_set(
@@ -106,120 +42,7 @@ def decode_message_set(
         if not records:
             found.raise_reason()
         return records
-    return _decode_uncompiled(bytes(message_set), topic_partition, position, max_decompressed_bytes)
+    # aiokafka takes a while to import: only those who need it wait for it.
+    from kiel_groups.wire.uncompiled import decode_uncompiled
 
-
-def _decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: int, budget: int) -> list[Record]:
-    records: list[Record] = []
-    try:
-        end = _decode_into(records, data, topic_partition, position, budget)
-    except ProtocolError:
-        found = _from_position(records, position)
-        if not found:
-            raise
-        return found
-    found = _from_position(records, position)
-    if not found and end < len(data):
-        raise partial(data, end, topic_partition, position)
-    return found
-
-
-def _decode_into(records: list[Record], data: bytes, source: TopicPartition, position: int, budget: int) -> int:
-    """Append records, those of wrappers that end before ``position`` left out; where the last whole message ends."""
-    start, last_offset = 0, -1
-    while True:
-        try:
-            run = _scan(data, start, last_offset, source)
-            records += _decode_plain(data[start : run.end], source)
-        except ProtocolError:
-            records += _decode_singly(data, start, last_offset, source)
-            raise
-        if run.wrapper_end is None:
-            return run.end
-        wrapper_offset = offset_at(data, run.end)
-        if wrapper_offset >= position:
-            content = unwrap(data[run.end : run.wrapper_end], source, budget)
-            budget -= len(content)
-            records += _decode_content(content, run.last_offset, wrapper_offset, source)
-        start, last_offset = run.wrapper_end, wrapper_offset
-
-
-def _scan(data: bytes, start: int, last_offset: int, source: TopicPartition) -> Run:
-    """Find the plain messages from ``start`` on, whose offsets are above ``last_offset``, and what ends them."""
-    size = len(data)
-    limit = size - _LEAST_MESSAGE_BYTES
-    position, header = start, _HEADER.unpack_from
-    while position <= limit:
-        offset, length, flags = header(data, position)
-        following = position + OVERHEAD_BYTES + length
-        if flags & _NOT_PLAIN or offset <= last_offset or length < LEAST_SIZE or following > size:
-            return Run(position, last_offset, examine(data, position, last_offset, source))
-        position, last_offset = following, offset
-    return Run(position, last_offset, examine(data, position, last_offset, source))
-
-
-def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
-    """Decode a run of plain messages, headers already checked."""
-    topic, partition = source
-    new = tuple.__new__
-    try:
-        # The fastest of those measured: 1.4 M records of 100 bytes a second (columns through map and zip 1.25,
-        # Record._make 1.15, Record(...) 1.05), 1.1 M with the scan. The CRC alone takes a quarter of that time.
-        return [
-            new(Record, (topic, partition, record.offset, record.key, record.value))
-            for batch in iter(MemoryRecords(data).next_batch, None)
-            if batch.validate_crc() or _refuse_crc(batch, source)
-            for record in batch
-        ]
-    except ProtocolError:
-        raise
-    except Exception as error:  # SystemError, CorruptRecordException and others on lengths that make no sense
-        offset = _first_undecodable(data)
-        raise refusal(source, offset, BAD_LENGTH) from error
-
-
-def _decode_singly(data: bytes, start: int, last_offset: int, source: TopicPartition) -> list[Record]:
-    """The plain messages from ``start`` on, up to the first that cannot be read."""
-    records: list[Record] = []
-    while len(data) - start >= _LEAST_MESSAGE_BYTES:
-        offset, length, flags = _HEADER.unpack_from(data, start)
-        end = start + OVERHEAD_BYTES + length
-        if flags & _NOT_PLAIN or offset <= last_offset or length < LEAST_SIZE or end > len(data):
-            break
-        try:
-            records += _decode_plain(data[start:end], source)
-        except ProtocolError:
-            break
-        start, last_offset = end, offset
-    return records
-
-
-def _first_undecodable(data: bytes) -> int:
-    """The offset of the message that stopped the decoder, in a run that the scan found in order."""
-    start, offset = 0, -1
-    while start < len(data):
-        offset, length, _ = _HEADER.unpack_from(data, start)
-        end = start + OVERHEAD_BYTES + length
-        try:
-            list(MemoryRecords(data[start:end]).next_batch())
-        except Exception:
-            break
-        start = end
-    return offset
-
-
-def _refuse_crc(batch: Any, source: TopicPartition) -> bool:
-    raise refusal(source, batch.next_offset - 1, BAD_CRC)
-
-
-def _decode_content(data: bytes, last_offset: int, wrapper_offset: int, source: TopicPartition) -> list[Record]:
-    """Decode what a wrapper held: plain messages, whole, the last one with the wrapper's own offset."""
-    run = _scan(data, 0, last_offset, source)
-    check_content(data, run, wrapper_offset, source)
-    return _decode_plain(data, source)
-
-
-def _from_position(records: list[Record], position: int) -> list[Record]:
-    if not records or records[0].offset >= position:
-        return records
-    return records[bisect_left(records, position, key=attrgetter("offset")) :]
+    return decode_uncompiled(bytes(message_set), topic_partition, position, max_decompressed_bytes)

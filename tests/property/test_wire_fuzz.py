@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.encoding import encode_message_set
 from kiel_groups.wire.fetch import FetchRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
 from kiel_groups.wire.list_offsets import ListOffsetsRequest
-from kiel_groups.wire.messages import PartialMessage, decode_message_set, encode_message_set
+from kiel_groups.wire.messages import PartialMessage, decode_message_set
 from kiel_groups.wire.metadata import MetadataRequest
 from kiel_groups.wire.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.produce import ProduceRequest

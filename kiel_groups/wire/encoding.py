@@ -1,0 +1,42 @@
+"""Message sets of magic 0 as producers write them: plain, or as one wrapper; aiokafka's compiled codec does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.wire.compression import codec_named
+from kiel_groups.wire.wrappers import wrap
+
+__all__ = ["encode_message_set"]
+
+# The builder asks for a size after which it refuses messages; the producer's batches are bounded before they get here.
+_NO_BOUND = 1 << 62
+
+
+def encode_message_set(messages: Sequence[tuple[bytes | None, bytes | None]], compression: str | None = None) -> bytes:
+    """
+    Write messages for a produce request; the broker gives them their offsets.
+
+    Args:
+        messages: Key and value of each.
+        compression: ``"gzip"``, ``"snappy"``, ``"lz4"``, or None for plain messages. A compressed set travels as one
+            message. Brokers before 0.8.2 know no lz4.
+
+    Raises:
+        ConfigError: The codec is unknown, or a key or value is neither bytes nor None.
+    """
+    builder = LegacyRecordBatchBuilder(0, 0, _NO_BOUND)
+    for offset, (key, value) in enumerate(messages):
+        try:
+            builder.append(offset, None, key, value)
+        except TypeError as error:
+            kinds = f"{type(key).__name__} and {type(value).__name__}"
+            raise ConfigError(f"message {offset}: key and value are {kinds}; expected bytes or None") from error
+    plain = bytes(builder.build())
+    if compression is None:
+        return plain
+    codec = codec_named(compression)
+    return wrap(plain, codec, len(messages) - 1) if messages else b""
