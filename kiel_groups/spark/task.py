@@ -44,7 +44,7 @@ _ANSWER_BYTES = 1 << 20
 _LEAST_SHARE_BYTES = 16 << 10
 _BACKOFF = Backoff(base_ms=50, max_ms=2_000)
 #: A leader that was elected a moment ago may not know all of its log yet.
-_TRIES_OUT_OF_RANGE = 4
+_TRIES_OUT_OF_RANGE = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,10 @@ class _TaskReader:
                 batches, trouble = self._take(positions, broker.receive(self._timeout_s))
                 # Before what came is handed on: the broker works while Spark does.
                 trouble = trouble or self._ask(broker, lane, asked)
-                yield from batches
+                if batches:
+                    yield from batches
+                    # What Spark does with them may take as long as it likes.
+                    self._moved_at_s = time.monotonic()
                 if trouble is not None:
                     raise trouble
 
@@ -196,16 +199,9 @@ class _TaskReader:
         if not (error.retriable or out_of_range):
             raise error
         self._failures += 1
-        if self._waited_s > self._most_wait_s and not out_of_range:
-            raise RequestTimeoutError(
-                f"nothing could be read for {self._waited_s:.0f} s (kafkaConsumer.pollTimeoutMs is"
-                f" {self._settings.poll_timeout_ms}); the last reason: {error}"
-            ) from error
         log.info("reading is tried again (%d): %s", self._failures, error)
         time.sleep(_BACKOFF.delay_s(self._failures - 1, random.random))
-        # An old view is better than none: the next failure is counted, too.
-        with suppress(NoBrokersError):
-            self._leaders = find_leaders(self._settings.brokers, self._settings.client_id, self._topics)
+        self._look_for_leaders()
         for reading in out_of_range:
             try:
                 self._place(reading)
@@ -213,6 +209,18 @@ class _TaskReader:
                 if not failure.retriable:
                     raise
                 log.info("where %s begins and ends is asked again: %s", reading.topic_partition, failure)
+        if self._waited_s > self._most_wait_s:
+            raise RequestTimeoutError(
+                f"nothing could be read for {self._waited_s:.0f} s (kafkaConsumer.pollTimeoutMs is"
+                f" {self._settings.poll_timeout_ms}); the last reason: {error}"
+            ) from error
+
+    def _look_for_leaders(self) -> None:
+        known = filter(None, self._leaders.values())
+        addresses = list(dict.fromkeys([*self._settings.brokers, *known]))
+        # An old view is better than none: the next failure is counted, too.
+        with suppress(NoBrokersError):
+            self._leaders = find_leaders(addresses, self._settings.client_id, self._topics)
 
     def _place(self, reading: RangeReading) -> None:
         """Find out what the log has of a range of which the broker has said that it is not there."""
@@ -224,6 +232,7 @@ class _TaskReader:
         settled = self._failures >= _TRIES_OUT_OF_RANGE or self._waited_s > self._most_wait_s
         if reading.position < earliest or (settled and latest < reading.range.end):
             reading.resolve_out_of_range(earliest, latest)
+            self._moved_at_s = time.monotonic()
 
     def _list_offset(self, leader: HostPort, partition: TopicPartition, at: int) -> int:
         with borrowed(leader, self._settings.client_id) as broker:
