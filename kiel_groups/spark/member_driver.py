@@ -19,6 +19,7 @@ from kiel_groups.group.znodes import GroupSettings
 from kiel_groups.spark.batch_bounds import BatchBounds
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.member import SparkMember
+from kiel_groups.spark.member_exit import default_on_sigterm, exit_on_sigterm
 from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.planning import ReadTask
 from kiel_groups.spark.positions import Positions
@@ -84,6 +85,7 @@ class MemberDriver:
         if member is not None:
             member.close()
         self._view.close()
+        default_on_sigterm()
 
     # ------------------------------------------------------------------ membership
 
@@ -91,6 +93,7 @@ class MemberDriver:
         if self._member is None:
             options = self._options
             assert options.zookeeper is not None
+            exit_on_sigterm()
             member = SparkMember(
                 self._view.loop,
                 self._view.cluster,

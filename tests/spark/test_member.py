@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import GroupedConsumer
+from tests.integration.commands import Running
 from tests.integration.members import owners, stored_offsets, zookeeper
 from tests.spark.queries import Checkpoint, Query, fill, running
 
@@ -228,3 +232,29 @@ def test_a_group_that_starts_elsewhere_refuses_the_query(cluster_39: Cluster, to
             refused.trigger()
         with running(joining(cluster_39, topic, group, startingOffsets="group")) as query:
             assert query.trigger() == []
+
+
+def test_a_sigterm_leaves_the_group(cluster_39: Cluster, topic: str, group: str) -> None:
+    """That is how Spark ends a query: no member is left when the process has ended, and what was done is stored."""
+    fill(cluster_39, topic, numbered(0, 30))
+    arguments = [str(Path(__file__).with_name("member_process.py")), *cluster_39.brokers, cluster_39.zk_hosts]
+    with Running([*arguments, topic, group]) as process:
+        assert process.wait_for_lines(2, 60) == ["30", "done"]
+        assert len(members(cluster_39, group)) == 1
+        process.end(signal.SIGTERM, 60)
+        assert members(cluster_39, group) == []
+    assert committed(cluster_39, group, topic) == 30
+
+
+def test_a_long_batch_is_an_alarm_that_names_the_job(
+    cluster_39: Cluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another member waits for partitions that the batch reads: the group's leader says who keeps them."""
+    fill(cluster_39, topic, numbered(0, 30))
+    with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, drain_alarm_ms=200) as leader:
+        leader.connect()
+        with running(joining(cluster_39, topic, group, kafka_client_id="nightly")) as query:
+            query.trigger()
+            leader.subscribe(topic)
+            job = re.compile(rf"partitions, first {topic}:\d, for \S+ have been owned by {group}_spark-nightly\.")
+            wait_until(lambda: job.search(caplog.text) is not None, "the alarm")

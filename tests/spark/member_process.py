@@ -1,0 +1,31 @@
+"""
+A query that is a member, in a process of its own, without a JVM: ``bootstrap.servers zookeeper topic group``.
+
+Prints how many records its first batch has, and waits as Spark's runner does: for a question that does not come, and
+with the reader's ``stop`` in its ``finally``.
+"""
+
+import sys
+
+from kiel_groups.spark import KielDataSource
+
+brokers, zookeeper, topic, group = sys.argv[1:]
+source = KielDataSource(
+    {
+        "kafka.bootstrap.servers": brokers,
+        "kiel.zookeeper.connect": zookeeper,
+        "subscribe": topic,
+        "kafka.group.id": group,
+        "membership": "join",
+        "startingoffsets": "earliest",
+    }
+)
+reader = source.streamReader(source.schema())
+try:
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    print(sum(entry["to"] for entry in end[topic].values()), flush=True)  # noqa: T201
+    reader.latestOffset(end, reader.getDefaultReadLimit())
+    print("done", flush=True)  # noqa: T201
+    sys.stdin.read()
+finally:
+    reader.stop()
