@@ -35,6 +35,7 @@ _COMMANDS = {
     "describe": ("kiel_groups.cli.describe", "describe", "Show a group: what is wrong, who owns what, the lag."),
     "release": ("kiel_groups.cli.release", "release", "Take partitions from a member that does not let go."),
     "serve": ("kiel_groups.cli.serve", "serve", "Allocate the partitions of a group without consuming."),
+    "spark": ("kiel_groups.cli.spark", "spark", "Run jobs on Spark: copy topics into Parquet."),
     "completion": ("kiel_groups.cli.completion", "completion", "Print a script that has a shell complete."),
     "demo": ("kiel_groups.cli.demo", "demo", "Watch a group lose a member to kill -9, and no record."),
 }

@@ -1,11 +1,13 @@
-"""How a command that runs on an event loop is ended from outside: once, in order, and told by its exit status."""
+"""How a command is ended from outside: once, in order, and told by its exit status."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import threading
+from types import FrameType
 
-__all__ = ["Ending"]
+__all__ = ["BlockingEnding", "Ending"]
 
 #: A process that a signal ended is told by its status: this, and the signal's number.
 _SIGNALLED = 128
@@ -41,3 +43,23 @@ class Ending:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
         self.end(number)
+
+
+class BlockingEnding:
+    """
+    The same for a command without an event loop: sets ``asked`` at the first signal; a second one ends the process.
+
+    Its ``status`` is None until then.
+    """
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.asked = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._heed)
+
+    def _heed(self, number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        self.status = _SIGNALLED + number
+        self.asked.set()

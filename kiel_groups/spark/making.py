@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pyspark
 from pyspark.sql.types import StructType
@@ -14,7 +15,9 @@ from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.schema import check_read_schema
 from kiel_groups.spark.stream import StreamReader
 from kiel_groups.spark.write_options import WriteOptions
-from kiel_groups.spark.writing import BatchWriter, StreamWriter
+
+if TYPE_CHECKING:
+    from kiel_groups.spark.writing import BatchWriter, StreamWriter
 
 __all__ = ["batch_reader", "batch_writer", "can_bound_batches", "stream_reader", "stream_writer"]
 
@@ -67,6 +70,9 @@ def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: b
     """
     if overwrite:
         raise ConfigError("mode: 'overwrite' given, and records of a topic cannot be replaced; expected 'append'")
+    # Imported here: who only reads would wait for it in each of Spark's short-lived planners.
+    from kiel_groups.spark.writing import BatchWriter
+
     return BatchWriter(WriteOptions.parse(options), schema)
 
 
@@ -79,4 +85,6 @@ def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: 
     """
     if overwrite:
         raise ConfigError("outputMode: 'complete' given, and records of a topic cannot be replaced; expected 'append'")
+    from kiel_groups.spark.writing import StreamWriter
+
     return StreamWriter(WriteOptions.parse(options), schema)

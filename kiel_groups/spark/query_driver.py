@@ -21,7 +21,7 @@ from kiel_groups.spark.planning import ReadTask
 from kiel_groups.spark.positions import Positions, Span, new_token
 from kiel_groups.spark.resolving import resolve
 
-__all__ = ["LogDriver", "QueryDriver"]
+__all__ = ["LogDriver", "QueryDriver", "group_name"]
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,11 @@ class LogDriver:
         self._view.close()
 
     def _group(self, positions: Positions) -> str | None:
-        """The group that was named or, without one, that of the query."""
-        if self._options.group is not None or positions.query is None:
-            return self._options.group
-        return f"kiel-spark-{positions.query}"
+        return group_name(self._options.group, positions)
+
+
+def group_name(named: str | None, positions: Positions) -> str | None:
+    """The group that was named or, without one, that of the query; None where that is not known (yet)."""
+    if named is not None or positions.query is None:
+        return named
+    return f"kiel-spark-{positions.query}"

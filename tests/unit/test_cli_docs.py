@@ -39,7 +39,7 @@ def paths(group: click.Group = app, path: tuple[str, ...] = ()) -> Iterator[tupl
 def test_every_family_of_commands_has_an_example() -> None:
     """A command that nobody shows is a command that nobody finds."""
     shown = {example.split()[0] for example in examples()}
-    assert {"cluster", "topics", "produce", "consume", "describe", "completion"} <= shown
+    assert {"cluster", "topics", "produce", "consume", "describe", "spark", "completion"} <= shown
 
 
 @pytest.mark.parametrize("example", examples())

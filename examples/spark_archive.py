@@ -1,0 +1,11 @@
+"""
+The archive job for spark-submit; its options are those of ``kiel-groups spark archive``.
+
+    spark-submit --master yarn --py-files kiel_groups.zip spark_archive.py page-views --output hdfs:///archive
+"""
+
+import sys
+
+from kiel_groups.cli.app import run
+
+sys.exit(run(["spark", "archive", *sys.argv[1:]]))

@@ -1,0 +1,91 @@
+"""An archive's plan and summary, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from kiel_groups.spark import ArchivePlan, ArchiveSummary
+    from kiel_groups.spark.positions import OffsetRange
+
+__all__ = ["plan_document", "plan_lines", "print_document", "summary_document", "summary_lines"]
+
+_MOST_PARTITIONS = 4
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+def plan_lines(plan: ArchivePlan) -> Iterator[str]:
+    """What would be read, and where it would go."""
+    yield f"would read {plan.records:,} records at most"
+    yield from _topic_lines(plan.ranges)
+    yield f"into {plan.output}, {'a new archive' if plan.is_new else 'which goes on'}; checkpoint {plan.checkpoint}"
+
+
+def plan_document(plan: ArchivePlan) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "records": plan.records,
+        "topics": _topics(plan.ranges),
+        "output": plan.output,
+        "checkpoint": plan.checkpoint,
+        "new": plan.is_new,
+    }
+
+
+def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
+    """What was read, and where it went."""
+    rate = summary.records / max(summary.took_s, 1e-3)
+    yield f"archived {summary.records:,} records in {summary.took_s:.1f} s, {rate:,.0f} records/s"
+    yield from _topic_lines(summary.ranges)
+    yield f"into {summary.output}: {summary.files:,} new files, {_size(summary.size_bytes)}"
+    if summary.group is not None:
+        yield f"committed for the group {summary.group}"
+
+
+def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
+    """The same for programs; ``took_s`` in seconds."""
+    return {
+        "records": summary.records,
+        "topics": _topics(summary.ranges),
+        "output": summary.output,
+        "files": summary.files,
+        "bytes": summary.size_bytes,
+        "took_s": round(summary.took_s, 3),
+        "group": summary.group,
+    }
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """On standard output."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def _topic_lines(ranges: Iterable[OffsetRange]) -> Iterator[str]:
+    for topic, found in groupby(ranges, lambda each: each.topic_partition.topic):
+        parts = list(found)
+        offsets = sum(each.size for each in parts)
+        shown = [f"{each.topic_partition.partition}: {each.start}–{each.end}" for each in parts[:_MOST_PARTITIONS]]
+        more = ", …" if len(parts) > _MOST_PARTITIONS else ""
+        named = f"{len(parts)} partition{'' if len(parts) == 1 else 's'}"
+        yield f"  {topic}: {offsets:,} offsets in {named} ({', '.join(shown)}{more})"
+
+
+def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]]]:
+    """By topic and partition; ``to`` is exclusive."""
+    return {
+        topic: {str(each.topic_partition.partition): {"from": each.start, "to": each.end} for each in found}
+        for topic, found in groupby(ranges, lambda each: each.topic_partition.topic)
+    }
+
+
+def _size(size: float) -> str:
+    """Three digits and a unit: ``52.1 MB``."""
+    power = 0
+    while size >= 1000 and power < len(_UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.1f} {_UNITS[power]}" if power else f"{size:.0f} {_UNITS[0]}"

@@ -1,0 +1,202 @@
+"""``kiel-groups spark``: jobs on Spark."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kiel_groups.cli.completing import complete_groups, complete_topics
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.options import (
+    brokers_option,
+    json_option,
+    optional_zookeeper_option,
+    quiet_option,
+    verbose_option,
+)
+from kiel_groups.cli.statuses import DONE, EPILOG
+
+if TYPE_CHECKING:
+    from kiel_groups.spark import ArchivePlan, ArchiveSettings
+
+__all__ = ["spark"]
+
+#: The data source's names, which its errors have, and those of the options here.
+_OPTIONS = {
+    "kafka.bootstrap.servers": "--brokers",
+    "kafka.group.id": "--group",
+    "kiel.zookeeper.connect": "--zookeeper",
+    "startingOffsets": "--start",
+    "subscribePattern": "--pattern",
+    "subscribe: ": "TOPIC: ",
+    "maxOffsetsPerTrigger": "--batch-records",
+    "interval_s": "--every",
+}
+
+
+@click.group(epilog=EPILOG)
+def spark() -> None:
+    """Run jobs on Spark."""
+
+
+@spark.command(epilog=EPILOG)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
+@click.option("--pattern", metavar="REGEX", help="In place of names: topics whose whole name matches.")
+@click.option(
+    "--output", required=True, metavar="FOLDER", help="Where to: a path, or a URI that Spark knows, such as hdfs://…"
+)
+@click.option(
+    "--checkpoint",
+    metavar="FOLDER",
+    help="What says how far the archive is.  [default: _checkpoint in the output]",
+)
+@brokers_option
+@optional_zookeeper_option
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Who commits what was archived; without one, the archive has its own.",
+    shell_complete=complete_groups,
+)
+@click.option(
+    "--start",
+    type=click.Choice(["earliest", "latest", "group"]),
+    default="earliest",
+    show_default=True,
+    help="Where the first run begins; group: where that has got to. Later runs go on.",
+)
+@click.option(
+    "--batch-records",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Records of a batch, at most; with --every a limit of the rate.  [default: 5,000,000; needs Spark 4.2]",
+)
+@click.option("--every", metavar="TIME", help="Go on until Ctrl-C, with a batch every 30s, 5m, …")
+@click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")
+@click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; can be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be read, and where it would go.")
+@json_option
+@quiet_option
+@verbose_option
+@click.pass_context
+def archive(
+    context: click.Context,
+    /,
+    *,
+    master: str | None,
+    settings: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **options: Any,
+) -> int:
+    """
+    Copy topics into Parquet, every record exactly once.
+
+    The first run copies what the topics have, each later one what has come since. Files stand in topic=…/date=…
+    folders, the date being that of the run. Ctrl-C ends after the batch under way, a second one at once; whatever
+    happens, the next run goes on without loss or repetition.
+    """
+    from kiel_groups.cli.archive_report import plan_document, plan_lines, print_document
+    from kiel_groups.cli.logs import show_logs
+    from kiel_groups.spark.environment import check_libraries
+    from kiel_groups.spark.option_values import duration_ms
+
+    lines = context.ensure_object(Lines)
+    show_logs(lines, verbose=verbose)
+    check_libraries()
+    _check(context, options)
+    every = options.pop("every")
+    if options["batch_records"] is None:
+        del options["batch_records"]
+    with _in_our_words(), _spark_log(lines, verbose=verbose) as log:
+        from kiel_groups.spark import ArchiveSettings, plan_archive
+        from kiel_groups.spark.jobs.sessions import start_session
+
+        wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
+        session = None if wanted.is_local else start_session("archive", master=master, settings=settings, log=log)
+        plan = plan_archive(wanted, session)
+        if dry_run:
+            print_document(plan_document(plan)) if as_json else click.echo("\n".join(plan_lines(plan)))
+            return DONE
+        session = session or start_session("archive", master=master, settings=settings, log=log)
+        try:
+            return _run(lines, session, wanted, plan, as_json=as_json, quiet=quiet)
+        finally:
+            session.stop()
+
+
+def _run(
+    lines: Lines, session: Any, settings: ArchiveSettings, plan: ArchivePlan, *, as_json: bool, quiet: bool
+) -> int:
+    from kiel_groups.cli.archive_progress import progress
+    from kiel_groups.cli.archive_report import print_document, summary_document, summary_lines
+    from kiel_groups.cli.ending import BlockingEnding
+    from kiel_groups.spark import archive as archive_topics
+
+    ending = BlockingEnding()
+    total = plan.records if settings.interval_s is None else None
+    with progress(lines, total, quiet=quiet) as tell:
+        summary = archive_topics(session, settings, on_batch=tell, stopping=ending.asked)
+    if as_json:
+        print_document(summary_document(summary))
+    elif not quiet:
+        click.echo("\n".join(summary_lines(summary)))
+    return ending.status or DONE
+
+
+def _check(context: click.Context, options: dict[str, Any]) -> None:
+    if bool(options["topics"]) == (options["pattern"] is not None):
+        raise click.UsageError("Name topics, or give --pattern, and not both.", context)
+    if options["group"] is not None and options["zookeeper"] is None:
+        parameter = next(each for each in context.command.params if each.name == "zookeeper")
+        raise click.MissingParameter("A group needs it.", context, parameter)
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Have errors name options of the command line."""
+    from kiel_groups.errors import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        text = str(error)
+        for theirs, ours in _OPTIONS.items():
+            text = text.replace(theirs, ours)
+        name, colon, rest = text.partition(": ")
+        if colon and f"--{name}" in ("--output", "--checkpoint", "--brokers"):
+            text = f"--{name}: {rest}"
+        raise type(error)(text) from error
+
+
+@contextmanager
+def _spark_log(lines: Lines, *, verbose: bool) -> Iterator[Path | None]:
+    """A file for what Spark says of itself, kept where a run has failed; None where it is to be seen at once."""
+    from kiel_groups.errors import ConfigError, KielGroupsError
+
+    if verbose:
+        yield None
+        return
+    descriptor, name = tempfile.mkstemp(prefix="kiel-groups-spark-", suffix=".log")
+    os.close(descriptor)
+    log, failed = Path(name), False
+    try:
+        yield log
+    except ConfigError:
+        raise
+    except KielGroupsError:
+        failed = log.stat().st_size > 0
+        raise
+    finally:
+        if failed:
+            lines.say("info", f"what Spark said of itself stands in {log}")
+        else:
+            log.unlink(missing_ok=True)

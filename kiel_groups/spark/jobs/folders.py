@@ -1,0 +1,117 @@
+"""
+Small files of a job, where Spark keeps them: on this machine, or on a file system that only Spark's Java reaches.
+
+A path without a scheme is one of this machine; others are URIs, such as ``hdfs://namenode/archive``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.sql import SparkSession
+
+__all__ = ["Folder", "HadoopFolder", "LocalFolder", "local_path", "located", "open_folder"]
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
+_LOCAL = "file:"
+
+
+def located(text: str) -> str:
+    """The same place for every process: with its scheme, and absolute. Nothing is escaped, as with Hadoop's paths."""
+    if _SCHEME.match(text) and not text.startswith(_LOCAL):
+        return text.rstrip("/")
+    path = re.sub(r"^file:(//)?(?=/)", "", text)
+    return f"{_LOCAL}//{Path(path).absolute()}"
+
+
+def local_path(uri: str) -> Path | None:
+    """Where that is on this machine; None for other file systems."""
+    return Path(uri.removeprefix(f"{_LOCAL}//")) if uri.startswith(_LOCAL) else None
+
+
+class Folder(Protocol):
+    """A folder that may not be there yet; names are relative to it, with slashes."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """What is in it, or in a folder of it, in no order; nothing where there is no such folder."""
+
+    def read(self, name: str) -> str | None:
+        """The text of a file; None where there is none."""
+
+    def write(self, name: str, text: str) -> None:
+        """Make or replace a file, and its folders."""
+
+
+class LocalFolder:
+    """A folder of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self, folder: str = "") -> list[str]:
+        path = self._path / folder
+        return [each.name for each in path.iterdir()] if path.is_dir() else []
+
+    def read(self, name: str) -> str | None:
+        path = self._path / name
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def write(self, name: str, text: str) -> None:
+        path = self._path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.draft")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+
+
+class HadoopFolder:
+    """A folder of any file system that Spark knows; asked through Spark's Java."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        java: Any = spark._jvm
+        self._path_of = java.org.apache.hadoop.fs.Path
+        self._uri = uri
+        self._files = self._path_of(uri).getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def names(self, folder: str = "") -> list[str]:
+        path = self._path(folder)
+        found: Iterable[Any] = self._files.listStatus(path) if self._files.exists(path) else ()
+        return [each.getPath().getName() for each in found]
+
+    def read(self, name: str) -> str | None:
+        path = self._path(name)
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        stream = self._files.create(self._path(name), True)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+
+    def _path(self, name: str) -> Any:
+        return self._path_of(f"{self._uri}/{name}" if name else self._uri)
+
+
+def open_folder(uri: str, spark: SparkSession | None) -> Folder:
+    """
+    A folder by the URI that ``located`` made.
+
+    Args:
+        uri: Where it is.
+        spark: Needed for folders that are not on this machine.
+    """
+    path = local_path(uri)
+    if path is not None:
+        return LocalFolder(path)
+    assert spark is not None, f"{uri}: a session is needed to look there"
+    return HadoopFolder(spark, uri)

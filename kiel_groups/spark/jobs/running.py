@@ -1,0 +1,111 @@
+"""A streaming query, and who waits for it: its batches told as they end, and an orderly end in between."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kiel_groups import errors
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.spark.positions import Positions
+
+__all__ = ["Batch", "plain_error", "run_query", "spark_errors_told"]
+
+#: How often to look, in seconds: a look is a question to a process beside us.
+_LOOK_S = 0.2
+#: One of ours, wherever it was raised: Spark hands on its text, with a traceback or two.
+_OURS = re.compile(r"kiel_groups\.errors\.(\w+): (.+)")
+#: What Spark says where two queries write down a batch of one number.
+_TWO_AT_WORK = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected", "Race while writing batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """
+    A batch that is done.
+
+    ``records`` is how many it had, ``left`` how many offsets were still to be read; None where Spark does not say.
+    """
+
+    number: int
+    records: int
+    left: int | None
+
+
+def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping: Event) -> None:
+    """
+    Wait for the end of a query.
+
+    Args:
+        query: Running.
+        on_batch: Called after each batch that had records.
+        stopping: Once it is set, the query ends after the batch under way.
+
+    Raises:
+        KielGroupsError: The query failed; the text is one line.
+    """
+    last, awaited = -1, None
+    with spark_errors_told():
+        while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]  # it takes fractions
+            last = _tell(query, last, on_batch)
+            if not stopping.is_set():
+                continue
+            if awaited is None:
+                awaited = last
+            # What has begun since then is cut short, and done again by the next run.
+            if last > awaited or not query.status["isTriggerActive"]:
+                query.stop()
+        _tell(query, last, on_batch)
+
+
+def _tell(query: StreamingQuery, last: int, on_batch: Callable[[Batch], None]) -> int:
+    for progress in query.recentProgress:
+        if progress.batchId > last and progress.numInputRows:
+            last = progress.batchId
+            on_batch(Batch(last, progress.numInputRows, _left(json.loads(progress.json))))
+    return last
+
+
+def _left(progress: dict[str, Any]) -> int | None:
+    (source,) = progress["sources"]
+    if not source.get("latestOffset"):
+        return None
+    ends = Positions.from_json(source["latestOffset"]).offsets()
+    reached = Positions.from_json(source["endOffset"]).offsets()
+    return sum(max(0, end - reached.get(partition, 0)) for partition, end in ends.items())
+
+
+@contextmanager
+def spark_errors_told() -> Iterator[None]:
+    """
+    Turn what Spark raises in the block into one line.
+
+    Raises:
+        ConfigError: It comes of an error that is the user's, or of two runs at once.
+        KielGroupsError: Anything else.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise plain_error(str(error)) from error
+
+
+def plain_error(text: str) -> KielGroupsError:
+    """The one line that matters in what Spark says of a failure: ours where it is one of ours, or else its first."""
+    if any(words in text for words in _TWO_AT_WORK):
+        return ConfigError("checkpoint: another query writes with this checkpoint; wait for its end")
+    if found := _OURS.findall(text):
+        name, message = found[-1]
+        kind = getattr(errors, name, KielGroupsError)
+        return (ConfigError if issubclass(kind, ConfigError) else KielGroupsError)(message.strip())
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return KielGroupsError(f"Spark failed: {lines[0] if lines else 'it does not say why'}")

@@ -1,0 +1,228 @@
+"""The folders of an archive: whose they are, how far it is done, and which files count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark import ArchiveSettings
+from kiel_groups.spark.jobs.archive_home import ArchiveHome
+from kiel_groups.spark.jobs.folders import local_path, located
+
+pytestmark = pytest.mark.unit
+
+BROKERS = ["kafka-1:9092", "kafka-2:9092"]
+
+
+def settings(folder: Path, *topics: str, **given: Any) -> ArchiveSettings:
+    output = given.pop("output", str(folder / "archive"))
+    return ArchiveSettings(topics=topics, output=output, brokers=BROKERS[0], **given)
+
+
+def home(wanted: ArchiveSettings) -> ArchiveHome:
+    return ArchiveHome(wanted, None)
+
+
+def begun(folder: Path, *topics: str, **given: Any) -> ArchiveSettings:
+    """An archive that has had a run."""
+    wanted = settings(folder, *topics, **given)
+    home(wanted).claim(BROKERS)
+    return wanted
+
+
+def write_lists(folder: Path, **lists: list[str]) -> None:
+    """What the sink writes: names of lists, with an underscore in front, and the files in each."""
+    metadata = folder / "archive" / "_spark_metadata"
+    metadata.mkdir(parents=True)
+    for name, files in lists.items():
+        entries = [
+            json.dumps({"path": f"file://{folder}/archive/{each}", "size": 7, "action": "add"}) for each in files
+        ]
+        (metadata / name.lstrip("_").replace("_", ".")).write_text("\n".join(["v1", *entries]))
+
+
+def write_batches(folder: Path, ends: list[int], done: int) -> None:
+    """What Spark writes down of batches that are planned and done: one partition, up to these offsets."""
+    checkpoint = folder / "archive" / "_checkpoint"
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+    for number, end in enumerate(ends):
+        line = json.dumps({"@query": "abc", "views": {"0": {"from": 5, "to": end, "token": 1}}})
+        (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{line}")
+        (checkpoint / "offsets" / f".{number}.crc").touch()
+    for number in range(done):
+        (checkpoint / "commits" / str(number)).write_text("v1\n{}")
+
+
+# ---------------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize(
+    ("given", "uri"),
+    [
+        ("/lake/a b", "file:///lake/a b"),
+        ("file:///lake/views/", "file:///lake/views"),
+        ("file:/lake/views", "file:///lake/views"),
+        ("hdfs://namenode/lake/", "hdfs://namenode/lake"),
+        ("s3a://bucket/lake", "s3a://bucket/lake"),
+    ],
+)
+def test_a_place_is_the_same_for_every_process(given: str, uri: str) -> None:
+    """However it is written."""
+    assert located(given) == uri
+
+
+def test_a_relative_path_is_one_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Below the folder where one stands."""
+    monkeypatch.chdir(tmp_path)
+    assert local_path(located("views")) == tmp_path / "views"
+    assert local_path("hdfs://namenode/views") is None
+
+
+# ---------------------------------------------------------------------- whose it is
+
+
+def test_nothing_is_written_before_the_claim(tmp_path: Path) -> None:
+    """To look is not to touch."""
+    assert home(settings(tmp_path, "views")).is_new
+    assert list(tmp_path.iterdir()) == []
+    assert not home(begun(tmp_path, "views")).is_new
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """Names what is in it; an empty one will do."""
+    (tmp_path / "archive").mkdir()
+    assert home(settings(tmp_path, "views")).is_new
+    for number in range(4):
+        (tmp_path / "archive" / f"holiday-{number}.jpg").touch()
+    with pytest.raises(ConfigError, match=r"^output: .*archive is no archive.*holiday-0.jpg, .*-2.jpg, ….*new folder"):
+        home(settings(tmp_path, "views"))
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
+    """Such as that of another query."""
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "metadata").touch()
+    with pytest.raises(ConfigError, match=r"^checkpoint: .*checkpoint is no archive.*metadata"):
+        home(settings(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint")))
+
+
+def test_each_folder_has_one_partner(tmp_path: Path) -> None:
+    """With another checkpoint Spark would take its first batches for done; with another output they would be gone."""
+    begun(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint"))
+    with pytest.raises(ConfigError, match=r"^output: .*other given; .* is that of the archive at .*/archive\. Name"):
+        home(settings(tmp_path, "views", output=str(tmp_path / "other"), checkpoint=str(tmp_path / "checkpoint")))
+    with pytest.raises(ConfigError, match=r"^checkpoint: .*new given; what this archive has stands in .*/checkpoint\."):
+        home(settings(tmp_path, "views", checkpoint=str(tmp_path / "new")))
+    (tmp_path / "checkpoint" / "archive.json").unlink()
+    with pytest.raises(ConfigError, match=r"^checkpoint: .* was emptied; .*Restore it"):
+        home(settings(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint")))
+
+
+def test_topics_may_be_added_and_not_left_out(tmp_path: Path) -> None:
+    """The source would take a topic that is left out for a loss."""
+    begun(tmp_path, "views", "orders")
+    home(settings(tmp_path, "orders", "views", "payments"))
+    with pytest.raises(ConfigError, match=r"^topics: orders missing.*name it too"):
+        home(settings(tmp_path, "views"))
+    with pytest.raises(ConfigError, match=r"^topics: this archive was begun with names"):
+        home(settings(tmp_path, pattern="views|orders"))
+
+
+def test_another_cluster_is_refused(tmp_path: Path) -> None:
+    """One broker that was there before is enough; says where to write down that a cluster has moved."""
+    wanted = begun(tmp_path, "views")
+    home(wanted).check_brokers(["kafka-2:9092", "kafka-3:9092"])
+    with pytest.raises(ConfigError, match=r"^brokers: .*kafka-1:9092.*kafka-9:9092 are others.*archive.json"):
+        home(wanted).check_brokers(["kafka-9:9092"])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"output": "x"}'])
+def test_a_description_that_is_none_is_told(tmp_path: Path, text: str) -> None:
+    """Somebody has changed it."""
+    wanted = begun(tmp_path, "views")
+    (tmp_path / "archive" / "_archive.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"_archive\.json is not what an archive has written"):
+        home(wanted)
+
+
+# ---------------------------------------------------------------------- what it has
+
+
+def test_a_batch_counts_when_it_is_done(tmp_path: Path) -> None:
+    """One that is only planned is still to be read."""
+    wanted = begun(tmp_path, "views")
+    partition = TopicPartition("views", 0)
+    assert home(wanted).positions() is None
+    write_batches(tmp_path, [10, 20, 30], done=2)
+    reached = home(wanted).positions()
+    assert reached is not None
+    assert (reached.offsets(), reached.query) == ({partition: 20}, "abc")
+
+
+def test_a_first_batch_that_was_not_done_leaves_the_beginning(tmp_path: Path) -> None:
+    """Which is where the source has said that it starts."""
+    wanted = begun(tmp_path, "views")
+    write_batches(tmp_path, [10], done=0)
+    reached = home(wanted).positions()
+    assert reached is not None
+    assert reached.offsets() == {TopicPartition("views", 0): 5}
+
+
+def test_a_batch_that_is_missing_is_told(tmp_path: Path) -> None:
+    """Better than to guess."""
+    wanted = begun(tmp_path, "views")
+    write_batches(tmp_path, [10], done=2)
+    with pytest.raises(ProtocolError, match="offsets/1 is missing"):
+        home(wanted).positions()
+
+
+def test_files_count_that_are_listed(tmp_path: Path) -> None:
+    """Lists are put together now and then; what is older than that is in it."""
+    wanted = begun(tmp_path, "views")
+    write_lists(tmp_path, _0=["a"], _9_compact=["a", "b"], _10=["c"], _11=["d"])
+    found = home(wanted).files()
+    assert {path.rpartition("/")[2] for path in found} == {"a", "b", "c", "d"}
+    assert set(found.values()) == {7}
+
+
+def test_leftovers_are_removed(tmp_path: Path) -> None:
+    """With their checksums; what counts stays, and so does what Spark has not written."""
+    wanted = begun(tmp_path, "views")
+    day = tmp_path / "archive" / "topic=views" / "date=2026-11-21"
+    day.mkdir(parents=True)
+    for name in ("part-0-x.snappy.parquet", "part-1-y.snappy.parquet", "notes.txt"):
+        (day / name).touch()
+        (day / f".{name}.crc").touch()
+    write_lists(tmp_path, _0=["topic=views/date=2026-11-21/part-0-x.snappy.parquet"])
+    assert home(wanted).sweep() == 1
+    assert sorted(path.name for path in day.iterdir()) == [
+        ".notes.txt.crc",
+        ".part-0-x.snappy.parquet.crc",
+        "notes.txt",
+        "part-0-x.snappy.parquet",
+    ]
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"output": " "}, "output: nothing given"),
+        ({"interval_s": 0}, "interval_s: 0 given"),
+        ({"start": "noon"}, "startingOffsets: 'noon'"),
+        ({"pattern": "v.*"}, "one of subscribe, subscribePattern and assign"),
+        ({"checkpoint": "archive/done", "output": "archive"}, "checkpoint: archive/done is among the records"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    """Before anything is looked at."""
+    with pytest.raises(ConfigError, match=message):
+        settings(tmp_path, "views", **given)
