@@ -66,9 +66,16 @@ class Running:
 
     def wait_for_lines(self, count: int, timeout_s: float = 30) -> list[str]:
         """Wait until it has printed so many lines; returns all of them."""
+        return self._wait_for(self.lines, count, timeout_s)
+
+    def wait_for_errors(self, count: int, timeout_s: float = 30) -> list[str]:
+        """The same of its standard error."""
+        return self._wait_for(self.errors, count, timeout_s)
+
+    def _wait_for(self, lines: list[str], count: int, timeout_s: float) -> list[str]:
         with self._grown:
-            assert self._grown.wait_for(lambda: len(self.lines) >= count, timeout_s), (self.lines, self.errors)
-            return list(self.lines)
+            assert self._grown.wait_for(lambda: len(lines) >= count, timeout_s), (self.lines, self.errors)
+            return list(lines)
 
     def end(self, number: int, timeout_s: float = 20) -> int:
         """Send a signal and wait; the exit status."""

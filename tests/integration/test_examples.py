@@ -28,6 +28,7 @@ TESTED = {
     "listen.py",
     "maker.py",
     "produce_lines.py",
+    "spark_archive.py",  # in tests/spark/test_archive_command.py
     "worker.py",
 }
 
