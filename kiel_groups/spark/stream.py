@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kiel_groups.spark.member_driver import MemberDriver
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.positions import Positions
-from kiel_groups.spark.query_driver import LogDriver, QueryDriver
 from kiel_groups.spark.shipping import Shipped
 from kiel_groups.spark.tasks import fetch_settings, task_partitions, task_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from kiel_groups.spark.query_driver import QueryDriver
 
 __all__ = ["StreamReader"]
 
@@ -42,7 +42,7 @@ class StreamReader(Shipped, DataSourceStreamReader):
     @property
     def _driver(self) -> QueryDriver:
         if self._opened is None:
-            self._opened = MemberDriver(self._options) if self._options.joins else LogDriver(self._options)
+            self._opened = _open_driver(self._options)
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:
@@ -80,3 +80,14 @@ class StreamReader(Shipped, DataSourceStreamReader):
         if self._opened is not None:
             self._opened.close()
             self._opened = None
+
+
+def _open_driver(options: ReadOptions) -> QueryDriver:
+    # Imported here: workers, which have this module for its ``read``, would wait for it at their first task.
+    if options.joins:
+        from kiel_groups.spark.member_driver import MemberDriver
+
+        return MemberDriver(options)
+    from kiel_groups.spark.query_driver import LogDriver
+
+    return LogDriver(options)
