@@ -1,0 +1,207 @@
+"""Archives: every record of a topic exactly once in their files, whatever happens in between."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+
+from kiel_groups.cli.app import run
+from kiel_groups.coordination.admin import create_topic
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.spark import ArchiveSettings, archive, plan_archive
+from kiel_groups.spark.jobs.archive_home import ArchiveHome
+from kiel_groups.spark.jobs.folders import HadoopFolder
+from tests.integration.members import stored_offsets, zookeeper
+from tests.spark.queries import brokers_of, fill, read_batch
+
+# The session takes seconds to start, and on a busy machine a minute.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
+
+Unique = Callable[[str], str]
+
+VALUES = [b"%d" % number for number in range(60)]
+#: What says which record it is.
+IDENTITY = ["topic", "partition", "offset", "value"]
+
+
+@pytest.fixture
+def topic(cluster_39: Cluster, unique: Unique) -> str:
+    """A topic of three partitions with 60 records."""
+    name = unique("topic")
+    create_topic(cluster_39.zk_hosts, name, 3)
+    fill(cluster_39, name, VALUES)
+    return name
+
+
+def settings(cluster: Cluster, topic: str, folder: Path, **given: Any) -> ArchiveSettings:
+    return ArchiveSettings(topics=(topic,), output=str(folder / "archive"), brokers=brokers_of(cluster), **given)
+
+
+def assert_complete(spark: SparkSession, cluster: Cluster, topic: str, folder: Path) -> None:
+    """Every record of the log once in the archive: as Spark reads it, and in the files as they lie there."""
+    log = Counter(
+        (each.topic, each.partition, each.offset, each.value) for each in read_batch(cluster, subscribe=topic)
+    )
+    lying = pyarrow.dataset.dataset(folder / "archive", partitioning="hive").to_table(columns=IDENTITY)
+    assert Counter(zip(*(lying[name].to_pylist() for name in IDENTITY), strict=True)) == log
+    rows = spark.read.parquet(str(folder / "archive")).select(*IDENTITY).collect()
+    assert Counter((row[0], row[1], row[2], bytes(row[3])) for row in rows) == log
+
+
+def test_each_run_adds_what_has_come(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
+    """In as many batches as the bound asks for; the summary says what was added, and the group has it committed."""
+    wanted = settings(
+        cluster_39, topic, tmp_path, batch_records=25, group=f"lake-{topic}", zookeeper=cluster_39.zk_hosts
+    )
+    batches = []
+    first = archive(spark, wanted, on_batch=batches.append)
+    assert ([batch.records for batch in batches], [batch.left for batch in batches]) == ([25, 25, 10], [35, 10, 0])
+    assert (first.records, sum(each.size for each in first.ranges), first.group) == (60, 60, f"lake-{topic}")
+    assert_complete(spark, cluster_39, topic, tmp_path)
+
+    fill(cluster_39, topic, [b"60", b"61", None], partition=1)
+    second = archive(spark, wanted)
+    assert (second.records, second.files) == (3, 1)
+    assert [each.size for each in second.ranges] == [0, 3, 0]
+    assert_complete(spark, cluster_39, topic, tmp_path)
+    assert archive(spark, wanted).files == 0
+    ends = {each.topic_partition.partition: each.end for each in second.ranges}
+    with zookeeper(cluster_39) as client:
+        assert stored_offsets(client, f"lake-{topic}", topic) == ends
+
+
+def test_a_table_has_the_day_of_the_run(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
+    """And the columns that the docs name; the size in the summary is that of the files."""
+    summary = archive(spark, settings(cluster_39, topic, tmp_path))
+    rows = spark.read.parquet(str(tmp_path / "archive"))
+    assert set(rows.columns) == {"topic", "date", "partition", "offset", "archived_at", "key", "value"}
+    in_utc = "to_utc_timestamp(archived_at, current_timezone())"
+    assert rows.where(f"date = to_date({in_utc})").count() == len(VALUES)
+    files = list((tmp_path / "archive" / f"topic={topic}").rglob("*.parquet"))
+    assert (summary.files, summary.size_bytes) == (len(files), sum(path.stat().st_size for path in files))
+
+
+def test_a_run_that_is_asked_to_stop_ends_after_its_batch(
+    spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """What it has done is whole and committed; the next run has the rest."""
+    stopping = Event()
+    some = archive(
+        spark,
+        settings(cluster_39, topic, tmp_path, batch_records=1),
+        on_batch=lambda batch: stopping.set(),
+        stopping=stopping,
+    )
+    assert 0 < some.records < len(VALUES)
+    assert some.records == sum(each.size for each in some.ranges)
+    assert some.group is not None
+    with zookeeper(cluster_39) as client:
+        assert sum(stored_offsets(client, some.group, topic).values()) == some.records
+    rest = archive(spark, settings(cluster_39, topic, tmp_path))
+    assert (some.records + rest.records, rest.group) == (len(VALUES), some.group)
+    assert_complete(spark, cluster_39, topic, tmp_path)
+
+
+def test_a_run_without_an_end_goes_on_until_it_is_stopped(
+    spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """What comes meanwhile is archived, too."""
+    stopping, records = Event(), []
+
+    def tell(batch: Any) -> None:
+        records.append(batch.records)
+        if len(records) == 1:
+            fill(cluster_39, topic, [b"60"])
+        else:
+            stopping.set()
+
+    archive(spark, settings(cluster_39, topic, tmp_path, interval_s=0.1), on_batch=tell, stopping=stopping)
+    assert records == [60, 1]
+    assert_complete(spark, cluster_39, topic, tmp_path)
+
+
+def test_two_runs_at_once_are_refused(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
+    """The lock is a process's, so that it ends with it, however it ends."""
+    wanted = settings(cluster_39, topic, tmp_path)
+    checkpoint = tmp_path / "archive" / "_checkpoint"
+    checkpoint.mkdir(parents=True)
+    with (checkpoint / "archive.lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match=r"another archive runs on .*_checkpoint; wait for its end"):
+            archive(spark, wanted)
+    assert archive(spark, wanted).records == len(VALUES)
+
+
+def test_what_fails_in_spark_is_told_in_a_line(
+    spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """And what could not be written then is written by the next run."""
+    wanted = settings(cluster_39, topic, tmp_path)
+    ArchiveHome(wanted, None).claim(brokers_of(cluster_39).split(","))
+    in_the_way = tmp_path / "archive" / f"topic={topic}"
+    in_the_way.touch()
+    with pytest.raises(KielGroupsError, match=r"^Spark failed: ") as found:
+        archive(spark, wanted)
+    assert "\n" not in str(found.value)
+    in_the_way.unlink()
+    assert archive(spark, wanted).records == len(VALUES)
+    assert_complete(spark, cluster_39, topic, tmp_path)
+
+
+def test_folders_elsewhere_are_read_and_written_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Shown on a local folder, which Spark's Java knows as well."""
+    folder = HadoopFolder(spark, f"file://{tmp_path}/far away")
+    assert (folder.names(), folder.names("in"), folder.read("in/a")) == ([], [], None)
+    folder.write("in/a", "größer\n")
+    folder.write("in/a", "größer\nals\n")
+    assert folder.read("in/a") == "größer\nals\n"
+    assert (set(folder.names()), set(folder.names("in")) - {".a.crc"}) == ({"in"}, {"a"})
+
+
+# ---------------------------------------------------------------------- the command, without Spark
+
+
+def test_a_dry_run_says_what_would_be_read(
+    cluster_39: Cluster, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And leaves no trace, neither in folders nor in ZooKeeper."""
+    words = ["spark", "archive", topic, "--dry-run", "--brokers", brokers_of(cluster_39), "--zookeeper"]
+    words += [cluster_39.zk_hosts, "--group", f"lake-{topic}", "--output", str(tmp_path / "archive")]
+    assert run(words) == 0
+    assert capsys.readouterr().out.startswith(f"would read 60 records at most\n  {topic}: 60 offsets in 3 partitions (")
+    assert run([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["records"], set(document["topics"][topic]), document["new"]) == (60, {"0", "1", "2"}, True)
+    assert list(tmp_path.iterdir()) == []
+    with zookeeper(cluster_39) as client:
+        assert client.exists(f"/consumers/lake-{topic}") is None
+
+
+def test_a_topic_that_does_not_exist_is_told(
+    cluster_39: Cluster, unique: Unique, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not made by being asked for, and Spark is not started for it."""
+    words = ["spark", "archive", unique("none"), "--brokers", brokers_of(cluster_39), "--output", str(tmp_path / "a")]
+    assert run(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'kiel-groups topics list' shows those that do exist" in line
+
+
+def test_a_plan_goes_on_from_the_checkpoint(
+    spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """Only what is new is left to be read."""
+    archive(spark, settings(cluster_39, topic, tmp_path))
+    fill(cluster_39, topic, [b"60", b"61"])
+    plan = plan_archive(settings(cluster_39, topic, tmp_path))
+    assert (plan.records, plan.is_new) == (2, False)
