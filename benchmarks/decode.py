@@ -3,12 +3,13 @@ How fast message sets are decoded, codec by codec.
 
     python benchmarks/decode.py [--quick] [--json FILE]
 
-A set holds 2,000 messages of about 100 bytes (JSON lines), plain or as one wrapper, and is decoded into records with
-every CRC checked. kafka-python is driven as its own consumer drives it, ``validate_crc`` on each batch and then on each
-record; a plain message is both to it, and so is checked twice.
+A set holds 2,000 messages of about 100 bytes or 200 of 1 KiB (JSON lines), plain or as one wrapper, and every CRC is
+checked. ``records`` is what a consumer hands out, ``columns`` what Spark gets; ``uncompiled`` are records where the
+package was installed without a compiler. kafka-python is driven as its own consumer drives it, ``validate_crc`` on each
+batch and then on each record; a plain message is both to it, and so is checked twice.
 
-In every round each codec takes its turn here and with kafka-python, so that what else the machine does meets all of
-them; rates and ratios are medians over the rounds. ``to plain`` compares with our own plain sets, ``to kafka-python``
+In every round each codec takes its turn with each decoder, so that what else the machine does meets all of them; rates
+and ratios are medians over the rounds. ``to plain`` compares our records with those of plain sets, ``to kafka-python``
 with its decoder on the same bytes; above 1 is faster.
 
 kafka-python lives in an environment of its own, in the cache folder, made at the first run. Where it cannot be
@@ -23,8 +24,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -32,12 +34,18 @@ import click
 
 from kiel_groups.embedded.jars import cache_folder
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire import runs
+from kiel_groups.wire.columns import decode_columns
 from kiel_groups.wire.encoding import encode_message_set
 from kiel_groups.wire.messages import decode_message_set
+from kiel_groups.wire.uncompiled import decode_uncompiled
 
 CODECS = ("plain", "gzip", "snappy", "lz4")
-MESSAGES_PER_SET = 2_000
+#: Bytes of a value → messages in a set.
+MESSAGES_PER_SET = {100: 2_000, 1024: 200}
 PEER_PACKAGES = ("kafka-python==3.0.*", "python-snappy", "lz4", "xxhash")
+
+MOST_BYTES = 64 << 20
 
 #: Codec → seconds for one pass over its set.
 Pass = Callable[[str], float]
@@ -59,43 +67,53 @@ for line in sys.stdin:
             for record in batch:
                 assert record.validate_crc()
                 found.append((record.offset, record.key, record.value))
-        assert len(found) == {count}
+        assert len(found) == int(sys.argv[2])
     print(time.perf_counter() - start, flush=True)
-""".replace("{count}", str(MESSAGES_PER_SET))
+"""
 
 
-def message_sets() -> dict[str, bytes]:
+def message_sets(value_bytes: int) -> dict[str, bytes]:
     """Codec → the same messages as one set."""
+    count = MESSAGES_PER_SET[value_bytes]
     values = [
         json.dumps({"visitor": n * 7919 % 100_003, "page": f"/articles/{n % 53}.html", "took_ms": n * 31 % 977})
-        for n in range(MESSAGES_PER_SET)
+        for n in range(count)
     ]
-    messages = [(b"%d" % (n % 64), value.ljust(98).encode()) for n, value in enumerate(values)]
+    messages = [(b"%d" % (n % 64), value.ljust(value_bytes - 2).encode()) for n, value in enumerate(values)]
     return {codec: encode_message_set(messages, None if codec == "plain" else codec) for codec in CODECS}
 
 
-def ours(sets: Mapping[str, bytes], repetitions: int) -> Pass:
+def ours(sets: Mapping[str, bytes], count: int, repetitions: int) -> dict[str, Pass]:
+    """Our own decoders, by name."""
     source = TopicPartition("page-views", 0)
 
-    def decode(codec: str) -> float:
+    def timed(read: Callable[[bytes], Sized], codec: str) -> float:
         data = sets[codec]
         start = time.perf_counter()
         for _ in range(repetitions):
-            found = decode_message_set(data, source, 0, max_decompressed_bytes=64 << 20)
-            assert len(found) == MESSAGES_PER_SET
+            assert len(read(data)) == count
         return (time.perf_counter() - start) / repetitions
 
-    return decode
+    def records(data: bytes) -> Sized:
+        return decode_message_set(data, source, 0, max_decompressed_bytes=MOST_BYTES)
+
+    def columns(data: bytes) -> Sized:
+        return decode_columns(data, source, 0, max_decompressed_bytes=MOST_BYTES)
+
+    def uncompiled(data: bytes) -> Sized:
+        return decode_uncompiled(data, source, 0, MOST_BYTES)
+
+    return {read.__name__: partial(timed, read) for read in (records, columns, uncompiled)}
 
 
 @contextmanager
-def kafka_python(sets: Mapping[str, bytes], repetitions: int) -> Iterator[Pass]:
+def kafka_python(sets: Mapping[str, bytes], count: int, repetitions: int) -> Iterator[Pass]:
     """kafka-python in a process of its own; OSError or CalledProcessError where it cannot be had."""
     python = peer_environment()
     with tempfile.TemporaryDirectory() as folder:
         for codec, data in sets.items():
             Path(folder, codec).write_bytes(data)
-        command = [str(python), "-c", PEER, folder]
+        command = [str(python), "-c", PEER, folder, str(count)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
             assert peer.stdin
             assert peer.stdout
@@ -125,7 +143,7 @@ def peer_environment() -> Path:
     return python
 
 
-def measure(decoders: Mapping[str, Pass], rounds: int) -> dict[str, dict[str, list[float]]]:
+def measure(decoders: Mapping[str, Pass], count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
     """Codec → decoder → messages a second, a number a round; one round before them warms up."""
     rates: dict[str, dict[str, list[float]]] = {codec: {name: [] for name in decoders} for codec in CODECS}
     for number in range(rounds + 1):
@@ -133,20 +151,20 @@ def measure(decoders: Mapping[str, Pass], rounds: int) -> dict[str, dict[str, li
             for name, decode in decoders.items():
                 seconds = decode(codec)
                 if number:
-                    rates[codec][name].append(MESSAGES_PER_SET / seconds)
+                    rates[codec][name].append(count / seconds)
     return rates
 
 
 def summary(
-    rates: Mapping[str, Mapping[str, list[float]]], bytes_per_set: Mapping[str, int]
+    value_bytes: int, rates: Mapping[str, Mapping[str, list[float]]], bytes_per_set: Mapping[str, int]
 ) -> list[dict[str, object]]:
     rows = []
     for codec, found in rates.items():
-        row: dict[str, object] = {"codec": codec, "bytes": bytes_per_set[codec]}
-        row |= {f"{name}, messages/s": round(median(values)) for name, values in found.items()}
-        row["to plain"] = ratio(found["kiel-groups"], rates["plain"]["kiel-groups"])
+        row: dict[str, object] = {"codec": codec, "value": value_bytes, "set": bytes_per_set[codec]}
+        row |= {f"{name}/s": round(median(values)) for name, values in found.items()}
+        row["to plain"] = ratio(found["records"], rates["plain"]["records"])
         if "kafka-python" in found:
-            row["to kafka-python"] = ratio(found["kiel-groups"], found["kafka-python"])
+            row["to kafka-python"] = ratio(found["records"], found["kafka-python"])
         rows.append(row)
     return rows
 
@@ -161,19 +179,24 @@ def ratio(ones: list[float], others: list[float]) -> float:
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
 def main(quick: bool, target: Path | None) -> None:
     rounds, repetitions = (3, 10) if quick else (9, 100)
-    sets = message_sets()
-    with ExitStack() as stack:
-        decoders = {"kiel-groups": ours(sets, repetitions)}
-        try:
-            decoders["kafka-python"] = stack.enter_context(kafka_python(sets, max(1, repetitions // 10)))
-        except (OSError, subprocess.CalledProcessError) as error:
-            click.echo(f"without kafka-python, which could not be installed: {error}", err=True)
-        rows = summary(measure(decoders, rounds), {codec: len(data) for codec, data in sets.items()})
-    click.echo(" | ".join(f"{title:>24}" for title in rows[0]))
+    rows: list[dict[str, object]] = []
+    for value_bytes, count in MESSAGES_PER_SET.items():
+        sets = message_sets(value_bytes)
+        with ExitStack() as stack:
+            decoders = ours(sets, count, repetitions)
+            try:
+                decoders["kafka-python"] = stack.enter_context(kafka_python(sets, count, max(1, repetitions // 10)))
+            except (OSError, subprocess.CalledProcessError) as error:
+                click.echo(f"without kafka-python, which could not be installed: {error}", err=True)
+            rates = measure(decoders, count, rounds)
+        rows += summary(value_bytes, rates, {codec: len(data) for codec, data in sets.items()})
+    if not runs.COMPILED:
+        click.echo("without our compiled half, which was not built: all records and columns are uncompiled", err=True)
+    click.echo(" | ".join(f"{title:>14}" for title in rows[0]))
     for row in rows:
-        click.echo(" | ".join(f"{value:>24}" for value in row.values()))
+        click.echo(" | ".join(f"{value:>14}" for value in row.values()))
     if target:
-        about = {"benchmark": "decode", "rounds": rounds, "messages_per_set": MESSAGES_PER_SET}
+        about = {"benchmark": "decode", "rounds": rounds}
         machine = {"python": platform.python_version(), "machine": platform.machine()}
         target.write_text(json.dumps({**about, **machine, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
