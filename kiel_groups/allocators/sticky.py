@@ -1,5 +1,5 @@
 """
-Sticky: members end up as equal as can be, and of all such allocations one that moves little.
+Sticky: members end up as equal as can be, and of all such allocations one that moves least.
 
 Rules
   1. What a member has, is subscribed to, and shares with nobody, it keeps to begin with.
@@ -11,7 +11,7 @@ Rules
      topics are spread as far as that costs nothing.
 
 Where all members subscribe to the same topics, no allocation that is as equal moves less. Chains make no such promise;
-they are needed only where subscriptions overlap in part.
+they are needed only where subscriptions overlap in part, and ``fewest_moves`` mends there what they moved too much.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
+from kiel_groups.allocators.fewest_moves import fewest_moves
 from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["Sticky", "sticky"]
@@ -54,7 +55,7 @@ class Sticky:
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> dict[Slot, dict[str, list[int]]]:
         """
-        Partition ids by topic by member, as equal as can be, with few moves.
+        Partition ids by topic by member, as equal as can be, with as few moves as that takes.
 
         Args:
             eligible: The members that may have a topic's partitions, 1 or more; topics without any are left out.
@@ -65,6 +66,7 @@ class Sticky:
         unowned = shares.keep(sorted(p for p in partitions if eligible.get(p.topic)), current)
         shares.deal_out(unowned)
         shares.level()
+        shares.mend()
         return shares.result()
 
 
@@ -80,6 +82,8 @@ class _Shares:
                 self._pools[topic] = pools.setdefault(pool, pool)
         members = sorted({member for pool in pools for member in pool})
         self._counts = dict.fromkeys(members, 0)
+        #: Who had a partition that it may keep.
+        self._homes: dict[TopicPartition, Slot] = {}
         #: Partition numbers by topic by member; the last of a list goes first.
         self._kept: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         self._new: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
@@ -100,6 +104,7 @@ class _Shares:
                 unowned.append(partition)
             else:
                 self._counts[holder] += 1
+                self._homes[partition] = holder
                 self._kept[holder].setdefault(partition.topic, []).append(partition.partition)
         return unowned
 
@@ -128,6 +133,23 @@ class _Shares:
         while len(topics) > 1 and (chain := self._find_chain()):
             for giver, topic, taker in chain:
                 self._move(giver, topic, taker)
+
+    def mend(self) -> None:
+        """Take back what was moved and need not be; nothing of the kind where all may have the same."""
+        if len(set(self._pools.values())) < 2:
+            return
+        owners = {
+            TopicPartition(topic, number): member
+            for held in (self._kept, self._new)
+            for member, topics in held.items()
+            for topic, numbers in topics.items()
+            for number in numbers
+        }
+        self._kept = {member: {} for member in self._counts}
+        self._new = {member: {} for member in self._counts}
+        for partition, member in fewest_moves(owners, self._homes, self._pools).items():
+            held = self._kept if self._homes.get(partition) == member else self._new
+            held[member].setdefault(partition.topic, []).append(partition.partition)
 
     def _level_within(self, pool: Pool, topics: Set[str]) -> None:
         """

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from kiel_groups.allocators import ALLOCATORS, allocator_of, named_allocator, round_robin, run_allocator, sticky
+from kiel_groups.allocators import (
+    ALLOCATORS,
+    allocator_of,
+    fewest_moves,
+    named_allocator,
+    round_robin,
+    run_allocator,
+    sticky,
+)
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Allocation, TopicPartition
 
@@ -77,6 +87,28 @@ def test_a_large_group_is_allocated_within_seconds() -> None:
     after = run_allocator(sticky, dict.fromkeys(names, ("t",)), everything, before).allocation
     assert len(after[names[0]]) == 99
     assert sum(len(owned - before.get(name, frozenset())) for name, owned in after.items()) == 99
+
+
+def test_who_subscribes_to_what_costs_no_move_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty members, each with some of ten topics: what is exchanged moves less, is as equal, and then stays."""
+    chance = random.Random(1)
+    topics = [f"t{number}" for number in range(10)]
+    subscribed = {f"m{number:02d}": chance.sample(topics, chance.randint(2, 6)) for number in range(20)}
+    everything = frozenset(TopicPartition(topic, number) for topic in topics for number in range(100))
+    joiner = max(subscribed)
+    others = {name: listed for name, listed in subscribed.items() if name != joiner}
+    before = run_allocator(sticky, others, everything).allocation
+
+    def moves(after: Allocation) -> int:
+        return sum(len(before[name] - after[name]) for name in others)
+
+    after = run_allocator(sticky, subscribed, everything, before).allocation
+    assert run_allocator(sticky, subscribed, everything, after).allocation == after
+    monkeypatch.setattr(fewest_moves, "MOST_LINKS", 0)
+    monkeypatch.setattr(fewest_moves._Exchange, "do_short_rounds", lambda _: False)
+    unmended = run_allocator(sticky, subscribed, everything, before).allocation
+    assert sorted(map(len, after.values())) == sorted(map(len, unmended.values()))
+    assert moves(after) < moves(unmended)
 
 
 def test_names() -> None:
