@@ -115,9 +115,13 @@ class BatchBounds:
         """What the batch between these reads."""
         unknown = [p for p, span in end.spans.items() if span.token is None and p not in start.spans]
         ranges = ranges_between(start, end, self._view.earliest(unknown) if unknown else {})
+        if not start.initial:
+            self._check_ends(start, end)
+        leaders = self._view.leaders({each.topic_partition for each in ranges})
+        return plan_tasks(ranges, leaders, task_bounds(self._options))
+
+    def _check_ends(self, start: Positions, end: Positions) -> None:
         for partition, span in end.spans.items():
             known = start.spans.get(partition)
             if known is not None and span.token in (None, known.token) and span.to < known.to:
                 self._judge(f"{partition}: offset {known.to} is to be read next, and the log ended at {span.to}")
-        leaders = self._view.leaders({each.topic_partition for each in ranges})
-        return plan_tasks(ranges, leaders, task_bounds(self._options))

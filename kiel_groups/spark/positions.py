@@ -6,8 +6,10 @@ interval of reading that began at offset 10. ``token`` names the interval: where
 batch has, reading does not go on where that start is, but begins at ``from``. An interval begins with the query, with
 a partition that appears later, after a loss of data, and, for a member of a group, with each claim of the partition.
 So a batch that is done again is the same batch, whatever has happened since. A member of a group adds ``"group"``, what
-the group had committed when the batch was planned. ``"@query"``, which no topic can be
-called, is the id of the query, of which the name of its group is made where none was given.
+the group had committed when the batch was planned.
+
+``"@query"``, which no topic can be called, is the id of the query, of which the name of its group is made where none
+was given; ``"@initial"`` marks where a query begins.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from kiel_groups.model import TopicPartition
 
 __all__ = ["OffsetRange", "Positions", "Span", "new_token", "ranges_between"]
 
+# No topic can be called like these.
 _QUERY = "@query"
+_INITIAL = "@initial"
 _TOKEN_BITS = 48
 
 
@@ -30,9 +34,9 @@ class Span(NamedTuple):
     """
     How far a partition is read: the next offset, and the interval of reading that it belongs to.
 
-    ``token`` is None, and ``begin`` the same as ``to``, where the interval is not known: before Spark 4.2 a source is
-    not told where its query stands. ``group`` is what the group had committed when the batch was planned: where it has
-    committed nothing else since, nobody else has read on.
+    ``token`` is None where the interval is not known: before Spark 4.2 a source is not told where its query stands.
+    Then ``begin`` is where reading begins if this is the first batch, else the same as ``to``. ``group`` is what the
+    group had committed when the batch was planned: where it has committed nothing else since, nobody else has read on.
     """
 
     begin: int
@@ -60,10 +64,11 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where a query stands, partition by partition."""
+    """Where a query stands, partition by partition; ``initial`` where it has not read anything yet."""
 
     spans: Mapping[TopicPartition, Span] = field(default_factory=dict)
     query: str | None = None
+    initial: bool = False
 
     def offsets(self) -> dict[TopicPartition, int]:
         """The next offset of each partition."""
@@ -72,6 +77,8 @@ class Positions:
     def to_json(self) -> dict[str, Any]:
         """The form that Spark stores; equal positions have equal forms, to the byte."""
         document: dict[str, Any] = {} if self.query is None else {_QUERY: self.query}
+        if self.initial:
+            document[_INITIAL] = True
         for (topic, number), span in sorted(self.spans.items()):
             document.setdefault(topic, {})[str(number)] = _entry(span)
         return document
@@ -90,7 +97,7 @@ class Positions:
                     entry.get("from", entry["to"]), entry["to"], entry.get("token"), entry.get("group")
                 )
                 for topic, entries in document.items()
-                if topic != _QUERY
+                if topic not in (_QUERY, _INITIAL)
                 for number, entry in entries.items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -98,7 +105,7 @@ class Positions:
                 f"the checkpoint holds offsets of another kind: {document!r}; a query that is to read with another"
                 " source than before needs a checkpoint of its own"
             ) from error
-        return cls(spans, document.get(_QUERY))
+        return cls(spans, document.get(_QUERY), document.get(_INITIAL, False))
 
 
 def new_token() -> int:
@@ -108,7 +115,7 @@ def new_token() -> int:
 
 def _entry(span: Span) -> dict[str, int]:
     if span.token is None:
-        return {"to": span.to}
+        return {"to": span.to} if span.begin == span.to else {"from": span.begin, "to": span.to}
     interval = {"from": span.begin, "to": span.to, "token": span.token}
     return interval if span.group is None else {**interval, "group": span.group}
 
@@ -125,7 +132,10 @@ def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPart
     ranges = []
     for partition, span in sorted(end.spans.items()):
         known = start.spans.get(partition)
-        if known is not None and (span.token is None or span.token == known.token):
+        if known is not None and span.token is None:
+            # A first batch that is done again, in a process that has resolved anew where the query begins.
+            begin = span.begin if start.initial else known.to
+        elif known is not None and span.token == known.token:
             begin = known.to
         elif span.token is not None:
             begin = span.begin

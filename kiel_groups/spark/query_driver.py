@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Protocol
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.batch_bounds import BatchBounds
 from kiel_groups.spark.group_offsets import GroupOffsets, committed_offsets, refuse_live_group
@@ -68,6 +70,9 @@ class LogDriver:
         self._offsets = GroupOffsets(self._view, options)
         refuse_live_group(options)
         self._start: Positions | None = None
+        self._begun = False
+        #: Its id, where the last batch that was planned here does not have it.
+        self._query: str | None = None
         #: Where the last batch ended that was planned here.
         self._planned: Positions | None = None
         self._bounds = BatchBounds(self._view, options)
@@ -75,6 +80,13 @@ class LogDriver:
     # ------------------------------------------------------------------ positions
 
     def initial(self) -> Positions:
+        start = self._resolved()
+        if not self._begun:
+            self._begun = True
+            self._offsets.begin(self._group(start), start.offsets())
+        return start
+
+    def _resolved(self) -> Positions:
         if self._start is None:
             partitions = self._view.partitions()
             group = self._options.group
@@ -82,8 +94,7 @@ class LogDriver:
             offsets = resolve("startingOffsets", self._options.starting, partitions, self._view, committed)
             token = new_token()
             spans = {partition: Span(offset, offset, token) for partition, offset in offsets.items()}
-            self._start = Positions(spans, uuid.uuid4().hex[:_QUERY_DIGITS])
-            self._offsets.begin(self._group(self._start), offsets)
+            self._start = Positions(spans, uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
         return self._start
 
     def latest(self, start: Positions | None, *, limited: bool) -> Positions:
@@ -92,15 +103,27 @@ class LogDriver:
         elif self._planned is not None:
             # Spark asks again once the batch is done.
             self.done(self._planned)
-        known = start or self._planned or self._start
-        ends = self._bounds.ends(known.spans if known is not None else {})
+        known = start or self._planned
         if known is None:
-            # Spark before 4.2 does not say where the query stands; it goes on from there.
-            return Positions({partition: Span(end, end) for partition, end in ends.items()})
+            return self._latest_of_unknown()
+        ends = self._bounds.ends(known.spans)
         spans = self._bounds.without_losses(known.spans, ends)
         self._offsets.forget([partition for partition in known.spans if partition not in spans])
         spans |= self._beginnings([partition for partition in ends if partition not in spans])
-        return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query)
+        return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
+
+    def _latest_of_unknown(self) -> Positions:
+        """Before Spark 4.2 nothing says, at first, where the query stands, nor whether it is a new one."""
+        try:
+            # Before the ends: Spark asks where a new query starts only after this.
+            starts = self._resolved().offsets()
+        except ConfigError:
+            # A new query will be told; one that goes on has partitions by now that its options do not name.
+            starts = {}
+        ends = self._bounds.ends({})
+        return Positions(
+            {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
+        )
 
     def seen(self) -> Positions | None:
         return self._bounds.seen
@@ -119,6 +142,7 @@ class LogDriver:
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
+        self._query = end.query or start.query
         return self._bounds.tasks(start, end)
 
     def done(self, end: Positions) -> None:
@@ -129,7 +153,7 @@ class LogDriver:
         self._view.close()
 
     def _group(self, positions: Positions) -> str | None:
-        return group_name(self._options.group, positions)
+        return group_name(self._options.group, replace(positions, query=positions.query or self._query))
 
 
 def group_name(named: str | None, positions: Positions) -> str | None:

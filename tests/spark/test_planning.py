@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -135,7 +136,7 @@ spans = st.one_of(
         lambda at, more, token: Span(at, at + more, token), st.integers(0, 99), st.integers(0, 99), st.integers(0, 9)
     ),
 )
-positions = st.builds(Positions, st.dictionaries(partitions, spans), st.none() | st.just("3f9c"))
+positions = st.builds(Positions, st.dictionaries(partitions, spans), st.none() | st.just("3f9c"), st.booleans())
 
 
 @few_cases
@@ -144,7 +145,7 @@ def test_positions_come_back_from_the_checkpoint_as_they_were(stood: Positions) 
     """And equal ones have the same text, by which Spark tells whether there is anything new."""
     text = json.dumps(stood.to_json())
     assert Positions.from_json(json.loads(text)) == stood
-    shuffled = Positions(dict(reversed(stood.spans.items())), stood.query)
+    shuffled = replace(stood, spans=dict(reversed(stood.spans.items())))
     assert json.dumps(shuffled.to_json()) == text
 
 
@@ -187,6 +188,14 @@ def test_a_batch_begins_where_it_ended_before_or_where_its_interval_began(
     """So a batch that is done again is the same batch, whatever has happened to the group since."""
     before = Positions({} if start is None else {P0: start})
     assert ranges_between(before, Positions({P0: end}), {P0: 3}) == [OffsetRange(P0, begins, end.to)]
+
+
+@pytest.mark.parametrize(("end", "begins"), [(Span(10, 50), 10), (Span(50, 50), 50), (Span(60, 70, 6), 60)])
+def test_a_first_batch_that_is_done_again_begins_where_it_began(end: Span, begins: int) -> None:
+    """Also where its interval was not known yet; what the start says now has been resolved anew."""
+    start = Positions({P0: Span(30, 30, 9)}, initial=True)
+    ranges = [OffsetRange(P0, begins, end.to)] if begins < end.to else []
+    assert ranges_between(start, Positions({P0: end}), {}) == ranges
 
 
 def test_what_has_not_moved_or_is_gone_is_not_read() -> None:

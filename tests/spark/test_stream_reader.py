@@ -298,24 +298,54 @@ def test_brokers_that_store_no_offsets_are_read_without(release_cluster: Cluster
         assert query.trigger() == []
 
 
-def test_before_spark_4_2_nothing_says_where_a_query_stands(cluster_39: Cluster, topic: str) -> None:
-    """A reader of Spark 4.0, which is asked without a start: it goes on from the checkpoint all the same."""
+def reader_of_spark_4_0(cluster: Cluster, topic: str, **options: str) -> StreamReader:
+    """One that is not told where its query stands, and is asked for an end before it is asked for a start."""
+    made = source(cluster, subscribe=topic, **options)
+    return StreamReader(ReadOptions.parse(made.options, streaming=True), made.schema())
 
-    def reader() -> StreamReader:
-        made = source(cluster_39, subscribe=topic, startingOffsets="earliest")
-        return StreamReader(ReadOptions.parse(made.options, streaming=True), made.schema())
 
-    first = reader()
-    start = first.initialOffset()
+def size_of(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> int:
+    return sum(task.value.size for task in reader.partitions(start, end))
+
+
+def test_before_spark_4_2_a_query_goes_on_from_its_checkpoint(cluster_39: Cluster, topic: str) -> None:
+    """Also in a new process, and with partitions that were added in between."""
+    first = reader_of_spark_4_0(cluster_39, topic, startingOffsets="earliest")
     end = first.latestOffset()
-    assert sum(task.value.size for task in first.partitions(start, end)) == len(VALUES)
+    start = first.initialOffset()
+    assert size_of(first, start, end) == len(VALUES)
     fill(cluster_39, topic, [b"100"])
     later = first.latestOffset()
-    assert sum(task.value.size for task in first.partitions(end, later)) == 1
+    assert size_of(first, end, later) == 1
+    group = f"kiel-spark-{start['@query']}"
+    with zookeeper(cluster_39) as client:
+        assert sum(stored_offsets(client, group, topic).values()) == len(VALUES)
     first.stop()
     grow_topic(cluster_39.zk_hosts, topic, 5)
     await_partitions(cluster_39, topic, 5)
     fill(cluster_39, topic, [b"101"], partition=4)
-    second = reader()
-    assert sum(task.value.size for task in second.partitions(later, second.latestOffset())) == 1
+    second = reader_of_spark_4_0(cluster_39, topic, startingOffsets="earliest")
+    assert size_of(second, later, second.latestOffset()) == 1
+    second.stop()
+
+
+def test_before_spark_4_2_a_first_batch_is_done_again_where_it_began(cluster_39: Cluster, topic: str) -> None:
+    """Although 'latest' is resolved anew in the new process."""
+    first = reader_of_spark_4_0(cluster_39, topic)
+    with pytest.MonkeyPatch.context() as patched:
+        bounds = first._driver._bounds  # type: ignore[attr-defined]
+        ends = bounds.ends
+
+        def ends_later(known: Any) -> Any:
+            fill(cluster_39, topic, [b"100"])
+            return ends(known)
+
+        patched.setattr(bounds, "ends", ends_later)
+        end = first.latestOffset()
+    assert size_of(first, first.initialOffset(), end) == 1
+    first.stop()
+    fill(cluster_39, topic, [b"101"])
+    second = reader_of_spark_4_0(cluster_39, topic)
+    assert size_of(second, second.initialOffset(), end) == 1
+    assert size_of(second, end, second.latestOffset()) == 1
     second.stop()

@@ -1,0 +1,60 @@
+"""A cluster of executors, one of which dies; in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kiel_groups.coordination.admin import create_topic
+from kiel_groups.embedded import Cluster
+from tests.integration.commands import Running
+from tests.spark.queries import brokers_of, fill
+from tests.spark.sessions import worker_environment
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+#: Three processes of Java start, on a machine that may be busy.
+PATIENCE_S = 300
+
+
+def test_an_executor_that_is_killed_in_a_task_loses_nothing(
+    cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark does its tasks again elsewhere, and they read the same records once."""
+    topic = unique("topic")
+    create_topic(cluster_39.zk_hosts, topic, 4)
+    values = [b"%03d" % number for number in range(100)]
+    fill(cluster_39, topic, values)
+    for name, value in worker_environment().items():
+        monkeypatch.setenv(name, value)
+    with Running(["-m", "tests.spark.executor_job", brokers_of(cluster_39), topic, str(tmp_path)]) as job:
+        job.wait_for_lines(1, PATIENCE_S)
+        os.kill(executors_of(job.process.pid)[0], signal.SIGKILL)
+        (tmp_path / "go").touch()
+        found = json.loads(job.wait_for_lines(2, PATIENCE_S)[1])
+    assert found == [value.decode() for value in values]
+
+
+def executors_of(driver: int) -> list[int]:
+    """The processes of a job's executors, by what they were started as, below its driver."""
+    parents: dict[int, int] = {}
+    executors = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            stat, command = (folder / "stat").read_text(), (folder / "cmdline").read_bytes()
+        except OSError:
+            continue  # It has ended since.
+        pid = int(folder.name)
+        parents[pid] = int(stat.rpartition(")")[2].split()[1])
+        if b"CoarseGrainedExecutorBackend" in command:
+            executors.append(pid)
+
+    def is_below(pid: int) -> bool:
+        return pid == driver or (pid in parents and is_below(parents[pid]))
+
+    return sorted(pid for pid in executors if is_below(pid))
