@@ -26,7 +26,7 @@ Node: TypeAlias = Slot | tuple[Slot, ...] | tuple[int]
 Held: TypeAlias = dict[TopicPartition, None]
 
 #: So many links are gone along at most, which takes seconds. Groups of some hundred members need less.
-MOST_LINKS = 3_000_000
+MOST_LINKS = 2_000_000
 
 
 def fewest_moves(
