@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from kiel_groups.coordination.session import Session
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.transactions import (
+    MOST_BYTES,
     MOST_OPERATIONS,
     Answer,
     Check,
@@ -23,6 +24,7 @@ from kiel_groups.group.transactions import (
     Operation,
     Refused,
     Unknown,
+    size_of,
 )
 
 __all__ = ["FencedWriter", "Outcome", "give_up"]
@@ -156,12 +158,13 @@ class FencedWriter:
 
 
 def _first_batch(pending: Mapping[Key, tuple[Operation, ...]], most: int) -> list[Key]:
-    """As many of the first items as fit in one transaction beside the proof."""
+    """As many of the first items as fit in one transaction beside the proof, by their number and by their size."""
     batch: list[Key] = []
-    count = 1
+    count, size = 1, 0
     for key, operations in islice(pending.items(), most):
-        if batch and count + len(operations) > most:
+        count += len(operations)
+        size += sum(map(size_of, operations))
+        if batch and (count > most or size > MOST_BYTES):
             break
         batch.append(key)
-        count += len(operations)
     return batch

@@ -19,10 +19,20 @@ from kiel_groups.coordination.handler import PartitionHandler, Work
 from kiel_groups.coordination.holding import Holding
 from kiel_groups.coordination.life import Life
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
+from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group.layout import BROKER_IDS, topic_path
 from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.group.transactions import Answer, Create, Delete, Done, Operation, Refused, Unknown
+from kiel_groups.group.transactions import (
+    LARGEST_BYTES,
+    Answer,
+    Create,
+    Delete,
+    Done,
+    Operation,
+    Refused,
+    Unknown,
+    size_of,
+)
 from kiel_groups.group.znodes import MemberInfo, encode_consumer_id, parse_broker
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -123,10 +133,18 @@ class Membership(Life):
             started_at_ms=self._started_ms,
         )
         consumer_id = encode_consumer_id(topics, self._started_ms)
-        return [
+        operations: list[Operation] = [
             Create(self._path, info.encode(), ephemeral=True),
             Create(self._layout.consumer_id(self.member_id), consumer_id, ephemeral=True),
         ]
+        size = sum(map(size_of, operations))
+        if size > LARGEST_BYTES:
+            raise ConfigError(
+                f"group {self._config.group}: a subscription to {len(topics)} topics takes {size >> 10} KiB in"
+                f" ZooKeeper, expected at most {LARGEST_BYTES >> 10}; have several members subscribe to some of them"
+                " each"
+            )
+        return operations
 
     async def _register(self) -> None:
         """Member znode and consumer id in one transaction; where its answer is lost, one look tells."""

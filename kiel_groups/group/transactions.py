@@ -26,13 +26,17 @@ __all__ = [
     "chunks",
     "MOST_OPERATIONS",
     "MOST_BYTES",
+    "LARGEST_BYTES",
+    "size_of",
 ]
 
 #: Operations in one transaction: few enough that one which is refused because of a single operation is cheap to repeat.
 MOST_OPERATIONS = 200
 
-#: A server refuses requests of 1 MiB and more (jute.maxbuffer) by closing the connection.
+#: A server refuses requests of 1 MiB and more (jute.maxbuffer) by closing the connection: what can be cut is cut here …
 MOST_BYTES = 512 << 10
+#: … and what cannot be is refused here.
+LARGEST_BYTES = 960 << 10
 
 
 @dataclass(frozen=True, slots=True)

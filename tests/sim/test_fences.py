@@ -120,6 +120,21 @@ def test_folders_whose_ground_is_cleared_away_are_made_all_the_same(bench: Bench
     assert {"/group", "/group/members"} <= bench.ensemble.truth.znodes.keys()
 
 
+def test_a_write_is_cut_before_it_is_too_large_for_a_server(bench: Bench) -> None:
+    """Three thousand operations are one transaction, but not where their paths are as long as paths may be."""
+    paths = [f"/{'x' * 600}-{number}" for number in range(3_000)]
+
+    async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
+        return await writer.write({path: (Create(path),) for path in paths}, lambda *_: None, most=3_000)
+
+    outcome = bench.run(work)
+    assert isinstance(outcome, Outcome)
+    assert list(outcome.done) == paths
+    written = [len(entry.changes) for entry in bench.ensemble.log if len(entry.changes) > 1]
+    assert sum(written) == 3_000
+    assert 2 <= len(written) <= 5
+
+
 def test_a_lost_request_is_not_done(bench: Bench) -> None:
     """The connection broke before the server had it: unknown as well, and nothing was written."""
 

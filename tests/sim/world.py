@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -31,7 +31,7 @@ class World:
 
     group = "g"
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: Story, topic_name: Callable[[int], str] = "t{}".format) -> None:
         self.timeline = Timeline(story.seed)
         self.ensemble = FakeEnsemble(self.timeline, 3, sync_limit=story.sync_limit)
         self.layout = GroupLayout(self.group)
@@ -51,7 +51,7 @@ class World:
         self.began_s = self.timeline.now_s
         self.topics: dict[str, int] = {}
         for number, partitions in enumerate(story.topics):
-            topic = f"t{number}"
+            topic = topic_name(number)
             self.topics[topic] = partitions
             self.operator.create(topic_path(topic), self.topic_data(topic))
         for member in range(story.members):

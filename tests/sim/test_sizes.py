@@ -1,0 +1,71 @@
+"""Groups of sizes that real servers would take minutes for; the fake one refuses what is too large, as they do."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from kiel_groups.coordination import machine
+from kiel_groups.errors import ConfigError
+from kiel_groups.testing import SimulatedMachine
+from kiel_groups.testing.server import MOST_BYTES
+from tests.sim.story import make_story
+from tests.sim.world import World
+
+pytestmark = pytest.mark.sim
+
+
+@contextmanager
+def group(members: int, topics: tuple[int, ...], topic_name: Callable[[int], str] = "t{}".format) -> Iterator[World]:
+    """So many members that start at one moment."""
+    calm = replace(make_story(1), members=members, topics=topics, is_static=False, most_operations=200, events=())
+    world = World(calm, topic_name)
+    gc.disable()
+    try:
+        with machine.replaced(SimulatedMachine(world.timeline)):
+            yield world
+    finally:
+        gc.enable()
+        for consumer in world.consumers:
+            consumer.kill()
+
+
+def long_name(number: int) -> str:
+    """As long as a topic's name may be."""
+    return f"{number:05d}".rjust(249, "x")
+
+
+def test_a_thousand_members_at_once() -> None:
+    """They gather into a few plans, and each owns what is meant for it."""
+    with group(1_000, (200,)) as world:
+        world.settle(60.0)
+        assert len(world.ledger.generations) <= 5
+
+
+def test_a_plan_near_the_size_limit() -> None:
+    """Subscriptions and slices of hundreds of KiB: they are published, claimed and handed over, and nothing breaks."""
+    with group(2, (1,) * 1_200, long_name) as world:
+        first, second = world.consumers
+        second.subscribe(world.topics)
+        world.settle(60.0)
+        second.leave()
+        world.run_for(10.0)
+        world.settle(60.0)
+        slices = world.ensemble.truth.children(world.layout.pointer)
+        largest = max(len(world.ensemble.truth.znodes[world.layout.slice(slot)].data) for slot in slices)
+        assert MOST_BYTES / 4 < largest < MOST_BYTES / 2
+        assert first.metrics.total("zookeeper_suspensions") == 0
+
+
+def test_a_subscription_beyond_it() -> None:
+    """It is refused with its size, instead of being sent again and again; what was subscribed to before stays."""
+    with group(1, (1,) * 3, long_name) as world:
+        (consumer,) = world.consumers
+        world.settle(60.0)
+        consumer.subscribe([*world.topics, *map(long_name, range(3, 2_000))])
+        with pytest.raises(ConfigError, match=r"a subscription to 2000 topics takes \d+ KiB .* at most 960; have"):
+            world.run_for(1.0)
