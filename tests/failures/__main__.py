@@ -19,25 +19,82 @@ What can fail, and what the group makes of it
 =============================================
 
 Each of these failures is brought about on real servers by a test of its name in ``tests/failures`` (``pytest
-tests/failures`` runs them), the ones at the end by tests in ``tests/integration``. Most of the former note every
-hand-out with the claim under which it was made, and fail where one came under a claim that was not the newest of its
-partition, where a value was never handed out, or where an offset was committed that nobody had been given. Each waits
-a bounded time for the group to recover. What chance finds beyond them: ``simulation.rst``; why it holds:
-``ownership.rst``.
+tests/failures`` runs them), the ones at the end by tests in ``tests/integration``, those on sizes on the fake servers
+of ``tests/sim``. Most of the former note every hand-out with the claim under which it was made, and fail where one came
+under a claim that was not the newest of its partition, where a value was never handed out, or where an offset was
+committed that nobody had been given. Each waits a bounded time for the group to recover. What chance finds beyond them:
+``simulation.rst``; why it holds: ``ownership.rst``.
 """
 
+#: Failures that are shown beside what they belong to: tests by file.
 ELSEWHERE = {
-    "test_group_watchdog.py": "an event loop blocked in a leader and in an owner, an application that hangs, a listener"
-    " that hangs",
-    "test_group_static.py": "a duplicate instance, a process restarted faster than its old session expires",
-    "test_group_resets.py": "an operator's reset under a busy and under an idle owner, and during a hand-over",
-    "test_force_release.py": "a forced release of a living owner, and of one that is gone",
-    "test_group_delivery.py": "a broker, or ZooKeeper, that restarts; a listener that raises",
-    "test_group_refuted.py": "a topic deleted and created again, brokers that have moved",
-    "test_group_membership.py": "partitions added, kill −9",
-    "test_group_bad_input.py": "a chroot that is missing, members that disagree, an allocator that fails",
-    "test_broker_offset_store.py": "mixed stores, brokers that are down",
-    "test_old_tools.py": "a Java consumer, or a member of kiel's, that comes later",
+    "integration/test_group_lease.py": (
+        "a_silence_within_the_lease",
+        "a_lease_is_over_and_the_session_lives",
+    ),
+    "integration/test_group_watchdog.py": (
+        "an_event_loop_is_blocked_for_good",
+        "an_application_hangs_in_a_record",
+        "a_listener_hangs",
+    ),
+    "integration/test_group_static.py": (
+        "a_rolling_restart_moves_nothing",
+        "a_process_restarts_faster_than_its_old_session_expires",
+        "two_members_have_one_instance",
+        "a_slice_for_another_member_of_a_dynamic_ones_slot",
+    ),
+    "integration/test_group_resets.py": (
+        "an_idle_owner",
+        "an_idle_owner_is_set_to_where_its_commit_stands",
+        "a_busy_owner",
+        "during_a_hand_over",
+    ),
+    "integration/test_force_release.py": (
+        "a_live_member_stops_before_its_claims_could_be_deleted",
+        "claims_that_nobody_gives_up_are_deleted_after_the_wait",
+    ),
+    "integration/test_group_delivery.py": (
+        "a_broker_restarts_under_a_running_group",
+        "a_leader_of_partitions_dies",
+        "a_committed_offset_beyond_the_log",
+        "zookeeper_restarts_under_a_running_group",
+        "a_frozen_zookeeper_shuts_the_gate_in_time",
+        "a_listener_that_raises_does_not_hold_the_group_up",
+    ),
+    "integration/test_group_refuted.py": (
+        "a_topic_is_created_again_under_a_running_group",
+        "the_folder_of_owners_is_deleted",
+        "a_member_without_its_znode_is_not_foreign",
+        "brokers_are_found_in_zookeeper",
+        "a_member_leaves_although_no_broker_answers",
+    ),
+    "integration/test_group_membership.py": (
+        "partitions_are_added_under_a_running_group",
+        "kill_9",
+        "session_expiry",
+        "a_shorter_session_than_asked",
+    ),
+    "integration/test_group_bad_input.py": (
+        "no_chroot",
+        "a_member_that_disagrees_with_its_group",
+        "settings_that_cannot_be_read",
+        "an_allocator_that_fails",
+    ),
+    "integration/test_broker_offset_store.py": (
+        "a_broker_that_is_down_costs_only_time",
+        "a_member_with_the_other_store_is_refused",
+        "brokers_that_store_no_offsets_are_refused",
+    ),
+    "integration/test_old_tools.py": (
+        "a_java_consumer_that_comes_later_is_an_alarm",
+        "a_java_consumer_that_is_there_first_is_a_refusal",
+        "a_member_of_kiel_that_comes_later_is_an_alarm",
+    ),
+    "sim/test_sizes.py": (
+        "a_thousand_members_at_once",
+        "a_plan_near_the_size_limit",
+        "a_subscription_beyond_it",
+    ),
 }
 
 
@@ -49,19 +106,34 @@ def document() -> str:
 def _sections() -> Iterator[str]:
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
         module = ast.parse(path.read_text(encoding="utf-8"))
-        about = (ast.get_docstring(module) or "").rstrip(".")
-        yield f"{about}\n{'-' * len(about)}\n"
-        for function in module.body:
-            if isinstance(function, (ast.AsyncFunctionDef, ast.FunctionDef)) and function.name.startswith("test_"):
-                failure = function.name.removeprefix("test_").replace("_", " ")
-                yield f"{failure}\n{_indented(ast.get_docstring(function) or '')}\n"
+        yield _titled(module)
+        yield from (_row(name.replace("_", " "), shown) for name, shown in _tests(module).items())
 
 
 def _elsewhere() -> Iterator[str]:
-    title = "Shown in ``tests/integration``, beside what they belong to"
-    yield f"{title}\n{'-' * len(title)}\n"
-    for file, failures in ELSEWHERE.items():
-        yield f"``{file}``\n{_indented(failures)}\n"
+    for file, names in ELSEWHERE.items():
+        module = ast.parse((Path(__file__).parents[1] / file).read_text(encoding="utf-8"))
+        yield _titled(module)
+        tests = _tests(module)
+        yield from (_row(name.replace("_", " "), f"{tests[name]} (``tests/{file}``)") for name in names)
+
+
+def _titled(module: ast.Module) -> str:
+    about = " ".join((ast.get_docstring(module) or "").split()).rstrip(".")
+    return f"{about}\n{'-' * len(about)}\n"
+
+
+def _tests(module: ast.Module) -> dict[str, str]:
+    """What each test shows, by its name without ``test_``."""
+    return {
+        function.name.removeprefix("test_"): ast.get_docstring(function) or ""
+        for function in module.body
+        if isinstance(function, (ast.AsyncFunctionDef, ast.FunctionDef)) and function.name.startswith("test_")
+    }
+
+
+def _row(failure: str, shown: str) -> str:
+    return f"{failure}\n{_indented(shown)}\n"
 
 
 def _indented(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a session may own, and what an operator may take from it, at the edge"""
+"""At the edge of what one session may own, and of what may be taken from it."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.failures.__main__ import ELSEWHERE, document
+from tests.failures.__main__ import document
 
 pytestmark = pytest.mark.unit
 
@@ -16,8 +16,3 @@ REPOSITORY = Path(__file__).parents[2]
 def test_the_page_is_what_the_tests_say() -> None:
     """``python -m tests.failures > docs/failures.rst`` writes it anew."""
     assert (REPOSITORY / "docs/failures.rst").read_text(encoding="utf-8") == document()
-
-
-def test_files_that_the_page_names_are_there() -> None:
-    """Whoever moves one of them says so on the page."""
-    assert [file for file in ELSEWHERE if not (REPOSITORY / "tests/integration" / file).exists()] == []
