@@ -75,6 +75,8 @@ class MemberDriver:
     # ------------------------------------------------------------------ batches
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
+        # Also one that was planned by an earlier process: it is done when Spark asks for the next.
+        self._planned = end
         return self._bounds.tasks(start, end)
 
     def done(self, end: Positions) -> None:
