@@ -16,13 +16,14 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination import threads
+from kiel_groups.coordination import hosts, threads
 from kiel_groups.coordination.connecting import InterruptibleClient, connect_limit_s
 from kiel_groups.coordination.prompt_handler import PromptHandler
 
@@ -37,6 +38,7 @@ __all__ = [
     "uniform",
     "in_thread",
     "ticker",
+    "check_hosts",
     "client",
     "replaced",
 ]
@@ -82,6 +84,11 @@ class Machine:
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
         return threads.Ticker(tick, name)
+
+    async def check_hosts(self, config: ZooKeeperConfig) -> None:
+        with suppress(TimeoutError):  # Names are slow to be resolved today: kazoo may try.
+            async with asyncio.timeout(config.connect_timeout_ms / 1000):
+                await threads.in_thread(partial(hosts.check_hosts, config), "hosts")
 
     def client(self, config: ZooKeeperConfig) -> KazooClient:
         return InterruptibleClient(
@@ -145,6 +152,11 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
 def ticker(tick: Callable[[], float | None], name: str) -> Ticking:
     """Have a function called from time to time, off the event loop; see ``threads.Ticker``."""
     return _machine.ticker(tick, name)
+
+
+async def check_hosts(config: ZooKeeperConfig) -> None:
+    """Raise NoZooKeeperError where no host has an address; see ``hosts.check_hosts``."""
+    await _machine.check_hosts(config)
 
 
 def client(config: ZooKeeperConfig) -> KazooClient:

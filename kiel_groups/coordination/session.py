@@ -140,9 +140,10 @@ class Session:
         Connect and wait for the session.
 
         Raises:
-            NoZooKeeperError: No server answered within ``connect_timeout_ms``.
+            NoZooKeeperError: No server answered within ``connect_timeout_ms``, or none has an address.
             ChrootMissingError: The chroot does not exist.
         """
+        await machine.check_hosts(self._config)
         overhear_connect(self.client, self._config.session_timeout_ms, self._granted)
         self.client.add_listener(self._state_changed)
         await machine.in_thread(self.client.start_async, "connect")

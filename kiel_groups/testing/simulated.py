@@ -317,6 +317,9 @@ class SimulatedMachine(Machine):
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
         return _Ticker(self._process(), tick)
 
+    async def check_hosts(self, config: ZooKeeperConfig) -> None:
+        """Names need no address."""
+
     def client(self, config: ZooKeeperConfig) -> KazooClient:
         return fake_client(self._process(), config.session_timeout_ms, config.chroot)
 

@@ -6,9 +6,12 @@ import socket
 
 import pytest
 
-from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.allocators import round_robin
+from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.candidate import GroupCandidate
 from kiel_groups.coordination.hosts import check_hosts, without_address
 from kiel_groups.errors import NoZooKeeperError
+from kiel_groups.metrics import Metrics
 
 pytestmark = pytest.mark.unit
 
@@ -38,3 +41,11 @@ def test_one_host_with_an_address_is_enough() -> None:
     check_hosts(config)
     assert without_address(config) == " (without an address: a.invalid (Name or service not known))"
     assert without_address(ZooKeeperConfig.parse("127.0.0.1:2181")) == ""
+
+
+async def test_who_joins_is_told_at_once() -> None:
+    """Before kazoo is asked to connect, which would take all of its time for it."""
+    config = ZooKeeperConfig.parse("a.invalid:2181", connect_timeout_ms=3_600_000)
+    candidate = GroupCandidate(GroupConfig(group="g"), config, round_robin, Metrics(), pytest.fail)
+    with pytest.raises(NoZooKeeperError, match=r"has no address: a\.invalid"):
+        await candidate.start()
