@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -10,10 +10,12 @@ import pyarrow as pa
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.columns import BinaryColumn, Columns
 
-__all__ = ["record_batch"]
+__all__ = ["merged", "record_batch"]
 
 #: Spark's number for "no timestamp", which is what messages of magic 0 have.
 _NO_TIMESTAMP_TYPE = -1
+#: Each batch costs Spark as much as some thousand rows; beyond this, nothing is gained.
+_ENOUGH_ROWS = 8_192
 
 
 def record_batch(columns: Columns, topic_partition: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
@@ -30,6 +32,27 @@ def record_batch(columns: Columns, topic_partition: TopicPartition, schema: pa.S
     """
     arrays = [_COLUMNS[field.name](columns, topic_partition) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in fewer batches where there are many small ones; those are copied."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if waiting and rows + batch.num_rows > _ENOUGH_ROWS:
+            yield _merge(waiting)
+            waiting, rows = [], 0
+        waiting.append(batch)
+        rows += batch.num_rows
+    if waiting:
+        yield _merge(waiting)
+
+
+def _merge(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
 
 
 def _binary(column: BinaryColumn, count: int) -> pa.Array:

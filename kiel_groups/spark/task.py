@@ -23,7 +23,7 @@ from kiel_groups.clients.backoff import Backoff
 from kiel_groups.config import HostPort
 from kiel_groups.errors import BrokerError, KielGroupsError, NoBrokersError, RequestTimeoutError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.arrow import record_batch
+from kiel_groups.spark.arrow import merged, record_batch
 from kiel_groups.spark.broker_socket import BrokerSocket
 from kiel_groups.spark.planning import ReadTask
 from kiel_groups.spark.range_reading import RangeReading
@@ -131,7 +131,7 @@ class _TaskReader:
                 # Before what came is handed on: the broker works while Spark does.
                 trouble = trouble or self._ask(broker, lane, asked)
                 if batches:
-                    yield from batches
+                    yield from merged(batches)
                     # What Spark does with them may take as long as it likes.
                     self._moved_at_s = time.monotonic()
                 if trouble is not None:

@@ -1,0 +1,85 @@
+"""Messages as Arrow's batches: exactly the columns that Spark wants, and no copy where none is needed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.arrow import merged, record_batch
+from kiel_groups.spark.schema import READ_SCHEMA, arrow_schema
+from kiel_groups.wire.columns import Columns, decode_columns
+from tests.message_sets import PLAIN
+from tests.reference_codec import encode
+
+pytestmark = pytest.mark.spark
+
+SOURCE = TopicPartition("clicks", 3)
+SCHEMA = arrow_schema(READ_SCHEMA)
+
+
+def columns_of(messages: list[tuple[int, bytes | None, bytes | None]]) -> Columns:
+    return decode_columns(encode(messages), SOURCE, 0, max_decompressed_bytes=0)
+
+
+def test_a_batch_has_the_columns_of_sparks_source() -> None:
+    """Null keys and values stay null, empty ones empty; there is no timestamp, and the type says so."""
+    batch = record_batch(columns_of(PLAIN), SOURCE, SCHEMA)
+    batch.validate(full=True)
+    assert batch.schema == SCHEMA
+    assert batch.to_pylist() == [
+        {
+            "key": key,
+            "value": value,
+            "topic": "clicks",
+            "partition": 3,
+            "offset": offset,
+            "timestamp": None,
+            "timestampType": -1,
+        }
+        for offset, key, value in PLAIN
+    ]
+
+
+@pytest.mark.parametrize("names", [("value",), ("offset", "topic"), ("timestampType", "timestamp", "partition", "key")])
+def test_a_schema_chooses_columns_and_their_order(names: tuple[str, ...]) -> None:
+    """Only these are made."""
+    schema = pa.schema([SCHEMA.field(name) for name in names])
+    batch = record_batch(columns_of(PLAIN), SOURCE, schema)
+    assert batch.schema == schema
+    assert batch.num_rows == len(PLAIN)
+    assert batch.to_pydict()[names[0]] == record_batch(columns_of(PLAIN), SOURCE, SCHEMA).to_pydict()[names[0]]
+
+
+def test_no_rows_make_an_empty_batch() -> None:
+    """With all of its columns."""
+    batch = record_batch(columns_of([]), SOURCE, SCHEMA)
+    batch.validate(full=True)
+    assert (batch.num_rows, batch.schema) == (0, SCHEMA)
+
+
+def test_values_are_not_copied() -> None:
+    """The batch looks at the decoder's own bytes."""
+    columns = columns_of(PLAIN)
+    batch = record_batch(columns, SOURCE, SCHEMA)
+    assert batch["value"].buffers()[2].address == pa.py_buffer(columns.values.data).address
+    assert batch["offset"].buffers()[1].address == pa.py_buffer(columns.offsets).address
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [5, 5], [3000] * 7, [9000, 1, 9000], [1] * 20, [8192, 8192], [8191, 1, 1]])
+def test_small_batches_are_merged(sizes: list[int]) -> None:
+    """No row is lost or moved, large ones are left alone, and two neighbours never fit into one."""
+    batches, start = [], 0
+    for size in sizes:
+        batches.append(record_batch(columns_of([(start + n, None, b"v") for n in range(size)]), SOURCE, SCHEMA))
+        start += size
+    found = list(merged(batches))
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.schema == SCHEMA
+    assert [offset for batch in found for offset in batch["offset"].to_pylist()] == list(range(start))
+    rows = [batch.num_rows for batch in found]
+    assert max(rows, default=0) <= max(8_192, *sizes, 0)
+    assert all(sum(neighbours) > 8_192 for neighbours in pairwise(rows))
