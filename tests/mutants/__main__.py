@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,7 +85,9 @@ def _try(mutant: Mutant, seeds: int) -> Verdict:
             check=False,
         )
     said = [line for line in ran.stdout.splitlines() if line.startswith(("seed ", "FAILED", "ERROR"))]
-    return Verdict(mutant, ran.returncode == 1, time.monotonic() - began_s, said[0] if said else ran.stderr[-200:])
+    # One that cannot even be imported is a mistake of the catalogue, and no verdict.
+    killed = ran.returncode == 1 and bool(said)
+    return Verdict(mutant, killed, time.monotonic() - began_s, said[0] if said else ran.stderr[-200:])
 
 
 def _killer(mutant: Mutant, seeds: int) -> list[str]:
@@ -103,7 +106,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-_say = print
+_say = partial(print, flush=True)
 
 
 if __name__ == "__main__":

@@ -121,6 +121,13 @@ MUTANTS = (
         "            answer = await self._transact(())\n            if True:",
         "tests/sim/test_fences.py",
     ),
+    Mutant(
+        "a transaction that is too large for a server",
+        _FENCED,
+        "if batch and (count > most or size > MOST_BYTES):",
+        "if batch and count > most:",
+        "tests/sim/test_fences.py",
+    ),
     # Claims
     Mutant(
         "a claim that outlives its session",
@@ -180,6 +187,7 @@ MUTANTS = (
         "            outcome = await self._writer.write(items, lambda *_: None)\n            versions |=",
         "            return {p: found.version for p, found in stored.items()}, offsets\n"
         "            outcome = await self._writer.write(items, lambda *_: None)\n            versions |=",
+        "tests/sim/test_claims.py",
     ),
     Mutant(
         "a commit at any version",
@@ -198,7 +206,7 @@ MUTANTS = (
         _OFFSETS,
         "elif partition in outcome.unknown and (found.version, found.offset)",
         "elif (found.version, found.offset)",
-        "tests/sim/test_sim.py::test_a_seed_that_failed_once",
+        "tests/sim/test_found_once.py",
     ),
     Mutant(
         "new partitions that follow the reset policy",
@@ -243,6 +251,13 @@ MUTANTS = (
         _SESSION,
         '            self._end("expired or closed by the server")',
         "            pass",
+    ),
+    Mutant(
+        "a subscription of an unknown fate that counts as told",
+        "coordination/membership.py",
+        "                self._registered = None\n",
+        "",
+        "tests/sim/test_found_once.py",
     ),
     Mutant(
         "a word to leave that is lost where a session opens at that moment",

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.fingerprint import fingerprint
-from tests.sim.play import play
 from tests.sim.story import FAULTS, Event, make_story, shorten
 
 pytestmark = pytest.mark.sim
@@ -39,18 +38,6 @@ def test_a_story_is_as_long_as_it_should_be() -> None:
     assert {story.members for story in stories} == {3, 4, 5, 6}
     assert min(sum(story.topics) for story in stories) >= 24
     assert {event.act for story in stories for event in story.events} >= FAULTS.keys()
-
-
-#: A reset to the very offset that was about to be committed, and was taken for that commit; the end of a session that
-#: kazoo had opened by itself, which the judge took for the member's; a subscription that was changed and changed back
-#: while the answer to the first change was lost.
-FAILED_ONCE = (91_001_385, 95_000_133, 7_000_524)
-
-
-@pytest.mark.parametrize("seed", FAILED_ONCE)
-def test_a_seed_that_failed_once(seed: int) -> None:
-    """What it found is mended."""
-    assert not play(make_story(seed)).error
 
 
 def test_a_seed_tells_the_same_story_again() -> None:

@@ -1,0 +1,61 @@
+"""
+What seeds of the simulator have found, told directly.
+
+A seed tells another story as soon as the product sends one request more; what it found is kept here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kiel_groups.coordination import machine
+from kiel_groups.testing import SimulatedMachine
+from tests.sim.story import make_story
+from tests.sim.world import World
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A member by itself, at rest, with all of two topics."""
+    calm = make_story(1)
+    made = World(replace(calm, members=1, topics=(2, 2), reset="earliest", is_static=False, events=()))
+    with machine.replaced(SimulatedMachine(made.timeline)):
+        made.settle(60.0)
+        yield made
+    for consumer in made.consumers:
+        consumer.kill()
+
+
+def test_a_reset_to_the_very_offset_that_was_about_to_be_committed(world: World) -> None:
+    """It is a reset all the same, and no commit: what is in hand counts no more, and comes again."""
+    (consumer,) = world.consumers
+    consumer.work(0.0, 3, 0.01)
+    world.run_for(0.1)
+    (partition,) = (p for p in world.partitions() if world.ledger.processed(p) == 3)
+    world.operator.set(world.layout.offset(partition), b"3")
+    consumer.work(0.0, 2, 5.0)
+    commit = consumer.process.start(consumer.member.commit())
+    world.timeline.run_until(commit.done)
+    assert commit.result() == frozenset()
+    assert consumer.metrics.total("commits_superseded") == 1
+    assert not consumer.hands
+
+
+def test_a_subscription_that_is_changed_back_while_the_answer_is_lost(world: World) -> None:
+    """What was told first is told again: the group may have heard of what came in between."""
+    (consumer,) = world.consumers
+    before = consumer.topics
+    consumer.process.lose("reply")
+    consumer.subscribe(["t0"])
+    world.run_for(0.001)
+    consumer.subscribe(before)
+    world.run_for(10.0)
+    member = world.ensemble.truth.znodes[world.layout.member(consumer.member.member_id or "")]
+    assert set(json.loads(member.data)["subscription"]) == before
+    world.settle(60.0)
