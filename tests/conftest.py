@@ -32,6 +32,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have tests that share servers of their module run in one process, as ``--dist=loadgroup`` does with groups."""
+    for item in items:
+        shared = getattr(item, "_fixtureinfo", None)
+        definitions = shared.name2fixturedefs.values() if shared is not None else ()
+        shares = any(definition.scope == "module" for found in definitions for definition in found)
+        if shares and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Make names of topics and groups that no other test on the same servers uses: ``unique("topic")``."""

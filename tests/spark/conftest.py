@@ -9,6 +9,20 @@ from pyspark.sql import SparkSession
 
 from tests.spark.sessions import SETTINGS, worker_environment
 
+#: A session takes seconds to start, and on a busy machine minutes.
+_TIMEOUT_S = 600
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have all tests that need the session run in one process, which has the only one."""
+    for item in items:
+        if "spark" not in getattr(item, "fixturenames", ()):
+            continue
+        for mark in (pytest.mark.xdist_group("spark-session"), pytest.mark.timeout(_TIMEOUT_S)):
+            if item.get_closest_marker(mark.name) is None:
+                item.add_marker(mark)
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:

@@ -14,7 +14,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import OffsetOutOfRangeError
 from tests.spark.queries import Query, batch_tasks, brokers_of, fill, records, running
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-session")]
 
 Unique = Callable[[str], str]
 
