@@ -13,8 +13,8 @@ def shared_out(most: int, available: Mapping[TopicPartition, int]) -> dict[Topic
     """
     How many messages of each partition to take: at most ``most`` in all, in proportion to what each has.
 
-    What rounding leaves over goes to those that have most left, so that a bound below the number of partitions still
-    moves on. The same input gives the same shares.
+    What rounding leaves over goes to those that lost most by it, one each, so that a bound below the number of partitions
+    still moves on. The same input gives the same shares.
 
     Args:
         most: At least 1.
@@ -24,9 +24,8 @@ def shared_out(most: int, available: Mapping[TopicPartition, int]) -> dict[Topic
     if total <= most:
         return dict(available)
     shares = {partition: count * most // total for partition, count in available.items()}
-    by_need = sorted(available, key=lambda partition: (shares[partition] - available[partition], partition))
-    # Each partition lost less than one message to rounding, so one each is enough.
-    for partition in by_need[: most - sum(shares.values())]:
+    by_loss = sorted(available, key=lambda partition: (-(available[partition] * most % total), partition))
+    for partition in by_loss[: most - sum(shares.values())]:
         shares[partition] += 1
     return shares
 
