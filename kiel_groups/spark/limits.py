@@ -13,8 +13,8 @@ def shared_out(most: int, available: Mapping[TopicPartition, int]) -> dict[Topic
     """
     How many messages of each partition to take: at most ``most`` in all, in proportion to what each has.
 
-    What rounding leaves over goes to those that lost most by it, one each, so that a bound below the number of partitions
-    still moves on. The same input gives the same shares.
+    What rounding leaves over goes to those that lost most by it, one each, so that a bound below the number of
+    partitions still moves on. The same input gives the same shares.
 
     Args:
         most: At least 1.
