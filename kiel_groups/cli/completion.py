@@ -10,6 +10,14 @@ __all__ = ["completion"]
 
 _SHELLS = ("bash", "zsh", "fish")
 
+#: What click's scripts lack, tried in zsh 5.9 and fish 3.6: what stands there, and what is to stand there.
+_AMENDED = {
+    # A start-up file that does not begin completion yet knows no compdef.
+    "zsh": ("    compdef ", "    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n    compdef "),
+    # Descriptions have commas, too.
+    "fish": ('string split "," $completion', 'string split --max 1 "," $completion'),
+}
+
 
 @click.command(epilog=EPILOG)
 @click.argument("shell", type=click.Choice(_SHELLS))
@@ -31,5 +39,5 @@ def completion(*, shell: str) -> int:
     assert completing is not None, "click knows all of them"
     # Not .source(): it runs bash to look at its version, and there may be none where the script is made.
     script = completing(app, {}, NAME, COMPLETION_VARIABLE)
-    show(script.source_template % script.source_vars())
+    show(script.source_template.replace(*_AMENDED.get(shell, ("", ""))) % script.source_vars())
     return DONE
