@@ -136,11 +136,12 @@ class Link:
             self._downwards.send(_FIN)
 
     def reset(self) -> None:
-        """Break it: whatever is under way is lost, and both ends know."""
-        if self.is_open:
-            self._upwards.broken = self._downwards.broken = True
-            self._server.closed(self)
-            self._client.closed(self)
+        """Break it: whatever is under way is lost, and each end that had not closed it knows."""
+        ends = ((self._server, self._upwards.broken), (self._client, self._downwards.broken))
+        self._upwards.broken = self._downwards.broken = True
+        for end, knows in ends:
+            if not knows:
+                end.closed(self)
 
     def resume(self) -> None:
         """What a stall has held up arrives now."""

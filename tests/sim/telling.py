@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from weakref import ref
 
 from tests.sim.play import Outcome, play
 from tests.sim.story import Story, shorten
@@ -54,13 +55,14 @@ class _Teller(logging.Handler):
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
         self._say = say
-        self._world: World | None = None
+        #: Not kept: it is thrown away quietly when the story is over.
+        self._world: Callable[[], World | None] = lambda: None
 
     def follow(self, world: World) -> None:
-        self._world = world
+        self._world = ref(world)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._world is not None:
-            timeline = self._world.timeline
-            name = getattr(timeline.running, "name", "?")
-            self._say(f"{self._world.elapsed_s:8.3f}    {name}: {record.getMessage()}")
+        world = self._world()
+        if world is not None:
+            name = getattr(world.timeline.running, "name", "?")
+            self._say(f"{world.elapsed_s:8.3f}    {name}: {record.getMessage()}")
