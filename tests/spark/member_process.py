@@ -6,6 +6,7 @@ with the reader's ``stop`` in its ``finally``.
 """
 
 import sys
+import time
 
 from kiel_groups.spark import KielDataSource
 
@@ -26,6 +27,7 @@ try:
     print(sum(entry["to"] for entry in end[topic].values()), flush=True)  # noqa: T201
     reader.latestOffset(end, reader.getDefaultReadLimit())
     print("done", flush=True)  # noqa: T201
-    sys.stdin.read()
+    while True:
+        time.sleep(0.1)
 finally:
     reader.stop()
