@@ -115,9 +115,13 @@ class Blocking(Generic[C]):
         async def call() -> T:
             return context.run(read, *args, **kwargs)
 
-        if self._thread.stopped:
-            return context.run(read, *args, **kwargs)
-        return self._thread.run(call())
+        try:
+            if not self._thread.stopped:
+                return self._thread.run(call())
+        except ClosedError:
+            if not self._thread.stopped:
+                raise
+        return context.run(read, *args, **kwargs)
 
     def _end(self, close: Callable[[], Awaitable[None]], timeout_s: float | None = None) -> None:
         """Close the client, then the loop; once, and not in a fork, which has neither."""
