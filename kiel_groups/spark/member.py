@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.futures import spawn
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.machine import boot_time_s
@@ -184,7 +185,8 @@ class SparkMember:
         if not self._subscription.all_consumed_offsets():
             return
         try:
-            await self._member.commit()
+            # Once begun it goes on: a SIGTERM that cuts it short would leave open what stands there.
+            await asyncio.shield(spawn(self._member.commit(), "commit"))
         except KielGroupsError as error:
             if not error.retriable:
                 raise
