@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -64,10 +66,14 @@ async def test_force_release_of_a_live_owner_with_a_commit_in_flight(cluster: Cl
         assert await asyncio.to_thread(proxy.caught.wait, RECOVERY_S)
         favourites[:] = [second]
         member_id = str(first.consumer.member_id)
-        releasing = asyncio.create_task(asyncio.to_thread(force_release, tried.client, tried.group.name, member_id))
+        # Its wait is cut short as soon as there is nothing left to be waited for.
+        let_go = threading.Event()
+        release = partial(force_release, tried.client, tried.group.name, member_id, sleep=let_go.wait)
+        releasing = asyncio.create_task(asyncio.to_thread(release))
         await eventually(lambda: not tried.client.exists(tried.layout.member(member_id)), "the member znode is gone")
         proxy.heal()
         await eventually(lambda: set(later) <= set(second.values), "what was not committed comes again", RECOVERY_S)
+        let_go.set()
         assert (await releasing).taken == (), "it had let go by itself"
         assert tried.partition(0) in first.lost_partitions
         await eventually(lambda: tried.stored() == {0: 25}, "the next owner has finished it")

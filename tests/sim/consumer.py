@@ -218,7 +218,9 @@ class _Process(SimulatedProcess):
 
     def opened_session(self, connection: FakeConnection, session_id: int) -> None:
         super().opened_session(connection, session_id)
-        self._consumer.world.ledger.session_opened(self._consumer, session_id, is_first=connection.sessions == 1)
+        # A client that was given up may still find a server, a moment before it hears of that.
+        is_first = connection.sessions == 1 and connection is self.connections[-1]
+        self._consumer.world.ledger.session_opened(self._consumer, session_id, is_first=is_first)
 
 
 async def _nothing() -> None:

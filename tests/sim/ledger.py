@@ -47,7 +47,7 @@ class Ledger:
         self._publishing = False
         self.commits = 0
         self.hand_outs = 0
-        #: Sessions that kazoo opened by itself after the end of a member's only one.
+        #: Sessions that no member asked for any more: kazoo opened them by itself, or too late.
         self._later: set[int] = set()
         #: Each consumer's newest session of those that its members opened.
         self._newest: dict[Consumer, int] = {}
@@ -63,7 +63,7 @@ class Ledger:
         )
 
     def session_opened(self, consumer: Consumer, session_id: int, *, is_first: bool) -> None:
-        """A client of a consumer has a session; only its first is to be used."""
+        """A client of a consumer has a session; only the first of its newest client is to be used."""
         self.consumers[session_id] = consumer
         if is_first:
             self._newest[consumer] = session_id
