@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-import pyarrow.dataset
 import pytest
 from pyspark.sql import SparkSession
 
@@ -18,11 +16,12 @@ from kiel_groups.cli.app import run
 from kiel_groups.coordination.admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.spark import ArchiveSettings, archive, plan_archive
+from kiel_groups.spark import archive, plan_archive
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
 from kiel_groups.spark.jobs.folders import HadoopFolder
 from tests.integration.members import stored_offsets, zookeeper
-from tests.spark.queries import brokers_of, fill, read_batch
+from tests.spark.archives import assert_complete, settings
+from tests.spark.queries import brokers_of, fill
 
 # The session takes seconds to start, and on a busy machine a minute.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
@@ -30,8 +29,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_gro
 Unique = Callable[[str], str]
 
 VALUES = [b"%d" % number for number in range(60)]
-#: What says which record it is.
-IDENTITY = ["topic", "partition", "offset", "value"]
 
 
 @pytest.fixture
@@ -41,21 +38,6 @@ def topic(cluster_39: Cluster, unique: Unique) -> str:
     create_topic(cluster_39.zk_hosts, name, 3)
     fill(cluster_39, name, VALUES)
     return name
-
-
-def settings(cluster: Cluster, topic: str, folder: Path, **given: Any) -> ArchiveSettings:
-    return ArchiveSettings(topics=(topic,), output=str(folder / "archive"), brokers=brokers_of(cluster), **given)
-
-
-def assert_complete(spark: SparkSession, cluster: Cluster, topic: str, folder: Path) -> None:
-    """Every record of the log once in the archive: as Spark reads it, and in the files as they lie there."""
-    log = Counter(
-        (each.topic, each.partition, each.offset, each.value) for each in read_batch(cluster, subscribe=topic)
-    )
-    lying = pyarrow.dataset.dataset(folder / "archive", partitioning="hive").to_table(columns=IDENTITY)
-    assert Counter(zip(*(lying[name].to_pylist() for name in IDENTITY), strict=True)) == log
-    rows = spark.read.parquet(str(folder / "archive")).select(*IDENTITY).collect()
-    assert Counter((row[0], row[1], row[2], bytes(row[3])) for row in rows) == log
 
 
 def test_each_run_adds_what_has_come(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
