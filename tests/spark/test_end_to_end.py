@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 Unique = Callable[[str], str]
 
-ROWS_S = 120
+ROWS_S = 300
 VALUES = [b"%d" % number for number in range(60)]
 
 
