@@ -204,12 +204,12 @@ async def test_partitions_are_handed_over_behind_a_busy_program(cluster_39: Clus
             consumer.subscribe(topic)
             for _ in consumer:
                 busy.set()
-                release.wait(60)
+                release.wait(120)
                 break
 
     working = threading.Thread(target=program)
     working.start()
-    assert await asyncio.to_thread(busy.wait, 30)
+    assert await asyncio.to_thread(busy.wait, 60)
     async with group_of(cluster_39, name, [topic]) as group:
         await group.join()
         await eventually(lambda: len(group.members[0].partitions(topic)) == 1, "the other one has a partition")

@@ -22,7 +22,7 @@ from tests.spark.queries import brokers_of
 # The session takes seconds to start, and on a busy machine a minute.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 PARTITIONS = 4
 
 

@@ -81,7 +81,9 @@ def test_what_takes_too_long_is_cancelled(thread: LoopThread) -> None:
     endless = Endless()
     with pytest.raises(TimeoutError, match=r"test: not done within 0\.05 s"):
         thread.run(endless(), timeout_s=0.05)
-    assert endless.cancelled.wait(30)
+    thread.run(answer())
+    # On a busy machine it may not even have begun; then it never does.
+    assert not endless.began.is_set() or endless.cancelled.wait(30)
 
 
 def test_a_coroutine_is_refused_and_told_what_to_use(thread: LoopThread) -> None:
