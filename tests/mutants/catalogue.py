@@ -200,6 +200,7 @@ MUTANTS = (
         _OFFSETS,
         "elif partition in outcome.unknown and (found.version, found.offset) == (version + 1, offset):",
         "elif False:",
+        "tests/sim/test_interrupted_commits.py",
     ),
     Mutant(
         "a reset to what was about to be committed that is taken for that commit",
@@ -225,6 +226,7 @@ MUTANTS = (
         _OFFSETS,
         "node.mzxid < topic_node.czxid",
         "False",
+        "tests/sim/test_claims.py",
     ),
     Mutant(
         "a foreign offset that is not adopted",
@@ -245,12 +247,14 @@ MUTANTS = (
         _REQUESTS,
         '                sent.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))',
         "                pass",
+        "tests/sim/test_fences.py",
     ),
     Mutant(
         "a member that stays alive without its session",
         _SESSION,
         '            self._end("expired or closed by the server")',
         "            pass",
+        "tests/sim/test_fences.py",
     ),
     Mutant(
         "a subscription of an unknown fate that counts as told",
@@ -269,10 +273,11 @@ MUTANTS = (
     ),
     # The leader
     Mutant(
-        "a leader that does not prove that it leads",
+        "a leader that is refused and does not doubt",
         _LEADING,
-        "proving = self._session.submit([Check(candidate)])",
-        'proving = self._session.submit([Check("/")])',
+        "            self._on_doubt()\n",
+        "            pass\n",
+        "tests/sim/test_leading.py",
     ),
     Mutant(
         "a plan that does not prove its leader",

@@ -148,6 +148,29 @@ def test_a_lost_request_is_not_done(bench: Bench) -> None:
     assert "/written" not in bench.ensemble.truth.znodes
 
 
+def test_an_expired_session_is_over(bench: Bench) -> None:
+    """As soon as a server says so, for kazoo would go on with the next one."""
+
+    async def work(session: Session, writer: FencedWriter) -> str | None:
+        bench.ensemble.expire(session.id)
+        await asyncio.sleep(2.0)
+        return session.ended
+
+    assert bench.run(work) == "expired or closed by the server"
+
+
+def test_what_is_unanswered_fails_with_the_session(bench: Bench) -> None:
+    """Nobody waits for an answer that will not come."""
+
+    async def work(session: Session, writer: FencedWriter) -> None:
+        bench.process.stall()
+        asyncio.get_running_loop().call_later(1.0, session.end, "enough")
+        with pytest.raises(SessionLostError, match="enough"):
+            await session.get("/member")
+
+    bench.run(work, limit_s=5.0)
+
+
 def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: Bench) -> None:
     """The session expires: what is asked of it afterwards fails, and kazoo's next one writes nothing."""
 

@@ -69,3 +69,16 @@ def test_a_commit_whose_caller_is_gone_ends_with_its_session(world: World) -> No
     world.settle(60.0)
     assert commit.cancelled()
     assert not world.timeline.failures
+
+
+def test_a_commit_whose_answer_is_lost(world: World) -> None:
+    """It has happened, and is told as such: what was finished since stays finished."""
+    consumer = world.consumers[0]
+    process_some(world, consumer)
+    (partition,) = {p for p in consumer.flowing if world.ledger.processed(p) != world.ledger.stored(p)}
+    consumer.process.lose("reply")
+    commit = consumer.process.start(consumer.member.commit())
+    world.timeline.run_until(commit.done)
+    assert commit.result() == {partition}
+    assert consumer.metrics.total("zookeeper_transactions_unknown") == 1
+    assert consumer.metrics.total("commits_superseded") == 0

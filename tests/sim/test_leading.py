@@ -1,0 +1,32 @@
+"""A leader whose election znode is not there any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kiel_groups.coordination import machine
+from kiel_groups.testing import SimulatedMachine
+from tests.sim.story import make_story
+from tests.sim.world import World
+
+pytestmark = pytest.mark.sim
+
+
+def test_a_leader_that_is_refused_stands_for_election_again() -> None:
+    """It does not wait for the regular look: partitions that were added have their owner within seconds."""
+    world = World(replace(make_story(1), members=2, topics=(4,), is_static=False, events=()))
+    with machine.replaced(SimulatedMachine(world.timeline)):
+        world.settle(60.0)
+        (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
+        other = next(consumer for consumer in world.consumers if consumer is not leader)
+        for name in world.ensemble.truth.children(world.layout.election):
+            world.operator.delete(f"{world.layout.election}/{name}")
+        other.kill()
+        world.set_partitions("t0", 6)
+        world.run_for(12.0)
+        assert leader.member.leads
+        assert len([p for p in leader.flowing if p.partition >= 4]) == 2
+    for consumer in world.consumers:
+        consumer.kill()
