@@ -1,0 +1,99 @@
+"""What the figures of a rebalance are made from: owners out of a log, processor time between two moments."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.contenders import CONTENDERS, Group
+from benchmarks.cpu import CpuTime
+from benchmarks.ownership import Ownership
+from benchmarks.rebalance import main
+from benchmarks.transaction_log import Change, Kind
+
+pytestmark = pytest.mark.unit
+
+GROUP = Group("z:2181", "b:9092", "g", ("t",), 2)
+OWNERS = "/consumers/g/owners/t"
+
+
+def seen(*changes: tuple[int, int, Kind, str]) -> Ownership:
+    """A group of two partitions, after (milliseconds, session, what, path)."""
+    found = Ownership(CONTENDERS[0].paths(GROUP), GROUP.partitions)
+    found.take(Change(number + 1, *change) for number, change in enumerate(changes))
+    return found
+
+
+def test_a_hand_over_is_told_from_the_log() -> None:
+    """Who owns what, since when all is equal, and for how long nobody owned what was handed over."""
+    changes = [
+        (0, 1, Kind.CREATE, "/consumers/g/ids/one"),
+        (1, 1, Kind.CREATE, f"{OWNERS}/0"),
+        (1, 1, Kind.CREATE, f"{OWNERS}/1"),
+        (50, 2, Kind.CREATE, "/consumers/g/ids/two"),
+        (60, 1, Kind.DELETE, f"{OWNERS}/1"),
+        (72, 2, Kind.CREATE, f"{OWNERS}/1"),
+    ]
+    assert seen(*changes[:3]).balanced(1)
+    assert not any(seen(*changes[:count]).balanced(2) for count in range(6))
+    found = seen(*changes)
+    assert found.balanced(2)
+    assert (found.joined_ms[2], found.last_ms, found.unowned_ms) == (50, 72, 12)
+    assert found.owners() == {"t/0": 1, "t/1": 2}
+    assert found.between(zxid=3, until_ms=60) == 2
+
+
+def test_the_end_of_a_session_takes_all_it_owns() -> None:
+    """Without a word about each; it is when the death of a member begins to count."""
+    found = seen(
+        (0, 1, Kind.CREATE, "/consumers/g/ids/one"),
+        (0, 1, Kind.CREATE, f"{OWNERS}/0"),
+        (9, 1, Kind.SESSION_CLOSED, ""),
+    )
+    assert (found.members, found.owners(), found.ended_ms) == (set(), {}, {1: 9})
+
+
+def test_of_locks_the_first_in_the_queue_owns() -> None:
+    """kazoo's SetPartitioner queues for a partition; the place is in the name."""
+    partitioner = next(one for one in CONTENDERS if one.mere_names)
+    found = Ownership(partitioner.paths(GROUP), GROUP.partitions)
+    for number, (session, place) in enumerate(((7, 4), (8, 2))):
+        path = f"/g/locks/0/{'f' * 32}__lock__{place:010d}"
+        found.take([Change(number, 0, session, Kind.CREATE, path)])
+    assert found.owners() == {"0": 8}
+
+
+def test_a_busy_process_keeps_a_core_busy() -> None:
+    """As long as it runs; before and after what was sampled nothing is known of, and nothing is counted."""
+    measured = CpuTime()
+    measured.add(os.getpid())
+    measured.sample()
+    begun_s = time.process_time()
+    while time.process_time() < begun_s + 0.2:
+        pass
+    measured.sample()
+    begun_ms, ended_ms = measured._moments_ms
+    used_s = measured.cores(begun_ms, ended_ms) * (ended_ms - begun_ms) / 1000
+    assert used_s == pytest.approx(measured._totals_s[1] - measured._totals_s[0])
+    assert used_s >= 0.2
+    assert measured.cores(ended_ms, ended_ms + 1000) == measured.cores(begun_ms, begun_ms) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--size", "4"], r"'4' given; expected MEMBERSxPARTITIONS, such as 4x64"),
+        (["--size", "1x64"], r"with 2 members at least"),
+        (["--only", "curator"], r"'curator' given; known, but for slow ones with --quick: ours, sticky, floor;"),
+        (["--rounds", "0"], r"x>=1"),
+    ],
+)
+def test_mistakes(options: list[str], said: str) -> None:
+    """Said before any server is started."""
+    outcome = CliRunner().invoke(main, options)
+    assert outcome.exit_code == 2
+    assert re.search(said, " ".join(outcome.output.split()))
