@@ -40,7 +40,13 @@ def committed_offsets(
         BrokerError: No broker answers usefully.
     """
     assert group is not None
-    view.run(lambda: check_offset_api(view.cluster, group))
+    try:
+        view.run(lambda: check_offset_api(view.cluster, group))
+    except ConfigError as error:
+        raise ConfigError(
+            "startingOffsets: 'group' needs brokers that store offsets, and those of Kafka 0.8.0 do not; name the"
+            " offsets as JSON, or let a stream join its group with membership=join"
+        ) from error
     return view.run(lambda: fetch_offsets(view.cluster, group, partitions))
 
 

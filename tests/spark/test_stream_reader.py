@@ -18,7 +18,7 @@ from kiel_groups.model import Record
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.stream import StreamReader
 from tests.integration.members import stored_offsets, zookeeper
-from tests.spark.queries import Query, await_partitions, fill, running, source
+from tests.spark.queries import Query, await_partitions, fill, read_batch, running, source
 
 pytestmark = pytest.mark.spark
 
@@ -296,6 +296,16 @@ def test_brokers_that_store_no_offsets_are_read_without(release_cluster: Cluster
     with running(Query(release_cluster, subscribe=name, startingOffsets="earliest")) as query:
         assert values_of(query.trigger()) == VALUES
         assert query.trigger() == []
+
+
+def test_a_group_has_got_nowhere_on_brokers_that_store_no_offsets(
+    shared_clusters: Callable[..., Cluster], unique: Unique
+) -> None:
+    """Says what else there is."""
+    cluster, name = shared_clusters("3.9.5", "0.8.0"), unique("topic")
+    create_topic(cluster.zk_hosts, name, 1)
+    with pytest.raises(ConfigError, match=r"those of Kafka 0\.8\.0 do not; name the offsets as JSON"):
+        read_batch(cluster, subscribe=name, startingOffsets="group", kafka_group_id=unique("group"))
 
 
 def reader_of_spark_4_0(cluster: Cluster, topic: str, **options: str) -> StreamReader:
