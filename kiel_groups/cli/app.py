@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from typing import Final
 
 import click
 
@@ -157,9 +158,19 @@ def _forget_output() -> None:
     os.close(nowhere)
 
 
+#: click's words that make a reader wonder.
+_PLAINER: Final = {
+    "is not a valid integer range": "is not an integer",
+    "is not a valid float range": "is not a number",
+    "requires an argument": "needs a value",
+}
+
+
 def _told(error: click.ClickException) -> str:
     """What click found wrong, where it stands, and who knows what is right."""
     text = error.format_message()
+    for words, plainer in _PLAINER.items():
+        text = text.replace(words, plainer)
     text += "" if text.endswith((".", "?", "!")) else "."
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return text

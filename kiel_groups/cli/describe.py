@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["describe"]
 
 _INTERVAL_S = 2.0
+_PLANS = 10
 
 #: A little longer than ``WATCHED_MS``, for it is counted from when the first look was over.
 _WATCHED_S = 16.0
@@ -39,6 +40,16 @@ class _Seconds(click.FloatRange):
             self.fail(
                 f"{value!r} is no number of seconds from {self.min:g} on; the group stands before it.", param, ctx
             )
+
+
+class _Plans(click.IntRange):
+    """Its value may be left out, too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is no number of plans from {self.min} on; the group stands before it.", param, ctx)
 
 
 @click.command(epilog=EPILOG)
@@ -64,9 +75,11 @@ class _Seconds(click.FloatRange):
 @click.option(
     "--history",
     "generations",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Tell of the last N plans, too.",
+    type=_Plans(min=1),
+    is_flag=False,
+    flag_value=_PLANS,
+    metavar="[N]",
+    help=f"Tell of the last plans, too; {_PLANS} unless told.",
 )
 @click.pass_obj
 def describe(

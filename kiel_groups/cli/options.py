@@ -43,10 +43,24 @@ brokers_option = click.option(
 )
 
 
+def _checked(context: click.Context, parameter: click.Parameter, hosts: str | None) -> str | None:
+    """Say what is wrong with an address by the name of the option, and before anything else is done."""
+    from kiel_groups.config import ZooKeeperConfig
+
+    try:
+        if hosts is not None:
+            ZooKeeperConfig.parse(hosts)
+    except ConfigError as error:
+        text = str(error).removeprefix("zk_hosts: ")
+        raise click.BadParameter(text, context, parameter, param_hint="'--zookeeper'") from None
+    return hosts
+
+
 def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
     return click.option(
         "--zookeeper",
         required=required,
+        callback=_checked,
         envvar="KIEL_GROUPS_ZOOKEEPER",
         show_envvar=True,
         metavar="HOST:PORT",
