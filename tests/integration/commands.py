@@ -66,16 +66,18 @@ class Running:
 
     def wait_for_lines(self, count: int, timeout_s: float = 30) -> list[str]:
         """Wait until it has printed so many lines; returns all of them."""
-        return self._wait_for(self.lines, count, timeout_s)
-
-    def wait_for_errors(self, count: int, timeout_s: float = 30) -> list[str]:
-        """The same of its standard error."""
-        return self._wait_for(self.errors, count, timeout_s)
-
-    def _wait_for(self, lines: list[str], count: int, timeout_s: float) -> list[str]:
         with self._grown:
-            assert self._grown.wait_for(lambda: len(lines) >= count, timeout_s), (self.lines, self.errors)
-            return list(lines)
+            assert self._grown.wait_for(lambda: len(self.lines) >= count, timeout_s), (self.lines, self.errors)
+            return list(self.lines)
+
+    def wait_for_error(self, beginning: str, timeout_s: float = 30) -> None:
+        """Wait until a line on its standard error begins so."""
+
+        def told() -> bool:
+            return any(line.startswith(beginning) for line in self.errors)
+
+        with self._grown:
+            assert self._grown.wait_for(told, timeout_s), (self.lines, self.errors)
 
     def end(self, number: int, timeout_s: float = 20) -> int:
         """Send a signal and wait; the exit status."""

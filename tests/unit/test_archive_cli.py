@@ -105,6 +105,14 @@ def test_two_runs_at_once_areplain_error(text: str) -> None:
     assert isinstance(plain_error(f"org.apache.spark.SparkException: {text}"), ConfigError)
 
 
+def test_a_machine_that_is_too_busy_is_told() -> None:
+    """It may be less busy at the next attempt."""
+    told = plain_error(
+        "[STREAM_FAILED] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
+    )
+    assert told.retriable
+
+
 def test_anything_else_is_told_in_a_line() -> None:
     """The first that says something."""
     told = plain_error("\n[TASK_FAILED] disk full\n\tat java.io.File\n")

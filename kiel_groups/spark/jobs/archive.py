@@ -8,6 +8,7 @@ short is done again, with the same records and the same date, and counts once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event
@@ -22,12 +23,16 @@ from kiel_groups.spark.group_offsets import GroupOffsets
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
 from kiel_groups.spark.jobs.archive_plan import plan_archive
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.jobs.running import Batch, run_query, spark_errors_told
+from kiel_groups.spark.jobs.running import Batch, LateWorkerError, run_query, spark_errors_told
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.positions import OffsetRange, Positions
 from kiel_groups.spark.query_driver import group_name
 
 __all__ = ["ArchiveSummary", "archive"]
+
+log = logging.getLogger(__name__)
+
+_STARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ def archive(
         home.sweep()
         before, files = home.positions(), home.files()
         began_s = monotonic()
-        _run(_started(spark, settings), tell, stopping or Event())
+        _run(lambda: _started(spark, settings), tell, stopping or Event())
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
@@ -130,11 +135,19 @@ def _columns(rows: DataFrame) -> DataFrame:
     return rows.select("topic", date.alias("date"), "partition", "offset", now.alias("archived_at"), "key", "value")
 
 
-def _run(query: StreamingQuery, tell: Callable[[Batch], None], stopping: Event) -> None:
-    try:
-        run_query(query, tell, stopping)
-    finally:
-        query.stop()
+def _run(start: Callable[[], StreamingQuery], tell: Callable[[Batch], None], stopping: Event) -> None:
+    """Run a query to its end; started again, a few times, where Spark did not wait for its Python to start."""
+    for remaining in reversed(range(_STARTS)):
+        query = start()
+        try:
+            run_query(query, tell, stopping)
+            return
+        except LateWorkerError as error:
+            if not remaining or stopping.is_set():
+                raise
+            log.warning("%s, as is done now, %d times at most", error, remaining)
+        finally:
+            query.stop()
 
 
 def _ranges(before: Positions | None, after: Positions | None) -> tuple[OffsetRange, ...]:

@@ -18,14 +18,22 @@ from kiel_groups import errors
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.spark.positions import Positions
 
-__all__ = ["Batch", "plain_error", "run_query", "spark_errors_told"]
+__all__ = ["Batch", "LateWorkerError", "plain_error", "run_query", "spark_errors_told"]
 
 #: How often to look, in seconds: a look is a question to a process beside us.
 _LOOK_S = 0.2
 #: One of ours, wherever it was raised: Spark hands on its text, with a traceback or two.
 _OURS = re.compile(r"kiel_groups\.errors\.(\w+): (.+)")
+#: What Spark says where a process of Python took longer to start than it allows, which nobody can set.
+_LATE = ("Python worker failed to connect back", "waiting for the Python worker to connect back")
 #: What Spark says where two queries write down a batch of one number.
 _TWO_AT_WORK = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected", "Race while writing batch")
+
+
+class LateWorkerError(KielGroupsError):
+    """Spark gave up on a process of Python that it had started; nothing was read or written."""
+
+    retriable = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,8 @@ def plain_error(text: str) -> KielGroupsError:
     """The one line that matters in what Spark says of a failure: ours where it is one of ours, or else its first."""
     if any(words in text for words in _TWO_AT_WORK):
         return ConfigError("checkpoint: another query writes with this checkpoint; wait for its end")
+    if any(words in text for words in _LATE):
+        return LateWorkerError("Spark gives Python ten seconds to start, and this machine was too busy; try again")
     if found := _OURS.findall(text):
         name, message = found[-1]
         kind = getattr(errors, name, KielGroupsError)
