@@ -284,6 +284,7 @@ MUTANTS = (
         _PLANNING,
         "    proof = Check(candidate)\n",
         '    proof = Check("/")\n',
+        "tests/unit/test_group_planning.py",
     ),
     Mutant(
         "a pointer that anybody may overwrite",
@@ -310,6 +311,7 @@ MUTANTS = (
         _PLANNING,
         "    if not _matters(changes, layout, inputs) and inputs.pointer is not None",
         "    if inputs.pointer is not None",
+        "tests/unit/test_group_planning.py",
     ),
     Mutant(
         "a publication that nobody finishes",
@@ -323,18 +325,21 @@ MUTANTS = (
         _LEADER,
         "    if not isinstance(answer, Done):\n        return _again(",
         "    if False:\n        return _again(",
+        "tests/unit/test_group_leader.py",
     ),
     Mutant(
         "a leader that plans once",
         _LEADER,
         "        case Changed(cause, now_s, urgent) if leader.duty is not Duty.NONE:",
         "        case Changed(cause, now_s, urgent) if leader.duty is Duty.SETTLING:",
+        "tests/unit/test_group_leader.py",
     ),
     Mutant(
         "a change during a plan that is forgotten",
         _LEADER,
         "    for cause in leader.causes:\n        idle = _changed(idle, cause, now_s)\n",
         "",
+        "tests/unit/test_group_leader.py",
     ),
     # The election
     Mutant(
@@ -348,6 +353,7 @@ MUTANTS = (
         "coordination/election.py",
         "await self._session.exists(path, self._changed)",
         "await self._session.exists(path)",
+        "tests/sim/test_leading.py",
     ),
     Mutant(
         "the second lowest leads, too",

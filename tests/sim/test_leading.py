@@ -1,4 +1,4 @@
-"""A leader whose election znode is not there any more."""
+"""Leaders that come to an end, and who follows them."""
 
 from __future__ import annotations
 
@@ -28,5 +28,19 @@ def test_a_leader_that_is_refused_stands_for_election_again() -> None:
         world.run_for(12.0)
         assert leader.member.leads
         assert len([p for p in leader.flowing if p.partition >= 4]) == 2
+    for consumer in world.consumers:
+        consumer.kill()
+
+
+def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
+    """It watches the one before it: the end of that one's session is enough, and no regular look is needed."""
+    world = World(replace(make_story(1), members=3, topics=(4,), is_static=False, events=()))
+    with machine.replaced(SimulatedMachine(world.timeline)):
+        world.settle(60.0)
+        (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
+        others = [consumer for consumer in world.consumers if consumer is not leader]
+        leader.kill()
+        world.run_for(12.0)
+        assert sum(consumer.member.leads for consumer in others) == 1
     for consumer in world.consumers:
         consumer.kill()
