@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError
@@ -13,12 +14,15 @@ from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition
 from kiel_groups.wire.messages import PartialMessage
 
-__all__ = ["RangeReading"]
+__all__ = ["RangeReading", "ask_for"]
 
 log = logging.getLogger(__name__)
 
 #: What is added to the bytes that the rest of a range is expected to take: sizes differ, and one more fetch costs more.
 _SPARE_BYTES = 4 << 10
+#: What a message is taken for while none was read: with too much, a few ranges fewer share the first answer.
+_GUESSED_BYTES = 1 << 10
+_LEAST_SHARE_BYTES = 16 << 10
 
 
 @dataclass(slots=True, eq=False)
@@ -58,11 +62,10 @@ class RangeReading:
         """
         if self.needed_bytes:
             return FetchPosition(self.position, self.needed_bytes)
-        if self.read_offsets:
-            # The log goes on behind the range: what is not asked for is not sent in vain.
-            rest = (self.range.end - self.position) * self.read_bytes // self.read_offsets
-            share_bytes = min(share_bytes, rest + rest // 8 + _SPARE_BYTES)
-        return FetchPosition(self.position, share_bytes)
+        rest = self.range.end - self.position
+        # The log goes on behind the range: what is not asked for is not sent in vain.
+        rest_bytes = rest * self.read_bytes // self.read_offsets if self.read_offsets else rest * _GUESSED_BYTES
+        return FetchPosition(self.position, min(share_bytes, rest_bytes + rest_bytes // 8 + _SPARE_BYTES))
 
     def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | None:
         """
@@ -137,3 +140,27 @@ class RangeReading:
             self.position = earliest
         else:
             self.position = self.range.end
+
+
+def ask_for(readings: Iterable[RangeReading], most_bytes: int) -> dict[RangeReading, FetchPosition]:
+    """
+    What to ask for in one request: the first of the ranges that are not finished, as many as fill the answer.
+
+    Much of few partitions rather than a little of many: for each one, a broker of 0.8 reads its log message by message
+    from the last entry of its index, and there is one entry for each set that a producer has sent.
+
+    Args:
+        readings: In the order in which they are to be read; of one partition, one is asked for.
+        most_bytes: What the answer may hold; more where one message needs more.
+    """
+    share, left = max(_LEAST_SHARE_BYTES, most_bytes), most_bytes
+    asked: dict[TopicPartition, tuple[RangeReading, FetchPosition]] = {}
+    for reading in readings:
+        if reading.finished or reading.topic_partition in asked:
+            continue
+        position = reading.ask(share)
+        if asked and position.max_bytes > left:
+            break
+        asked[reading.topic_partition] = reading, position
+        left -= position.max_bytes
+    return dict(asked.values())

@@ -26,7 +26,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.arrow import merged, record_batch
 from kiel_groups.spark.broker_socket import BrokerSocket
 from kiel_groups.spark.planning import ReadTask
-from kiel_groups.spark.range_reading import RangeReading
+from kiel_groups.spark.range_reading import RangeReading, ask_for
 from kiel_groups.spark.worker import borrowed, calm_the_collector, find_leaders
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.fetch import FetchPosition, FetchRequest, FetchResponse
@@ -41,7 +41,6 @@ _LANES = 2
 _MAX_WAIT_MS = 500
 #: Beside the messages asked for, an answer holds names and numbers.
 _ANSWER_BYTES = 1 << 20
-_LEAST_SHARE_BYTES = 16 << 10
 _BACKOFF = Backoff(base_ms=50, max_ms=2_000)
 #: A leader that was elected a moment ago may not know all of its log yet.
 _TRIES_OUT_OF_RANGE = 6
@@ -143,18 +142,18 @@ class _TaskReader:
 
     def _ask(self, broker: BrokerSocket, lane: Sequence[RangeReading], asked: deque[_Asked]) -> KielGroupsError | None:
         """Ask for what comes next in a lane, for nothing where it is finished; returns why that was not possible."""
-        # A request has room for one range of a partition; where a lane has several, the others follow.
-        readings = {reading.topic_partition: reading for reading in lane if not reading.finished}
-        if not readings:
+        positions = ask_for(lane, self._settings.fetch_max_bytes)
+        if not positions:
             return None
-        share = max(_LEAST_SHARE_BYTES, self._settings.fetch_max_bytes // len(readings))
-        positions = {partition: reading.ask(share) for partition, reading in readings.items()}
         most_bytes = _ANSWER_BYTES + sum(position.max_bytes for position in positions.values())
+        request = FetchRequest(
+            _MAX_WAIT_MS, 1, {reading.topic_partition: position for reading, position in positions.items()}
+        )
         try:
-            broker.send(FetchRequest(_MAX_WAIT_MS, 1, positions), most_bytes=most_bytes, timeout_s=self._timeout_s)
+            broker.send(request, most_bytes=most_bytes, timeout_s=self._timeout_s)
         except KielGroupsError as error:
             return error
-        asked.append(_Asked(lane, {readings[partition]: position for partition, position in positions.items()}))
+        asked.append(_Asked(lane, positions))
         return None
 
     # ------------------------------------------------------------------ answers

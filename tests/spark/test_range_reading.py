@@ -1,0 +1,72 @@
+"""What a task asks for in one request: enough of a few ranges, and all of those that are short."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.positions import OffsetRange
+from kiel_groups.spark.range_reading import RangeReading, ask_for
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.fetch import FetchedPartition
+from tests.reference_codec import encode
+
+pytestmark = pytest.mark.spark
+
+MIB = 1 << 20
+
+
+def reading(partition: int, start: int, end: int) -> RangeReading:
+    return RangeReading(OffsetRange(TopicPartition("t", partition), start, end), True, 16 * MIB)
+
+
+def answer(start: int, end: int, value_bytes: int) -> FetchedPartition:
+    messages = encode((offset, None, bytes(value_bytes)) for offset in range(start, end))
+    return FetchedPartition(NO_ERROR, end, memoryview(messages))
+
+
+def test_long_ranges_are_read_one_after_the_other() -> None:
+    """Each request of a broker's costs it the same search, however little is asked for."""
+    lane = [reading(number, 0, 1_000_000) for number in range(10)]
+    assert ask_for(lane, MIB) == {lane[0]: (0, MIB)}
+    lane[0].position = lane[0].range.end
+    assert ask_for(lane, MIB) == {lane[1]: (0, MIB)}
+
+
+def test_short_ranges_share_one_request() -> None:
+    """A micro-batch with a few messages in each partition is one answer."""
+    lane = [reading(number, 100, 110) for number in range(25)]
+    asked = ask_for(lane, MIB)
+    assert list(asked) == lane
+    assert sum(position.max_bytes for position in asked.values()) <= MIB
+
+
+def test_what_is_left_of_an_answer_goes_to_the_next_ranges() -> None:
+    """A range whose messages are known asks for what it still needs, and a little more."""
+    first, second, third = reading(0, 0, 2_000), reading(1, 0, 500), reading(2, 0, 500)
+    first.take(answer(0, 1_000, 100), ask_for([first], MIB)[first])
+    asked = ask_for([first, second, third], MIB)
+    assert asked[first].offset == 1_000
+    assert 126_000 < asked[first].max_bytes < 150_000
+    assert list(asked) == [first, second]
+
+
+def test_finished_ranges_are_not_asked_for() -> None:
+    """Nor is anything where all are."""
+    done, open_ = reading(0, 5, 5), reading(1, 5, 6)
+    assert list(ask_for([done, open_], MIB)) == [open_]
+    assert ask_for([done], MIB) == {}
+
+
+def test_ranges_of_one_partition_follow_one_another() -> None:
+    """A request has room for one of them."""
+    lane = [reading(0, 0, 10), reading(0, 50, 60), reading(1, 0, 10)]
+    assert list(ask_for(lane, MIB)) == [lane[0], lane[2]]
+
+
+def test_a_large_message_is_asked_for_alone() -> None:
+    """However small answers are to be, it comes whole."""
+    large, other = reading(0, 0, 10), reading(1, 0, 10)
+    large.needed_bytes = 5 * MIB
+    assert ask_for([large, other], MIB) == {large: (0, 5 * MIB)}
+    assert list(ask_for([other, large], MIB)) == [other]
