@@ -50,7 +50,7 @@ from benchmarks.members.spark_sources import (
     ReadyMade,
     kafka_python_rows,
     message_set,
-    messages_in_a_set,
+    messages_in,
 )
 from kiel_groups import TopicPartition
 from kiel_groups.config import HostPort
@@ -65,6 +65,9 @@ CORES = os.cpu_count() or 1
 #: As many as our own source makes of many partitions.
 TASKS = 2 * CORES
 PARTITIONS = (1, 16, 100)
+#: What a producer sends of a partition at once. Brokers note the place of each set, and search in between: sets as
+#: large as they take would have them search for longer than they send.
+SET_BYTES = 16 << 10
 STREAM_PARTITIONS = 100
 STREAM_MESSAGES = 10
 LIMIT_S = 60.0
@@ -107,11 +110,10 @@ class Feeder:
     def fill(self, topic: Topic) -> None:
         """Make a topic with all of its rows."""
         asyncio.run(self._cluster.create_topic(topic.name, topic.partitions))
-        at_once = messages_in_a_set(topic.value_bytes)
-        for number in range(topic.partitions):
-            partition = TopicPartition(topic.name, number)
-            for start in range(0, topic.rows_each, at_once):
-                self.append([partition], min(at_once, topic.rows_each - start), topic.value_bytes)
+        partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+        at_once = messages_in(SET_BYTES, topic.value_bytes)
+        for start in range(0, topic.rows_each, at_once):
+            self.append(partitions, min(at_once, topic.rows_each - start), topic.value_bytes)
 
     def append(self, partitions: Sequence[TopicPartition], count: int, value_bytes: int) -> None:
         """Write so many messages to each of the partitions, in one request."""

@@ -19,12 +19,13 @@ from kiel_groups.wire.encoding import encode_message_set
 KEY_BYTES = 8
 #: Offset, size, CRC, magic, attributes, and the lengths of key and value.
 OVERHEAD_BYTES = 26
-#: Below the most that a broker takes at once, unless it is told otherwise.
-SET_BYTES = 900_000
+#: What one of our fetches brings.
+FETCHED_BYTES = 1 << 20
 
 
-def messages_in_a_set(value_bytes: int) -> int:
-    return SET_BYTES // (value_bytes + KEY_BYTES + OVERHEAD_BYTES)
+def messages_in(size_bytes: int, value_bytes: int) -> int:
+    """How many messages a set of so many bytes holds."""
+    return size_bytes // (value_bytes + KEY_BYTES + OVERHEAD_BYTES)
 
 
 @cache
@@ -85,7 +86,7 @@ class ReadyMadeReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         source = TopicPartition("ready-made", partition.value)
-        count = messages_in_a_set(self._value_bytes)
+        count = messages_in(FETCHED_BYTES, self._value_bytes)
         columns = decode_columns(message_set(count, self._value_bytes), source, 0, max_decompressed_bytes=0)
         batch = record_batch(columns, source, arrow_schema(READ_SCHEMA))
         rows = self._rows // self._tasks
