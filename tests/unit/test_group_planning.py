@@ -88,6 +88,19 @@ def parsed(operation: Operation) -> Pointer:
     return Pointer.parse(operation.data, operation.path)
 
 
+def test_a_publication_that_lacks_its_end_only_is_ended() -> None:
+    """The pointer tells all that a fresh one would, and every slice is there: its leader was lost a bit too early."""
+    settled = inputs("a", slices=stored(a=some(0, 1, 2, 3)), pointer_version=3)
+    whole = published(settled, target(a=some(0, 1, 2, 3)))
+    written = parsed(told_by(whole))
+    read = replace(settled, pointer=written)
+    assert publish(read, target(a=some(0, 1, 2, 3))) is None
+    unfinished = replace(settled, pointer=replace(written, state=PUBLISHING))
+    ended = published(unfinished, target(a=some(0, 1, 2, 3)))
+    assert parsed(told_by(ended)).state == DONE
+    assert slices_of(ended) == []
+
+
 def test_a_first_plan_creates_pointer_and_slices() -> None:
     """In a fresh group everything is created, generation 1, in one transaction."""
     publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
