@@ -107,7 +107,7 @@ class GroupOffsets:
         """
         self._attempt(group, offsets, only_missing=True)
 
-    def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """
         Store what is above the stored offsets, or has none; what fails is logged, and tried again with the next call.
 
@@ -115,29 +115,33 @@ class GroupOffsets:
             group: None where the query has no group (yet).
             offsets: The next offset of each partition.
 
+        Returns:
+            Whether they are stored, these or later ones.
+
         Raises:
             BrokerError: A failure, and ``failOnCommitError`` is set.
         """
-        self._attempt(group, offsets, only_missing=False)
+        return self._attempt(group, offsets, only_missing=False)
 
-    def _attempt(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> None:
+    def _attempt(self, group: str | None, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
         if not self._options.commits:
-            return
+            return False
         if group is None:
             if not self._told:
                 self._told = True
                 log.warning("nothing is committed: before Spark 4.2 a query forgets its own group; use kafka.group.id")
-            return
+            return False
         try:
-            self._store(group, offsets, only_missing=only_missing)
+            return self._store(group, offsets, only_missing=only_missing)
         except KielGroupsError as error:
             if self._options.fail_on_commit_error:
                 raise
             log.error("group %s: the offsets of this query are not committed, and lag behind: %s", group, error)
+            return False
 
-    def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> None:
+    def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
         if not self._is_usable(group):
-            return
+            return False
         if unread := [partition for partition in offsets if partition not in self._stored]:
             found = self._view.run(lambda: fetch_offsets(self._view.cluster, group, unread))
             self._stored |= dict.fromkeys(unread, _NOTHING) | found
@@ -147,12 +151,13 @@ class GroupOffsets:
             if self._stored[partition] == _NOTHING or (not only_missing and offset > self._stored[partition])
         }
         if not ahead:
-            return
+            return True
         answers = self._view.run(lambda: commit_offsets(self._view.cluster, Metrics(), group, ahead, ""))
         self._stored |= {partition: ahead[partition] for partition, answer in answers.items() if answer == NO_ERROR}
         for partition, answer in answers.items():
             if answer != NO_ERROR:
                 raise BrokerError(f"the offset of {partition} was not stored: {answer}: {answer.hint}")
+        return True
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """The logs of these began anew: what is stored of them is another log's, and may be written over."""

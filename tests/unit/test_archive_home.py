@@ -160,6 +160,7 @@ def test_a_batch_counts_when_it_is_done(tmp_path: Path) -> None:
     partition = TopicPartition("views", 0)
     assert home(wanted).positions() is None
     write_batches(tmp_path, [10, 20, 30], done=2)
+    write_lists(tmp_path, _0=["a"], _1=["b"])
     reached = home(wanted).positions()
     assert reached is not None
     assert (reached.offsets(), reached.query) == ({partition: 20}, "abc")
@@ -177,7 +178,9 @@ def test_a_first_batch_that_was_not_done_leaves_the_beginning(tmp_path: Path) ->
 def test_a_batch_that_is_missing_is_told(tmp_path: Path) -> None:
     """Better than to guess."""
     wanted = begun(tmp_path, "views")
-    write_batches(tmp_path, [10], done=2)
+    write_batches(tmp_path, [10, 20, 30], done=2)
+    write_lists(tmp_path, _0=["a"], _1=["b"])
+    (tmp_path / "archive" / "_checkpoint" / "offsets" / "1").unlink()
     with pytest.raises(ProtocolError, match="offsets/1 is missing"):
         home(wanted).positions()
 
@@ -186,13 +189,14 @@ def test_files_count_that_are_listed(tmp_path: Path) -> None:
     """Lists are put together now and then; what is older than that is in it."""
     wanted = begun(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _9_compact=["a", "b"], _10=["c"], _11=["d"])
+    write_batches(tmp_path, [10] * 12, done=12)
     found = home(wanted).files()
     assert {path.rpartition("/")[2] for path in found} == {"a", "b", "c", "d"}
     assert set(found.values()) == {7}
 
 
-def test_leftovers_are_removed(tmp_path: Path) -> None:
-    """With their checksums; what counts stays, and so does what Spark has not written."""
+def test_leftovers_are_put_aside(tmp_path: Path) -> None:
+    """Without their checksums; what counts stays, and so does what Spark has not written."""
     wanted = begun(tmp_path, "views")
     day = tmp_path / "archive" / "topic=views" / "date=2026-11-21"
     day.mkdir(parents=True)
@@ -200,13 +204,60 @@ def test_leftovers_are_removed(tmp_path: Path) -> None:
         (day / name).touch()
         (day / f".{name}.crc").touch()
     write_lists(tmp_path, _0=["topic=views/date=2026-11-21/part-0-x.snappy.parquet"])
+    write_batches(tmp_path, [10], done=1)
     assert home(wanted).sweep() == 1
+    aside = tmp_path / "archive" / "_leftovers" / "topic=views" / "date=2026-11-21"
+    assert [path.name for path in aside.iterdir()] == ["part-1-y.snappy.parquet"]
     assert sorted(path.name for path in day.iterdir()) == [
         ".notes.txt.crc",
         ".part-0-x.snappy.parquet.crc",
         "notes.txt",
         "part-0-x.snappy.parquet",
     ]
+
+
+@pytest.mark.parametrize("lost", ["all", "the list of the last batch", "what the list of the last batch says"])
+def test_lists_that_were_lost_are_told(tmp_path: Path, lost: str) -> None:
+    """And nothing is taken for a leftover."""
+    wanted = begun(tmp_path, "views")
+    write_lists(tmp_path, _0=["a"], _1=["b"])
+    write_batches(tmp_path, [10, 20], done=2)
+    lists = tmp_path / "archive" / "_spark_metadata"
+    if lost == "all":
+        lists.rename(tmp_path / "moved")
+    elif lost == "the list of the last batch":
+        (lists / "1").unlink()
+    else:
+        (lists / "1").write_text("")
+    with pytest.raises(ConfigError, match=r"_spark_metadata does not say which files batch [01] has made"):
+        home(wanted)
+
+
+def test_a_hole_in_the_lists_is_told(tmp_path: Path) -> None:
+    """Also where the checkpoint does not remember that batch any more."""
+    wanted = begun(tmp_path, "views")
+    write_lists(tmp_path, _0=["a"], _2=["c"])
+    write_batches(tmp_path, [10, 20, 30], done=0)
+    with pytest.raises(ConfigError, match="batch 1 has made"):
+        home(wanted)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_checkpoint_that_lost_batches_is_told(tmp_path: Path, left: int) -> None:
+    """Spark would take what it plans next for written."""
+    wanted = begun(tmp_path, "views")
+    write_lists(tmp_path, _0=["a"], _1=["b"])
+    write_batches(tmp_path, [10, 20][:left], done=left)
+    with pytest.raises(ConfigError, match="does not know batch 1, which the output has"):
+        home(wanted)
+
+
+def test_a_batch_that_is_listed_and_not_done_is_no_loss(tmp_path: Path) -> None:
+    """Between the two a run may be killed; nor is one that is planned and not listed."""
+    wanted = begun(tmp_path, "views")
+    write_lists(tmp_path, _0=["a"], _1=["b"])
+    write_batches(tmp_path, [10, 20, 30], done=1)
+    assert len(home(wanted).files()) == 2
 
 
 # ---------------------------------------------------------------------- settings

@@ -46,7 +46,7 @@ class ArchiveSummary:
         files: How many files it added.
         size_bytes: Their sizes together.
         took_s: From the start of the query to its end, in seconds.
-        group: Who committed; None where nothing was planned.
+        group: Whose offsets stand there now; None where nothing was planned, or the commit failed, as the log says.
         output: The URI of the archive.
     """
 
@@ -76,7 +76,7 @@ def archive(
         stopping: Set it, from a signal handler or another thread, to end after the batch under way.
 
     Returns:
-        What was added. It is committed for the group by then.
+        What was added. It is committed for the group by then, unless ``group`` is None.
 
     Raises:
         ConfigError: A setting, a topic or a folder that cannot be; the text says what to do.
@@ -163,5 +163,4 @@ def _commit(settings: ArchiveSettings, reached: Positions) -> str | None:
     options = settings.read_options()
     group = group_name(options.group, reached)
     with LogView(options) as view:
-        GroupOffsets(view, options).commit(group, reached.offsets())
-    return group
+        return group if GroupOffsets(view, options).commit(group, reached.offsets()) else None

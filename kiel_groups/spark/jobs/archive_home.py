@@ -3,13 +3,15 @@ The folders of an archive: what says whose they are, which batches are done, and
 
 Spark's sink writes files under their final names, and then, in ``_spark_metadata``, a list of those of a batch: only
 what is listed counts, and each batch is listed once. What a batch that was cut short has left is not listed, and its
-records come again in other files. Spark reads by the lists; other readers take what they find, so leftovers are removed
-where that is safe: on this machine, where a lock proves that nobody else is at work.
+records come again in other files. Spark reads by the lists; other readers take what they find, so leftovers are put
+aside where that is safe: on this machine, where a lock proves that nobody else is at work. Nothing is ever deleted:
+lists can be lost, and files can be somebody's.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -24,12 +26,18 @@ from kiel_groups.spark.positions import Positions, Span
 
 __all__ = ["ArchiveHome"]
 
+log = logging.getLogger(__name__)
+
 #: In both folders: each must name the other, and nobody else.
 _IN_OUTPUT: Final = "_archive.json"
 _IN_CHECKPOINT: Final = "archive.json"
 _LOCK: Final = "archive.lock"
 _LISTS: Final = "_spark_metadata"
 _COMPACT: Final = ".compact"
+#: What every list begins with.
+_VERSION: Final = "v1"
+#: With this in front, readers pass over it.
+_ASIDE: Final = "_leftovers"
 _MOST_NAMES: Final = 3
 
 
@@ -76,7 +84,27 @@ class ArchiveHome:
                 " Restore it, or begin a new archive in another folder"
             )
         self._check_topics(found[-1])
+        self._check_batches()
         return found[-1]
+
+    def _check_batches(self) -> None:
+        """What is done is listed, and what is listed was planned: else one of the folders has lost something."""
+        settings = self._settings
+        compacted, listed = self._lists()
+        unlisted = [number for number in _numbers(self._checkpoint.names("commits")) if number > compacted]
+        for number in sorted({*unlisted, *range(compacted + 1, max(listed, default=compacted))}):
+            if number not in listed or not (self._list(str(number)) or "").startswith(_VERSION):
+                raise ConfigError(
+                    f"output: {settings.output_uri}/{_LISTS} does not say which files batch {number} has made, and that"
+                    " is done. Restore it: without it nobody knows which files count; or begin a new archive in another"
+                    " folder"
+                )
+        newest = max(listed, default=compacted)
+        if newest > max(_numbers(self._checkpoint.names("offsets")), default=-1):
+            raise ConfigError(
+                f"checkpoint: {settings.checkpoint_uri} does not know batch {newest}, which the output has: it was"
+                " emptied, or is an old one. Restore it, or begin a new archive in another folder"
+            )
 
     def _check_empty(self) -> None:
         """Also files that only begin with a dot belong to somebody."""
@@ -204,23 +232,30 @@ class ArchiveHome:
 
     def files(self) -> dict[str, int]:
         """The files that count, by their paths, and their sizes in bytes."""
+        compacted, listed = self._lists()
+        names = [f"{compacted}{_COMPACT}"] if compacted >= 0 else []
+        names += [str(number) for number in sorted(listed)]
+        entries = [
+            json.loads(line) for name in names for line in (self._list(name) or "").splitlines() if line.startswith("{")
+        ]
+        return {entry["path"]: entry["size"] for entry in entries}
+
+    def _lists(self) -> tuple[int, set[int]]:
+        """The last batch of the newest compacted list, -1 without one, and the batches that are listed after it."""
         names = self._output.names(_LISTS)
         compacted = max(
             _numbers([name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT)]), default=-1
         )
-        lists = [f"{compacted}{_COMPACT}"] if compacted >= 0 else []
-        lists += [str(number) for number in sorted(_numbers(names)) if number > compacted]
-        entries = [
-            json.loads(line)
-            for name in lists
-            for line in (self._output.read(f"{_LISTS}/{name}") or "").splitlines()
-            if line.startswith("{")
-        ]
-        return {entry["path"]: entry["size"] for entry in entries}
+        return compacted, {number for number in _numbers(names) if number > compacted}
+
+    def _list(self, name: str) -> str | None:
+        return self._output.read(f"{_LISTS}/{name}")
 
     def sweep(self) -> int:
         """
-        Remove files that do not count, where the archive is on this machine; only under ``locked``.
+        Put files that do not count aside, where the archive is on this machine; only under ``locked``.
+
+        They go to ``_leftovers``, where no reader looks.
 
         Returns:
             How many there were.
@@ -228,11 +263,16 @@ class ArchiveHome:
         output = local_path(self._settings.output_uri)
         if output is None or local_path(self._settings.checkpoint_uri) is None:
             return 0
+        self._check_batches()
         counted = {path.rpartition("/")[2] for path in self.files()}
         left = [path for path in output.glob("topic=*/date=*/part-*.parquet") if path.name not in counted]
         for path in left:
-            path.unlink()
+            aside = output / _ASIDE / path.relative_to(output)
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(aside)
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        if left:
+            log.warning("%d files that do not count were put into %s", len(left), output / _ASIDE)
         return len(left)
 
 
