@@ -209,12 +209,9 @@ static bool copy(const Selection *selection, Columns *columns)
     return found == NOT_PLAIN && columns->size == columns->room;
 }
 
-static PyObject *new_bytes(int64_t size, void *start)
+static PyObject *new_bytes(int64_t size)
 {
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (bytes)
-        *(char **)start = PyBytes_AsString(bytes);
-    return bytes;
+    return PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
 }
 
 static bool allocate_column(Column *column, Py_ssize_t rows)
@@ -223,15 +220,18 @@ static bool allocate_column(Column *column, Py_ssize_t rows)
         PyErr_SetString(PyExc_OverflowError, "more than 2 GiB in one column");
         return false;
     }
-    column->data = new_bytes(column->room, &column->bytes);
-    column->ends = new_bytes(((int64_t)rows + 1) * 4, &column->next_end);
+    column->data = new_bytes(column->room);
+    column->ends = new_bytes(((int64_t)rows + 1) * 4);
     if (!column->data || !column->ends)
         return false;
+    column->bytes = (void *)PyBytes_AsString(column->data);
+    column->next_end = (void *)PyBytes_AsString(column->ends);
     *column->next_end = 0;
     if (column->nulls) {
-        column->validity = new_bytes(((int64_t)rows + 7) / 8, &column->bits);
+        column->validity = new_bytes(((int64_t)rows + 7) / 8);
         if (!column->validity)
             return false;
+        column->bits = (void *)PyBytes_AsString(column->validity);
         memset(column->bits, 0, ((size_t)rows + 7) / 8);
     }
     return true;
@@ -239,9 +239,11 @@ static bool allocate_column(Column *column, Py_ssize_t rows)
 
 static bool allocate(Columns *columns)
 {
-    columns->offsets = new_bytes((int64_t)columns->room * 8, &columns->numbers);
-    return columns->offsets && allocate_column(&columns->key, columns->room)
-        && allocate_column(&columns->value, columns->room);
+    columns->offsets = new_bytes((int64_t)columns->room * 8);
+    if (!columns->offsets)
+        return false;
+    columns->numbers = (void *)PyBytes_AsString(columns->offsets);
+    return allocate_column(&columns->key, columns->room) && allocate_column(&columns->value, columns->room);
 }
 
 static PyObject *column_tuple(const Column *column)
