@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection
 
 from kiel_groups.config import check_name
@@ -29,6 +30,11 @@ _UNITS_MS = {
     **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
     **dict.fromkeys(("d", "day", "days"), 86_400_000),
 }
+#: A decimal number that has one form only, so that no partition is given twice.
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+#: What brokers can hold: 64 bits of an offset, 32 of a partition.
+_LARGEST_OFFSET = (1 << 63) - 1
+_LARGEST_PARTITION = (1 << 31) - 1
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 
 
@@ -80,10 +86,18 @@ def parsed_json(name: str, text: str, example: str) -> dict[str, object]:
     A JSON object by topic.
 
     Raises:
-        ConfigError: No JSON, no object, or a key that no topic can have as its name.
+        ConfigError: No JSON, no object, a key given twice in one, or one that no topic can have as its name.
     """
+
+    def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        # Of two that are the same, the parser would take the last, and drop the other without a word.
+        for key, times in Counter(key for key, _ in pairs).items():
+            if times > 1:
+                raise ConfigError(f"{name}: {key!r} stands there {times} times; name each topic and partition once")
+        return dict(pairs)
+
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=once_each)
     except ValueError as error:
         raise ConfigError(f"{name}: {text!r} is no JSON ({error}); expected such as {example}") from error
     if not isinstance(value, dict):
@@ -98,7 +112,9 @@ def partition_list(name: str, text: str) -> tuple[TopicPartition, ...]:
     example = '{"topic": [0, 1]}'
     found = set()
     for topic, numbers in parsed_json(name, text, example).items():
-        if not isinstance(numbers, list) or not all(_is_number(number) and number >= 0 for number in numbers):
+        if not isinstance(numbers, list) or not all(
+            _is_number(number) and 0 <= number <= _LARGEST_PARTITION for number in numbers
+        ):
             raise ConfigError(f"{name}: {numbers!r} given for {topic}; expected such as {example}")
         found |= {TopicPartition(topic, number) for number in numbers}
     if not found:
@@ -119,12 +135,13 @@ def offsets_by_partition(name: str, text: str, special: Collection[int]) -> dict
         if not isinstance(offsets, dict):
             raise ConfigError(f"{name}: {offsets!r} given for {topic}; expected such as {example}")
         for number, offset in offsets.items():
-            if not (number.isascii() and number.isdigit()):
+            if not _PARTITION.fullmatch(number) or int(number) > _LARGEST_PARTITION:
                 raise ConfigError(f"{name}: {number!r} is no partition of {topic}; expected such as {example}")
-            if not _is_number(offset) or (offset < 0 and offset not in special):
+            if not _is_number(offset) or not (0 <= offset <= _LARGEST_OFFSET or offset in special):
                 allowed = "".join(f", {each}" for each in special)
                 raise ConfigError(
-                    f"{name}: the offset {offset!r} of {topic}:{number} cannot be; expected 0 or more{allowed}"
+                    f"{name}: the offset {offset!r} of {topic}:{number} cannot be; expected 0 or more{allowed},"
+                    f" {_LARGEST_OFFSET} at most"
                 )
             found[TopicPartition(topic, int(number))] = offset
     return found
