@@ -40,8 +40,13 @@ class Query:
             "membership": "join",
         }
         writer = spark.readStream.format("kiel").options(**options).load().writeStream.foreachBatch(self._take)
-        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="100 milliseconds")
-        self.query: StreamingQuery = writer.start()
+        self._writer = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="100 milliseconds")
+        self.query: StreamingQuery = self._writer.start()
+
+    def look_after(self) -> None:
+        """Start it again where Spark itself has given up on it: a new Python has ten seconds to come up, no more."""
+        if not self.query.isActive and "Python worker failed to connect back" in str(self.query.exception()):
+            self.query = self._writer.start()
 
     def _take(self, batch: DataFrame, _: int) -> None:
         self.values += [bytes(row["value"]) for row in batch.select("value").collect()]
@@ -73,6 +78,7 @@ async def come_and_go(cluster: Cluster, group: Group, topic: str, query: Query, 
     """Spark alone; with one and two consumers, without the first, alone again; values flow in between."""
 
     def owned_by_spark() -> int:
+        query.look_after()
         with zookeeper(cluster) as client:
             return sum("_spark." in member for member, _ in owners(client, group.name, topic).values())
 
