@@ -17,7 +17,7 @@ from kiel_groups.embedded.server_settings import Settings, as_properties, zookee
 __all__ = ["ZooKeeperServer"]
 
 _WORD_LIMIT_S = 0.5
-_MODE = re.compile(rb"^Mode: (?P<mode>\w+)$", re.MULTILINE)
+_MODE = re.compile(rb"^Mode: (?P<mode>[\w-]+)$", re.MULTILINE)
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
@@ -56,7 +56,11 @@ class ZooKeeperServer(Server):
         return self.address
 
     async def mode(self) -> str | None:
-        """``"standalone"``, ``"leader"`` or ``"follower"``; None where it is down, frozen, or not in a quorum."""
+        """
+        ``"standalone"``, ``"leader"`` or ``"follower"``; ``"read-only"`` where it was told to go on alone as such.
+
+        None where it is down, frozen, or otherwise not in a quorum.
+        """
         return await in_thread(self._mode)
 
     def _mode(self) -> str | None:

@@ -24,6 +24,8 @@ Unique = Callable[[str], str]
 
 #: In ticks of half a second: after how long a server gives up another one that says nothing.
 PATIENT, FAIRLY_PATIENT = {"syncLimit": 40}, {"syncLimit": 6}
+#: Servers of this version go on alone for those who only read.
+READ_ONLY_ALONE = "3.9.5"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,10 @@ def ensembles() -> Iterator[Callable[..., Cluster]]:
                 # The broker's own session is to outlive all this: without a broker in sight no leader plans.
                 lasting = {"broker_overrides": {"zookeeper.session.timeout.ms": 60_000}}
                 cluster = Cluster(zookeepers=3, cuttable=True, max_session_timeout_ms=60_000, **lasting, **settings)
-                running[key] = stack.enter_context(cluster)
+                with pytest.MonkeyPatch.context() as environment:
+                    if settings["zookeeper"] == READ_ONLY_ALONE:
+                        environment.setenv("JAVA_TOOL_OPTIONS", "-Dreadonlymode.enabled=true")
+                    running[key] = stack.enter_context(cluster)
             return running[key]
 
         yield cluster_on
@@ -189,3 +194,28 @@ async def test_stale_reread_after_a_release_of_unknown_outcome(
         assert first.consumer.metrics.total("sessions_lost") == 0
         await tried.nothing_is_lost()
         assert Counter(tried.group.values) == Counter(tried.values), "an orderly hand-over repeats nothing"
+
+
+async def test_read_only_server(ensembles: Callable[..., Cluster], unique: Unique) -> None:
+    """Alone it serves nobody but readers; a member is none, gives up in time, and comes back with the quorum."""
+    cluster = ensembles(zookeeper=READ_ONLY_ALONE, zookeeper_overrides=PATIENT)
+    alone, others = await cluster.ensemble.leader(), await cluster.ensemble.followers()
+    async with trial(cluster, unique, connect_timeout_ms=1_000) as tried:
+        member = await tried.join(zk_hosts=alone.hosts)
+        await tried.balanced()
+        await tried.produce()
+        await tried.group.delivered(tried.values)
+        for server in others:
+            await server.kill()
+        async with asyncio.timeout(60):
+            while await alone.mode() != "read-only":  # noqa: ASYNC110 - a server's role has no event to wait for
+                await asyncio.sleep(0.05)
+        await eventually(lambda: set(member.lost_partitions) == set(map(tried.partition, range(4))), "it gives up")
+        attempts = member.consumer.metrics.total("joins_failed")
+        await eventually(lambda: member.consumer.metrics.total("joins_failed") > attempts, "it tries to join")
+        assert await alone.mode() == "read-only"
+        later = await tried.produce()
+        await asyncio.gather(*(server.restart() for server in others))
+        await tried.has(member, 4, 3 * RECOVERY_S)
+        await tried.nothing_is_lost()
+        assert set(later) <= set(member.values)
