@@ -15,10 +15,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kiel_groups.config import HostPort
+from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.positions import OffsetRange
 
 __all__ = ["ReadTask", "TaskBounds", "plan_tasks"]
+
+#: What ``maxRecordsPerPartition`` may ask for: Spark's driver keeps every task of a batch in memory, and tells of each.
+_MOST_TASKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,11 @@ def plan_tasks(
 
     There are ``most_tasks`` at most, but never fewer than there are leaders; ``least_tasks`` at least, where there are
     as many offsets. The same input gives the same tasks.
+
+    Raises:
+        ConfigError: ``most_records`` is so small that there would be more tasks than Spark's driver bears.
     """
+    _check_size(sum(each.size for each in ranges), bounds.most_records)
     by_leader: dict[HostPort | None, list[OffsetRange]] = defaultdict(list)
     for piece in _split(sorted(ranges), bounds):
         by_leader[leaders.get(piece.topic_partition)].append(piece)
@@ -70,6 +78,15 @@ def plan_tasks(
     for leader in sorted(by_leader, key=lambda leader: (leader is None, leader)):
         tasks += [ReadTask(leader, bin_) for bin_ in _pack(by_leader[leader], wanted[leader], bounds.most_records)]
     return tasks
+
+
+def _check_size(total: int, most_records: int | None) -> None:
+    if most_records is not None and total > most_records * _MOST_TASKS:
+        raise ConfigError(
+            f"maxRecordsPerPartition: {most_records} given, and the batch has {total} offsets, which makes"
+            f" {-(-total // most_records)} tasks; {_MOST_TASKS} are the most. Give {-(-total // _MOST_TASKS)} or more,"
+            " or smaller batches (streams: maxOffsetsPerTrigger; batches: endingOffsets)"
+        )
 
 
 def _split(ranges: Sequence[OffsetRange], bounds: TaskBounds) -> list[OffsetRange]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.config import HostPort
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.limits import shared_out, waits_for_more
 from kiel_groups.spark.planning import TaskBounds, plan_tasks
@@ -106,6 +106,17 @@ def test_a_large_partition_is_split_only_on_demand() -> None:
     assert len(plan_tasks(ranges, leaders, TaskBounds(8))) == 1
     assert [task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, least_tasks=4))] == [250] * 4
     assert sorted(task.size for task in plan_tasks(ranges, leaders, TaskBounds(1, most_records=400))) == [333, 333, 334]
+
+
+def test_a_split_into_more_tasks_than_spark_bears_is_refused() -> None:
+    """Ten thousand are the most; the error tells the numbers, and what to give instead."""
+    wanted = {TopicPartition("clicks", 0): 30_001, TopicPartition("clicks", 1): 0}
+    ranges, leaders = ranges_of(wanted), dict.fromkeys(wanted, BROKERS[0])
+    assert len(plan_tasks(ranges, leaders, TaskBounds(1, most_records=4))) <= 10_000
+    with pytest.raises(
+        ConfigError, match=r"3 given, and the batch has 30001 offsets, which makes 10001 tasks.* Give 4"
+    ):
+        plan_tasks(ranges, leaders, TaskBounds(1, most_records=3))
 
 
 @few_cases
