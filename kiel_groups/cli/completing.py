@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from kiel_groups.coordination.admin import Client
 
-__all__ = ["complete_allocators", "complete_clusters", "complete_groups", "complete_topics"]
+__all__ = ["complete_allocators", "complete_clusters", "complete_groups", "complete_members", "complete_topics"]
 
 _PATIENCE_S = 1.0
 
@@ -27,6 +27,14 @@ def complete_groups(context: click.Context, parameter: click.Parameter, typed: s
     from kiel_groups.coordination.inspect import list_groups
 
     return _asked(context, typed, list_groups)
+
+
+def complete_members(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Members of the group that the line names, by their ids."""
+    from kiel_groups.coordination.inspect import list_members
+
+    group = str(context.params.get("group") or "")
+    return _asked(context, typed, lambda client: list_members(client, group)) if group else []
 
 
 def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.completing import complete_groups
+from kiel_groups.cli.completing import complete_groups, complete_members
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
 from kiel_groups.cli.statuses import DONE, EPILOG
@@ -14,7 +14,7 @@ __all__ = ["release"]
 
 @click.command(epilog=EPILOG)
 @click.argument("group", shell_complete=complete_groups)
-@click.argument("member")
+@click.argument("member", shell_complete=complete_members)
 @zookeeper_option
 @json_option
 @click.option(
@@ -29,15 +29,18 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
     """
     Take from a member what it owns and does not let go.
 
+    MEMBER is an id, the session at its end, as 'describe' shows it, or an instance id.
+
     The member is told to stop, is given its session timeout for that, and then loses its claims. A record that it has
     in hand may be processed twice. It joins again as another member where its process still works.
     """
     from kiel_groups.cli.rendering import show_json
     from kiel_groups.coordination.admin import zookeeper as session
-    from kiel_groups.coordination.force_release import force_release
+    from kiel_groups.coordination.force_release import force_release, member_called
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        member = member_called(client, group, member)
         released = force_release(client, group, member, wait_ms=wait_ms, tell=lambda text: lines.say("info", text))
     if as_json:
         owned, taken = (list(map(str, partitions)) for partitions in (released.owned, released.taken))

@@ -22,7 +22,7 @@ from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.znodes import MemberInfo, parse_owner
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = ["Released", "force_release", "LONGEST_SESSION_MS"]
+__all__ = ["Released", "force_release", "member_called", "LONGEST_SESSION_MS"]
 
 #: How long to wait for a member whose session timeout nobody knows: ZooKeeper grants 20 ticks of 2 s at most, unless
 #: told otherwise.
@@ -80,6 +80,32 @@ def force_release(
         )
         sleep(wait_ms / 1000)
     return Released(tuple(sorted(owned)), wait_ms, _take(client, layout, owned))
+
+
+def member_called(client: Client, group: str, name: str) -> MemberId:
+    """
+    The id of the member that people know by this name: that id, the session that it ends in, or an instance id.
+
+    Raises:
+        ConfigError: Several are called so.
+    """
+    layout = GroupLayout(check_name(group, "group"))
+    members = _children(client, layout.members)
+    if name in members:
+        return name
+    called = [each for each in members if each.endswith(f"-{name}") or _instance_id(client, layout, each) == name]
+    if len(called) > 1:
+        raise ConfigError(f"member {name!r} of group {group} may be {' or '.join(called)}; give the whole id")
+    # Who is no member any more may own something still.
+    return called[0] if called else name
+
+
+def _instance_id(client: Client, layout: GroupLayout, member_id: MemberId) -> str | None:
+    path = layout.member(member_id)
+    try:
+        return MemberInfo.parse(member_id, client.get(path)[0], path).instance_id
+    except (NoNodeError, ProtocolError):
+        return None
 
 
 def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId) -> int | None:

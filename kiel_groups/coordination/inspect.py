@@ -15,7 +15,15 @@ from kiel_groups.group.layout import BROKER_IDS, CONSUMERS, KIEL_GROUPS, ROOT, G
 from kiel_groups.group.snapshot import Snapshot, Znode
 from kiel_groups.group.znodes import GroupSettings, MemberInfo
 
-__all__ = ["group_reader", "list_groups", "read_brokers", "read_group", "read_outlines", "read_settings"]
+__all__ = [
+    "group_reader",
+    "list_groups",
+    "list_members",
+    "read_brokers",
+    "read_group",
+    "read_outlines",
+    "read_settings",
+]
 
 #: Reads that are under way at once; more only fill kazoo's queue.
 _MOST_READS = 1_000
@@ -84,6 +92,11 @@ def list_groups(client: Client) -> list[str]:
                 f"ZooKeeper refuses to list {folder}: its ACL keeps us out; let the world read that folder"
             ) from None
     return sorted(names)
+
+
+def list_members(client: Client, group: str) -> list[str]:
+    """The ids of a group's members, in the order of the alphabet."""
+    return sorted(_children_of(client.get_children_async(GroupLayout(group).members)))
 
 
 def read_outlines(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:

@@ -107,6 +107,16 @@ def test_groups(cluster_39: Cluster, unique: Callable[[str], str], words: str) -
     assert completed(f"kiel-groups {words} {group[:-3]}", KIEL_GROUPS_ZOOKEEPER=cluster_39.zk_hosts) == [group]
 
 
+def test_members(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
+    """Those of the group that stands before."""
+    group = unique("completed")
+    with zookeeper(cluster_39) as client:
+        client.ensure_path(f"/kiel-groups/{group}/members/{group}_host-1-aaaa")
+        line = f"kiel-groups release {group} {group}_h"
+        assert completed(line, KIEL_GROUPS_ZOOKEEPER=cluster_39.zk_hosts) == [f"{group}_host-1-aaaa"]
+        client.delete(f"/kiel-groups/{group}", recursive=True)
+
+
 @pytest.mark.parametrize("hosts", ["", "127.0.0.1:1", "no address"])
 def test_without_an_answer_nothing_is_offered(hosts: str) -> None:
     """Nor said: it would stand in the middle of a line that is being typed."""

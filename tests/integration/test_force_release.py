@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups.coordination.force_release import LONGEST_SESSION_MS, force_release
+from kiel_groups.coordination.force_release import LONGEST_SESSION_MS, force_release, member_called
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import encode_owner
+from kiel_groups.group.znodes import MemberInfo, encode_owner
 from kiel_groups.model import TopicPartition
 from tests.integration.commands import kiel_groups
 from tests.integration.members import eventually, group_of, produce, zookeeper
@@ -30,7 +30,7 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(cluster_39
         await group.balanced(topic, 4)
         old = first.consumer.member_id
         assert old is not None
-        run = await _command(cluster_39, name, old)
+        run = await _command(cluster_39, name, old.rpartition("-")[2])
         assert run == (0, f"info: {old} owned 2 partitions: it let go of 2 itself, and was relieved of 0")
         await eventually(lambda: first.consumer.member_id not in (None, old), "it joined anew")
         await group.balanced(topic, 4)
@@ -67,6 +67,24 @@ def test_claims_that_nobody_gives_up_are_deleted_after_the_wait(cluster_39: Clus
         assert waited == [LONGEST_SESSION_MS / 1000]
         assert (released.owned, released.taken) == (tuple(partitions), (partitions[0],))
         assert client.get_children(layout.topic_owners("t")) == ["2"]
+
+
+def test_a_member_has_several_names(cluster_39: Cluster, unique: Unique) -> None:
+    """Its id, the session that this ends in, its instance id; what two are called is not guessed."""
+    name = unique("group")
+    layout = GroupLayout(name)
+    ids = {f"{name}_host-1-aaaa": "shelf-1", f"{name}_host-2-bbbb": "shelf-2", f"{name}_host-3-bbbb": "shelf-2"}
+    with zookeeper(cluster_39) as client:
+        for member, instance in ids.items():
+            info = MemberInfo(member_id=member, session_timeout_ms=6_000, subscription=(), instance_id=instance)
+            client.create(layout.member(member), info.encode(), makepath=True)
+        first, second, third = ids
+        assert [member_called(client, name, given) for given in (first, "aaaa", "shelf-1")] == [first] * 3
+        assert member_called(client, name, "gone") == "gone"
+        for given in ("bbbb", "shelf-2"):
+            with pytest.raises(ConfigError, match=f"may be {second} or {third}; give the whole id"):
+                member_called(client, name, given)
+        client.delete(layout.root, recursive=True)
 
 
 def test_who_owns_nothing_and_is_nobody_is_named(cluster_39: Cluster, unique: Unique) -> None:
