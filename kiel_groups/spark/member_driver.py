@@ -19,7 +19,7 @@ from kiel_groups.group.znodes import GroupSettings
 from kiel_groups.spark.batch_bounds import BatchBounds
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.member import SparkMember
-from kiel_groups.spark.member_exit import default_on_sigterm, exit_on_sigterm
+from kiel_groups.spark.member_exit import default_on_sigterm, on_sigterm
 from kiel_groups.spark.options import EARLIEST, GROUP, ReadOptions
 from kiel_groups.spark.planning import ReadTask
 from kiel_groups.spark.positions import Positions
@@ -44,6 +44,7 @@ class MemberDriver:
         self._view = LogView(options)
         self._bounds = BatchBounds(self._view, options)
         self._member: SparkMember | None = None
+        self._leaving = False
         #: Where the last batch ended that was planned here.
         self._planned: Positions | None = None
 
@@ -83,11 +84,18 @@ class MemberDriver:
         """Told by the next ``latest``, which is where partitions are let go, too."""
 
     def close(self) -> None:
-        member, self._member = self._member, None
-        if member is not None:
-            member.close()
+        if self._leave():
+            default_on_sigterm()
+
+    def _leave(self) -> bool:
+        """Leave the group, and end; False where that was begun already. A SIGTERM may call it anywhere in itself."""
+        if self._leaving:
+            return False
+        self._leaving = True
+        if self._member is not None:
+            self._member.close()
         self._view.close()
-        default_on_sigterm()
+        return True
 
     # ------------------------------------------------------------------ membership
 
@@ -95,7 +103,7 @@ class MemberDriver:
         if self._member is None:
             options = self._options
             assert options.zookeeper is not None
-            exit_on_sigterm()
+            on_sigterm(self._leave)
             member = SparkMember(
                 self._view.loop,
                 self._view.cluster,
