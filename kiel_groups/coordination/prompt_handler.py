@@ -10,6 +10,8 @@ from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from kiel_groups.coordination.wakes import Wakes
+
 __all__ = ["PromptHandler"]
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,11 @@ class PromptHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def stop(self) -> None:
         self._running = False
+
+    def create_socket_pair(self) -> tuple[Wakes, Wakes]:
+        """What kazoo's thread is woken by: where it reads, and where others write."""
+        wakes = Wakes()
+        return wakes, wakes
 
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
         return super().create_connection(*args, timeout=min(timeout, self._connect_limit_s), **kwargs)
