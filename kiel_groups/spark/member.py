@@ -129,15 +129,16 @@ class SparkMember:
         """
         return self._loop.run(self._plan(wanted), CALL_S)
 
-    def close(self, timeout_s: float = CLOSE_S) -> None:
+    def close(self, done: Mapping[TopicPartition, Span] | None = None, timeout_s: float = CLOSE_S) -> None:
         """
         Leave the group: what is known to be done is committed, the batch that runs is not.
 
         Args:
+            done: How far the last batch is known to be done, where it is.
             timeout_s: How long that may take; then the session is given up, and its partitions with it.
         """
         try:
-            self._loop.run(self._close(timeout_s), 2 * timeout_s)
+            self._loop.run(self._close(done or {}, timeout_s), 2 * timeout_s)
         except TimeoutError:
             log.error("group %s: ZooKeeper does not answer; the session ends by its timeout", self._group)
 
@@ -166,6 +167,7 @@ class SparkMember:
     ) -> dict[TopicPartition, Span]:
         if self._failure is not None:
             raise self._failure
+        self._member.check_subscription(topics)
         if self._subscription.subscribe(topics):
             await self._member.resubscribe()
         unfenced = self._handler.finish(reached)
@@ -202,6 +204,6 @@ class SparkMember:
     async def _plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         return self._handler.plan(wanted, may_read=self._member.gate.is_open(boot_time_s()))
 
-    async def _close(self, timeout_s: float) -> None:
-        self._handler.put_down()
+    async def _close(self, done: Mapping[TopicPartition, Span], timeout_s: float) -> None:
+        self._handler.finish(done)
         await self._member.close(timeout_s)

@@ -17,6 +17,7 @@ from kiel_groups.coordination.inspect import read_settings
 from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.znodes import GroupSettings
 from kiel_groups.spark.batch_bounds import BatchBounds
+from kiel_groups.spark.last_batch import is_done
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.member import SparkMember
 from kiel_groups.spark.member_exit import default_on_sigterm, on_sigterm
@@ -93,9 +94,14 @@ class MemberDriver:
             return False
         self._leaving = True
         if self._member is not None:
-            self._member.close()
+            self._member.close(self._done().spans)
         self._view.close()
         return True
+
+    def _done(self) -> Positions:
+        """How far the last batch is known to be done, now that the query ends."""
+        checkpoint, planned = self._options.checkpoint, self._planned
+        return planned if checkpoint and planned and is_done(checkpoint, planned) else Positions()
 
     # ------------------------------------------------------------------ membership
 

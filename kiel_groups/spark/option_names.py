@@ -34,6 +34,7 @@ _STREAM_READ = (
     "membership",
     "kiel.commit",
     "failOnCommitError",
+    "checkpointLocation",
 )
 _WRITE = ("topic", "kafka.acks", "kafka.retries", "kafka.compression.type", "kafka.linger.ms")
 

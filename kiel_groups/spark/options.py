@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from kiel_groups.config import (
@@ -23,6 +24,7 @@ from kiel_groups.config import (
 )
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
+from kiel_groups.spark.last_batch import local_folder
 from kiel_groups.spark.option_names import check_known, spelled
 from kiel_groups.spark.option_values import (
     duration_ms,
@@ -98,6 +100,7 @@ class ReadOptions:
     joins: bool
     commits: bool
     fail_on_commit_error: bool
+    checkpoint: Path | None
     client_id: str
     request_timeout_ms: int
     poll_timeout_ms: int
@@ -147,6 +150,7 @@ class ReadOptions:
             joins=texts.get("membership", one_of, "none", ("none", "join")) == "join",
             commits=texts.get("kiel.commit", flag, True),
             fail_on_commit_error=texts.get("failOnCommitError", flag, False),
+            checkpoint=texts.get("checkpointLocation", local_folder, None) if streaming else None,
             client_id=texts.get("kafka.client.id", _text, CLIENT_ID),
             request_timeout_ms=texts.get("kafka.request.timeout.ms", whole_number, 30_000, 1),
             poll_timeout_ms=texts.get("kafkaConsumer.pollTimeoutMs", whole_number, 120_000, 1),

@@ -17,7 +17,9 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.batch_bounds import BatchBounds
 from kiel_groups.spark.group_offsets import GroupOffsets, committed_offsets, refuse_live_group
+from kiel_groups.spark.last_batch import is_done
 from kiel_groups.spark.log_view import LogView
+from kiel_groups.spark.member_exit import default_on_sigterm, on_sigterm
 from kiel_groups.spark.options import GROUP, ReadOptions
 from kiel_groups.spark.planning import ReadTask
 from kiel_groups.spark.positions import Positions, Span, new_token
@@ -76,6 +78,9 @@ class LogDriver:
         #: Where the last batch ended that was planned here.
         self._planned: Positions | None = None
         self._bounds = BatchBounds(self._view, options)
+        self._ending = False
+        if options.checkpoint is not None:
+            on_sigterm(self._end)
 
     # ------------------------------------------------------------------ positions
 
@@ -150,7 +155,21 @@ class LogDriver:
             self._offsets.commit(self._group(end), end.offsets())
 
     def close(self) -> None:
-        self._view.close()
+        if self._end():
+            default_on_sigterm()
+
+    def _end(self) -> bool:
+        """Commit what is known to be done, and end; False where that was begun already. A SIGTERM may call it, too."""
+        if self._ending:
+            return False
+        self._ending = True
+        checkpoint, planned = self._options.checkpoint, self._planned
+        try:
+            if checkpoint is not None and planned is not None and is_done(checkpoint, planned):
+                self.done(planned)
+        finally:
+            self._view.close()
+        return True
 
     def _group(self, positions: Positions) -> str | None:
         return group_name(self._options.group, replace(positions, query=positions.query or self._query))

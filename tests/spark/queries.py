@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
@@ -101,6 +102,16 @@ class Checkpoint:
 
     ends: list[str] = field(default_factory=list)
     done: int = 0
+
+    def write(self, folder: Path, *, done: bool) -> None:
+        """As Spark keeps it, of a query of two sources, of which this is the second."""
+        for name in ("offsets", "commits"):
+            (folder / name).mkdir()
+        for number, end in enumerate(self.ends):
+            (folder / "offsets" / str(number)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n-\n{end}')
+            (folder / "commits" / f".{number}.crc").touch()
+            if done:
+                (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
 
 class Query:

@@ -106,6 +106,19 @@ def test_a_batch_is_committed_once_the_next_is_asked_for(cluster_39: Cluster, to
     assert members(cluster_39, group) == []
 
 
+@pytest.mark.parametrize(("done", "offset"), [(True, 100), (False, 0)])
+def test_the_last_batch_is_committed_where_the_checkpoint_has_it(
+    cluster_39: Cluster, topic: str, group: str, tmp_path: Path, done: bool, offset: int
+) -> None:
+    """When a query is stopped between two triggers, before it leaves; a batch that was planned only is not."""
+    fill(cluster_39, topic, numbered(0, 100))
+    with running(joining(cluster_39, topic, group, checkpointLocation=str(tmp_path))) as query:
+        query.trigger()
+        query.checkpoint.write(tmp_path, done=done)
+    assert committed(cluster_39, group, topic) == offset
+    assert members(cluster_39, group) == []
+
+
 def test_a_query_that_is_started_again_reads_nothing_twice(cluster_39: Cluster, topic: str, group: str) -> None:
     """Its last batch was done and not committed: nobody else has read on, so the checkpoint decides."""
     fill(cluster_39, topic, numbered(0, 50))

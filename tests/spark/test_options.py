@@ -119,6 +119,10 @@ REFUSED = [
     ({"endingOffsets": "latest"}, "endingOffsets: has no meaning when reading a stream; it is for reading a batch"),
     ({"topic": "t"}, "topic: has no meaning when reading a stream; it is for writing"),
     ({"maxOffsetPerTrigger": "5"}, "there is no such option when reading a stream; did you mean maxOffsetsPerTrigger?"),
+    (
+        {"checkpointLocation": "s3a://lake/x"},
+        "checkpointLocation: 's3a://lake/x' given to the reader, which looks into",
+    ),
     ({"zzz": "5"}, "zzz: there is no such option when reading a stream; known ones: "),
 ]
 

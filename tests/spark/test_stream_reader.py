@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +223,21 @@ def test_what_is_done_is_committed_when_spark_asks_next(cluster_39: Cluster, top
         query.trigger()
         query.trigger()
         assert sum(stored_offsets(client, group, topic).values()) == len(VALUES)
+
+
+@pytest.mark.parametrize(("done", "offset"), [(True, 100), (False, 0)])
+def test_the_last_batch_is_committed_where_the_checkpoint_has_it(
+    cluster_39: Cluster, topic: str, unique: Unique, tmp_path: Path, done: bool, offset: int
+) -> None:
+    """When a query is stopped between two triggers; a batch that was planned only is not."""
+    group = unique("group")
+    options = {"subscribe": topic, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
+    query = Query(cluster_39, **options, startingOffsets="earliest", checkpointLocation=f"file://{tmp_path}")
+    with running(query), zookeeper(cluster_39) as client:
+        query.trigger()
+        query.checkpoint.write(tmp_path, done=done)
+        query.stop()
+        assert sum(stored_offsets(client, group, topic).values()) == offset
 
 
 def test_offsets_never_go_back(cluster_39: Cluster, topic: str, unique: Unique) -> None:
