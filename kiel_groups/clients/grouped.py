@@ -21,7 +21,15 @@ from kiel_groups.clients.hands import Taker, caller_here, taker_of, takers_here
 from kiel_groups.clients.listening import check_listener
 from kiel_groups.clients.record_loop import RecordLoop
 from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions
-from kiel_groups.config import DebounceConfig, FetchConfig, GroupConfig, ResetPolicy, ZooKeeperConfig, check_name
+from kiel_groups.config import (
+    DebounceConfig,
+    FetchConfig,
+    GroupConfig,
+    ResetPolicy,
+    ZooKeeperConfig,
+    check_name,
+    topic_names,
+)
 from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
@@ -304,13 +312,21 @@ class GroupedConsumer(MemberAttributes):
         A topic that does not exist is logged, and consumed as soon as it does.
 
         Raises:
-            ConfigError: A name that no topic of Kafka 0.8 can have.
+            ConfigError: A name that no topic of Kafka 0.8 can have, or more topics than ZooKeeper has room for in one
+                member's subscription; what was subscribed to before stays.
             ClosedError: The consumer was closed.
         """
         self._check_open()
-        changed = self._subscription.subscribe(topics)
+        changed = self._change_subscription(topics)
         if changed and self._consuming is not None:
             await self._consuming.member.resubscribe()
+
+    def _change_subscription(self, topics: str | Iterable[str]) -> bool:
+        """Whether that changed it; what the group cannot be told of is refused first."""
+        wanted = topic_names(topics)
+        if self._consuming is not None:
+            self._consuming.member.check_subscription(wanted)
+        return self._subscription.subscribe(wanted)
 
     def consume(self, topic: str, start: object = None) -> asyncio.Future[Values]:
         """
@@ -360,7 +376,7 @@ class GroupedConsumer(MemberAttributes):
         return values
 
     async def _values(self, topic: str, taker: Taker) -> Values:
-        changed = self._subscription.subscribe(self.subscription | {topic})
+        changed = self._change_subscription(self.subscription | {topic})
         connecting = self.connect()
         await asyncio.wait({connecting})
         if self._shut:

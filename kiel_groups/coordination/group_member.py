@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
@@ -116,6 +116,16 @@ class GroupMember:
         """Whether this member is alive and holds just what the leader wants it to hold."""
         membership = self._membership
         return membership is not None and not membership.over.done() and membership.holding.settled
+
+    def check_subscription(self, topics: Collection[str]) -> None:
+        """
+        To be asked before the subscription is changed to these topics: one that is refused must change nothing.
+
+        Raises:
+            ConfigError: They take more room than ZooKeeper has for them.
+        """
+        if self._membership is not None:
+            self._membership.check_subscription(topics)
 
     async def resubscribe(self) -> None:
         """Tell the group of a changed subscription; a member whose session was lost tells it when it joins."""

@@ -121,6 +121,15 @@ class Membership(Life):
             store.fetch_offsets = self._handler.fetch_offsets
         return store
 
+    def check_subscription(self, topics: Collection[str]) -> None:
+        """
+        Whether the group can be told of these topics.
+
+        Raises:
+            ConfigError: They take more room than ZooKeeper has for them.
+        """
+        self._registration(topics)
+
     def _registration(self, topics: Collection[str]) -> list[Operation]:
         info = MemberInfo(
             member_id=self.member_id,

@@ -1,0 +1,46 @@
+"""ZooKeeper goes silent while hundreds of requests wait for it: the event loop is not one of those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.heartbeat import Heartbeat
+from kiel_groups.coordination.session import Session, SessionEvent
+from kiel_groups.embedded import Cluster, FaultProxy
+from kiel_groups.errors import SessionLostError
+from kiel_groups.metrics import Metrics
+
+pytestmark = pytest.mark.integration
+
+#: More than the wakes of kazoo's own pair of sockets, 278.
+MANY = 450
+PATIENCE_S = 60.0
+
+
+async def test_a_silence_with_hundreds_of_requests_open(cluster_39: Cluster) -> None:
+    """The loop goes on, the lease ends as it should, each read is told of it, and the session can be closed."""
+    events: asyncio.Queue[SessionEvent] = asyncio.Queue()
+    metrics = Metrics()
+    async with FaultProxy(cluster_39.zk_hosts.partition("/")[0]) as proxy, asyncio.timeout(2 * PATIENCE_S):
+        session = Session(
+            ZooKeeperConfig.parse(proxy.address, session_timeout_ms=6_000),
+            metrics,
+            lambda event: events.put_nowait(event),
+        )
+        await session.open()
+        heartbeat = Heartbeat(session.client, session.gate, "/", metrics, session.abandon)
+        session.on_connected = heartbeat.beat_now
+        heartbeat.start()
+        await session.trusted()
+        proxy.stall()
+        proxy.cut()
+        assert await events.get() is SessionEvent.SUSPENDED
+        reads = asyncio.ensure_future(session.get_many([f"/{number}" for number in range(MANY)]))
+        assert await events.get() is SessionEvent.ENDED
+        with pytest.raises(SessionLostError):
+            await reads
+        assert "lease" in str(session.ended)
+        await session.close()
