@@ -268,7 +268,7 @@ def run(only: str | None, *, quick: bool) -> Iterator[Row]:
                 for partitions in PARTITIONS:
                     topic = Topic(partitions, value_bytes, rows // (10 if quick else 1) // partitions)
                     feeder.fill(topic)
-                    for row in read_in_turns(contest, topic, 1 if quick else 5):
+                    for row in read_in_turns(contest, topic, 1 if quick else 3):
                         yield {"what": "batch", **row}
         if only in (None, "stream"):
             yield {"what": "stream", **stream(spark, feeder, broker, 5 if quick else 21)}
