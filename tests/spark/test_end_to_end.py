@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,29 @@ def test_a_running_query_is_told_what_comes_and_stops_clean(
         query.stop()
     assert query.exception() is None
     assert sum(offsets_of_queries(cluster_39, topic)) == len(VALUES) + 1
+
+
+def test_the_last_batch_of_a_query_with_a_long_trigger_is_committed(
+    spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
+) -> None:
+    """It is stopped before Spark asks again; the reader, which was told of the checkpoint, sees there what was done."""
+    rows = stream(spark, cluster_39, topic, checkpointLocation=str(tmp_path))
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(processingTime="1 hour").start()
+    try:
+        wait_until((tmp_path / "commits" / "0").exists, "the first batch is done")
+        assert sum(offsets_of_queries(cluster_39, topic)) == 0
+    finally:
+        query.stop()
+    # Spark does not wait for the source's process.
+    wait_until(lambda: sum(offsets_of_queries(cluster_39, topic)) == len(VALUES), "its offsets are committed")
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, f"not within 120 s: {what}"
+        time.sleep(0.05)
 
 
 def test_rows_are_written_where_they_belong(
