@@ -75,8 +75,28 @@ class Offsets:
         """
         Store what is finished of these; for who has the lock ``writing``.
 
+        Where an earlier commit, which its caller was interrupted in, turns out to have been made, what is finished
+        since is stored in the place of that.
+        """
+        stored: frozenset[TopicPartition] = frozenset()
+        waiting = partitions
+        while True:
+            done, waiting = await self._store_once(waiting, metadata)
+            stored |= done
+            if not waiting:
+                return stored
+
+    async def _store_once(
+        self, partitions: Collection[TopicPartition], metadata: str
+    ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
+        """
+        Commit what is finished of these, once.
+
         Offsets and the versions they replace are read at one moment, under the lock: between two commits an operator's
         offset may have been adopted, and an offset from before must not be written over it.
+
+        Returns:
+            What is stored; and of what an earlier commit was found made, which this one did not expect.
         """
         finished = self._subscription.all_consumed_offsets()
         wanted = {
@@ -84,20 +104,23 @@ class Offsets:
             for partition in sorted(partitions)
             if partition in finished and (state := self._subscription.state(partition)) is not None
         }
-        sent = {partition: offset for partition, (offset, _) in wanted.items()}
-        self._subscription.mark_sent(sent)
+        sent = self._subscription.mark_sent({partition: offset for partition, (offset, _) in wanted.items()})
         found, foreign = await self._store.commit(wanted, metadata)
         self._subscription.mark_answered(sent)
         for partition, standing in found.items():
             if standing.offset is not None:
                 self._subscription.mark_committed(partition, standing.offset, standing.version)
-        for partition, standing in foreign.items():
-            self._adopt(partition, standing.offset, standing.version)
+        made = [
+            partition
+            for partition, standing in foreign.items()
+            if self._adopt(partition, standing.offset, standing.version)
+        ]
+        standing_now = found | {partition: foreign[partition] for partition in made}
         stored = frozenset(
-            partition for partition, standing in found.items() if standing.offset == wanted[partition][0]
+            partition for partition, standing in standing_now.items() if standing.offset == wanted[partition][0]
         )
         self._metrics.count("offsets_committed", len(stored))
-        return stored
+        return stored, frozenset(made) - stored
 
     async def follow_resets(self) -> None:
         """
@@ -129,18 +152,19 @@ class Offsets:
                 log.warning("group %s: %s starts over as soon as brokers know it: %s", self._config.group, topic, error)
                 await asyncio.sleep(RETRY_S)
 
-    def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> None:
+    def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> bool:
+        """Take what stands there for the truth; whether an earlier commit of this consumer's made it that."""
         state = self._subscription.state(partition)
         if state is None:
-            return
+            return False
         if offset is not None and state.made(offset, version):
             self._subscription.mark_committed(partition, offset, version)
-            return
+            return True
         self._metrics.count("commits_superseded")
         if offset is None:
             # Garbage: what we know is better; the next commit overwrites it.
             self._subscription.mark_committed(partition, state.committed, version)
-            return
+            return False
         log.warning(
             "group %s: the offset of %s was changed to %d by somebody else; it is followed",
             self._config.group,
@@ -150,3 +174,4 @@ class Offsets:
         self._subscription.seek(partition, offset)
         self._subscription.mark_committed(partition, offset, version)
         self._handler.moved(partition, offset)
+        return False

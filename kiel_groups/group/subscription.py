@@ -124,10 +124,21 @@ class SubscriptionState:
         """What a commit would store now: the finished offset of each partition where it differs from the stored one."""
         return {partition: state.finished for partition, state in self._assigned.items() if state.uncommitted}
 
-    def mark_sent(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A commit of these begins."""
-        for partition, offset in offsets.items():
-            self._assigned[partition].sent.add(offset)
+    def mark_sent(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """
+        A commit of these begins.
+
+        Returns:
+            What ``mark_answered`` is to be told; without what an earlier commit sent of which nobody heard: that this
+            one was refused tells nothing of that one.
+        """
+        fresh = {partition: offset for partition, offset in offsets.items() if offset not in self._sent(partition)}
+        for partition, offset in fresh.items():
+            self._sent(partition).add(offset)
+        return fresh
+
+    def _sent(self, partition: TopicPartition) -> set[int]:
+        return self._assigned[partition].sent
 
     def mark_answered(self, offsets: Mapping[TopicPartition, int]) -> None:
         """What became of that commit is known."""
