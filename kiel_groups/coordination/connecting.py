@@ -7,6 +7,8 @@ How it connects is overheard: which session the server grants, with which timeou
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate, repeat
+from operator import mul
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -75,16 +77,20 @@ def overhear_connect(client: KazooClient, asked_timeout_ms: int, granted: Callab
 
     kazoo keeps the timeout that was asked for; the granted one stands only in that answer, 0 where the server does not
     know the session any more.
+
+    Before the first session there is no lease to keep: each server asked has twice the time of the one before, up to
+    kazoo's own, so that slow ones are joined, too.
     """
     connection = client._connection
     invoke = connection._invoke
-
     limit_s = connect_limit_s(asked_timeout_ms)
+    first_limits_s = accumulate(repeat(2), mul, initial=limit_s)
 
     def reading(timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return invoke(timeout, request, xid)
-        answer = invoke(min(timeout, limit_s), request, xid)
+        wait_s = limit_s if client._session_id else next(first_limits_s)
+        answer = invoke(min(timeout, wait_s), request, xid)
         granted(answer[0].session_id, answer[0].time_out)
         return answer
 

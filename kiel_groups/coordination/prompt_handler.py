@@ -59,7 +59,8 @@ class PromptHandler(SequentialThreadingHandler):  # type: ignore[misc]
         wakes = Wakes()
         return wakes, wakes
 
-    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+    def create_connection(self, *args: Any, timeout: float = math.inf, **kwargs: Any) -> Any:
+        # kazoo gives none where it asks a server, over a connection of its own, whether it may be written to.
         return super().create_connection(*args, timeout=min(timeout, self._connect_limit_s), **kwargs)
 
     def select(
