@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,9 @@ def program(number: int) -> str:
     return textwrap.dedent(blocks[number]).strip() + "\n"
 
 
-def send(cluster: Cluster) -> tuple[int, int]:
+def send(cluster: Cluster, topic: str) -> tuple[int, int]:
     """Run the producer of the README, with the lines around it that it leaves out; partition and offset it printed."""
-    text = program(1).replace("127.0.0.1:9092", cluster.brokers[0])
+    text = program(1).replace("127.0.0.1:9092", cluster.brokers[0]).replace(TOPIC, topic)
     whole = f"import asyncio\nfrom kiel_groups import Producer\nasync def main():\n{textwrap.indent(text, '    ')}"
     command = [sys.executable, "-c", f"{whole}\nasyncio.run(main())"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=30, check=False)
@@ -43,14 +44,24 @@ def send(cluster: Cluster) -> tuple[int, int]:
     return partition, offset
 
 
-async def test_the_first_consumer_runs_as_printed(cluster_39: Cluster, tmp_path: Path) -> None:
-    """Two processes share a topic; one is stopped with Ctrl-C, leaves at once, and the other has all partitions."""
-    await cluster_39.create_topic(TOPIC, PARTITIONS)
-    (tmp_path / "consumer.py").write_text(program(0))
+async def test_the_first_consumer_runs_as_printed(
+    cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    """
+    Two processes share a topic; one is stopped with Ctrl-C, leaves at once, and the other has all partitions.
+
+    Only the names are others: the servers are shared with other tests.
+    """
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    text = program(0)
+    assert TOPIC in text
+    assert GROUP in text
+    (tmp_path / "consumer.py").write_text(text.replace(TOPIC, topic).replace(GROUP, group))
     arguments = ["consumer.py", cluster_39.brokers[0], cluster_39.zk_hosts]
 
     def shares() -> list[int]:
-        held = [owner for owner, _ in owners(client, GROUP, TOPIC).values()]
+        held = [owner for owner, _ in owners(client, group, topic).values()]
         return sorted(held.count(owner) for owner in set(held))
 
     with (
@@ -59,18 +70,18 @@ async def test_the_first_consumer_runs_as_printed(cluster_39: Cluster, tmp_path:
         Running(arguments, tmp_path) as second,
     ):
         await eventually(lambda: shares() == [PARTITIONS // 2] * 2, "two members share the topic")
-        partition, offset = send(cluster_39)
+        partition, offset = send(cluster_39, topic)
         received = f"{partition} {offset} /index.html"
         await eventually(lambda: received in first.lines + second.lines, "one of them prints the record")
         stays, leaves = (first, second) if received in first.lines else (second, first)
-        assert leaves.end(signal.SIGINT, timeout_s=5) == 0
+        assert leaves.end(signal.SIGINT) == 0
         assert leaves.errors == ["left the group"]
-        assert len(client.get_children(GroupLayout(GROUP).members)) == 1
-        await eventually(lambda: shares() == [PARTITIONS], "the other has all partitions", timeout_s=5)
-        received = "{} {} /index.html".format(*send(cluster_39))
+        assert len(client.get_children(GroupLayout(group).members)) == 1
+        await eventually(lambda: shares() == [PARTITIONS], "the other has all partitions")
+        received = "{} {} /index.html".format(*send(cluster_39, topic))
         await eventually(lambda: stays.lines[-1] == received, "it goes on")
         assert stays.lines.count(received) == 1
-        assert stays.end(signal.SIGINT, timeout_s=5) == 0
+        assert stays.end(signal.SIGINT) == 0
 
 
 def test_every_path_in_the_readme_exists() -> None:
