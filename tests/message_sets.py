@@ -104,11 +104,10 @@ def message_sets(draw: st.DrawFn) -> bytes:
     return b"".join(pieces)
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    """A valid set with some bytes changed, removed or doubled; half of them get valid CRCs again."""
-    data = bytearray(draw(message_sets()))
-    for _ in range(draw(st.integers(1, 4))):
+def damaged(draw: st.DrawFn, whole: bytes, most_changes: int) -> bytes:
+    """With some bytes changed, removed or doubled."""
+    data = bytearray(whole)
+    for _ in range(draw(st.integers(1, most_changes))):
         at = draw(st.integers(0, max(len(data) - 1, 0)))
         change = draw(st.sampled_from(["set", "cut", "double"]))
         if change == "set" and data:
@@ -117,7 +116,14 @@ def mutated(draw: st.DrawFn) -> bytes:
             del data[at : at + draw(st.integers(1, 8))]
         else:
             data[at:at] = data[at : at + draw(st.integers(1, 40))]
-    return with_valid_crcs(bytes(data)) if draw(st.booleans()) else bytes(data)
+    return bytes(data)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A valid set with some bytes changed, removed or doubled; half of them get valid CRCs again."""
+    data = damaged(draw, draw(message_sets()), 4)
+    return with_valid_crcs(data) if draw(st.booleans()) else data
 
 
 def with_valid_crcs(data: bytes) -> bytes:

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from kiel_groups.clients import Producer
 from kiel_groups.clients.partitioners import hash_partitioner
 from kiel_groups.config import parse_hosts
+from kiel_groups.coordination.admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record
 from kiel_groups.spark import KielDataSource
@@ -30,6 +31,7 @@ __all__ = [
     "batch_tasks",
     "brokers_of",
     "fill",
+    "filled",
     "read_batch",
     "records",
     "running",
@@ -52,6 +54,13 @@ def fill(cluster: Cluster, topic: str, values: Iterable[bytes | None], partition
             await asyncio.gather(*(producer.produce(topic, value, value, partition) for value in values))
 
     asyncio.run(produce())
+
+
+def filled(cluster: Cluster, topic: str, partitions: int, values: Sequence[bytes | None]) -> str:
+    """Make a topic and produce values into it; returns its name."""
+    create_topic(cluster.zk_hosts, topic, partitions)
+    fill(cluster, topic, values)
+    return topic
 
 
 def await_partitions(cluster: Cluster, topic: str, count: int) -> None:

@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kiel_groups.cli.app import run
-from kiel_groups.coordination.admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.spark import archive, plan_archive
@@ -21,7 +20,7 @@ from kiel_groups.spark.jobs.archive_home import ArchiveHome
 from kiel_groups.spark.jobs.folders import HadoopFolder
 from tests.integration.members import stored_offsets, zookeeper
 from tests.spark.archives import assert_complete, settings
-from tests.spark.queries import brokers_of, fill
+from tests.spark.queries import brokers_of, fill, filled
 
 # The session takes seconds to start, and on a busy machine a minute.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
@@ -34,10 +33,7 @@ VALUES = [b"%d" % number for number in range(60)]
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
     """A topic of three partitions with 60 records."""
-    name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, 3)
-    fill(cluster_39, name, VALUES)
-    return name
+    return filled(cluster_39, unique("topic"), 3, VALUES)
 
 
 def test_each_run_adds_what_has_come(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from kiel_groups.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicE
 from kiel_groups.model import Record
 from kiel_groups.spark.planning import ReadTask
 from tests.integration.members import zookeeper
-from tests.spark.queries import batch_tasks, fill, read_batch, records
+from tests.spark.queries import batch_tasks, fill, filled, read_batch, records
 
 pytestmark = pytest.mark.spark
 
@@ -28,10 +28,7 @@ VALUES = [b"%d" % number for number in range(200)]
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
     """A topic of four partitions with 200 records."""
-    name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, 4)
-    fill(cluster_39, name, VALUES)
-    return name
+    return filled(cluster_39, unique("topic"), 4, VALUES)
 
 
 def test_every_record_comes_once_with_its_place(cluster_39: Cluster, topic: str) -> None:

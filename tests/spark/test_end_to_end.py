@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 from kiel_groups.coordination.admin import create_topic
 from kiel_groups.embedded import Cluster
 from tests.integration.members import stored_offsets, zookeeper
-from tests.spark.queries import brokers_of, fill, read_batch
+from tests.spark.queries import brokers_of, fill, filled, read_batch
 
 pytestmark = pytest.mark.spark
 
@@ -27,10 +27,7 @@ VALUES = [b"%d" % number for number in range(60)]
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
     """A topic of three partitions with 60 records."""
-    name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, 3)
-    fill(cluster_39, name, VALUES)
-    return name
+    return filled(cluster_39, unique("topic"), 3, VALUES)
 
 
 def stream(spark: SparkSession, cluster: Cluster, topic: str, **options: str) -> DataFrame:

@@ -19,7 +19,7 @@ from kiel_groups.model import Record
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.stream import StreamReader
 from tests.integration.members import stored_offsets, zookeeper
-from tests.spark.queries import Query, await_partitions, fill, read_batch, running, source
+from tests.spark.queries import Query, await_partitions, fill, filled, read_batch, running, source
 
 pytestmark = pytest.mark.spark
 
@@ -45,10 +45,7 @@ def offsets_of(query: Query) -> dict[str, Any]:
 @pytest.fixture
 def topic(cluster_39: Cluster, unique: Unique) -> str:
     """A topic of four partitions with 100 records."""
-    name = unique("topic")
-    create_topic(cluster_39.zk_hosts, name, 4)
-    fill(cluster_39, name, VALUES)
-    return name
+    return filled(cluster_39, unique("topic"), 4, VALUES)
 
 
 def test_each_batch_has_what_came_since_the_last(cluster_39: Cluster, topic: str) -> None:
