@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -118,6 +118,26 @@ class PlanReader:
             self._known[what] = found
         return found
 
+    async def _kept_many(
+        self,
+        kind: str,
+        names: Iterable[str],
+        path_of: Callable[[str], str],
+        parse: Callable[[str, Node], _Parsed | None],
+    ) -> dict[str, _Parsed | None]:
+        """Values of one kind by name, kept as ``_kept`` does; None of what is not there or cannot be read."""
+        whats = {name: f"{kind} {name}" for name in names}
+        values = {name: self._known.get(what) for name, what in whats.items()}
+        unread = {name: what for name, what in whats.items() if what not in self._known}
+        reading = object()
+        self._reading |= dict.fromkeys(unread.values(), reading)
+        nodes = await self._watched_many([path_of(name) for name in unread], unread.values())
+        for (name, what), node in zip(unread.items(), nodes, strict=True):
+            values[name] = None if node is None else parse(name, node)
+            if self._reading.pop(what, None) is reading:
+                self._known[what] = values[name]
+        return values
+
     async def _read_brokers(self) -> int:
         """How many brokers there are; a watch stands also where there never was one."""
         watcher = self._watcher("brokers")
@@ -133,20 +153,16 @@ class PlanReader:
             self._forget_member(name)
         self._member_names = set(names)
         newest: dict[Slot, tuple[int, MemberInfo]] = {}
-        for found in await asyncio.gather(*map(self._member, names)):
+        members = await self._kept_many("member", names, self._layout.member, self._registered)
+        for found in members.values():
             if found is not None and (found[1].slot not in newest or newest[found[1].slot][0] < found[0]):
                 newest[found[1].slot] = found
         return {slot: info for slot, (_, info) in newest.items()}
 
-    async def _member(self, name: MemberId) -> tuple[int, MemberInfo] | None:
-        """A member as it registered, and in which transaction; None for one that is gone or cannot be read."""
-        return await self._kept(f"member {name}", partial(self._read_member, name))
-
-    async def _read_member(self, name: MemberId) -> tuple[int, MemberInfo] | None:
-        path = self._layout.member(name)
-        node = await self._watched(path, f"member {name}")
-        info = None if node is None else self._parsed(partial(MemberInfo.parse, name), node, path)
-        return None if node is None or info is None else (node.czxid, info)
+    def _registered(self, name: MemberId, node: Node) -> tuple[int, MemberInfo] | None:
+        """A member as it registered, and in which transaction; None for one that cannot be read."""
+        info = self._parsed(partial(MemberInfo.parse, name), node, self._layout.member(name))
+        return None if info is None else (node.czxid, info)
 
     def _forget_member(self, name: MemberId) -> None:
         what = f"member {name}"
@@ -186,23 +202,32 @@ class PlanReader:
         self._remarks = remarks
 
     async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        found = await asyncio.gather(*map(self._topic, names))
-        return {name: partitions for name, partitions in zip(names, found, strict=True) if partitions is not None}
-
-    async def _topic(self, name: str) -> tuple[int, ...] | None:
-        return await self._kept(f"topic {name}", partial(self._read_topic, name))
-
-    async def _read_topic(self, name: str) -> tuple[int, ...] | None:
-        node = await self._watched(topic_path(name), f"topic {name}")
-        return None if node is None else self._parsed(parse_topic, node, topic_path(name))
+        found = await self._kept_many(
+            "topic", names, topic_path, lambda name, node: self._parsed(parse_topic, node, topic_path(name))
+        )
+        return {name: partitions for name, partitions in found.items() if partitions is not None}
 
     async def _watched(self, path: str, what: str) -> Node | None:
         """A znode, None where there is none; a watch stands in either case."""
-        watcher = self._watcher(what)
-        node = await self._session.get(path, watcher)
-        if node is None and await self._session.exists(path, watcher) is not None:
-            node = await self._session.get(path, watcher)
-        return node
+        return (await self._watched_many([path], [what]))[0]
+
+    async def _watched_many(self, paths: Sequence[str], whats: Iterable[str]) -> list[Node | None]:
+        """
+        Znodes, None where there is none; a watch stands in either case.
+
+        They are read together, not by a task each: so no more of them than a session should have under way stand
+        before a heartbeat, however many members and topics there are.
+        """
+        watchers = [self._watcher(what) for what in whats]
+        nodes = await self._session.get_many(paths, watchers)
+        absent = [number for number, node in enumerate(nodes) if node is None]
+        looks = await self._session.exists_many([paths[n] for n in absent], [watchers[n] for n in absent])
+        # What came between the two reads.
+        late = [number for number, node in zip(absent, looks, strict=True) if node is not None]
+        found = await self._session.get_many([paths[n] for n in late], [watchers[n] for n in late])
+        for number, node in zip(late, found, strict=True):
+            nodes[number] = node
+        return nodes
 
     def _parsed(self, parse: Callable[[bytes, str], _Parsed], node: Node, path: str) -> _Parsed | None:
         """A znode's value; what cannot be read is left out, loudly."""

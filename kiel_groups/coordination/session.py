@@ -53,7 +53,7 @@ _LOST = (ConnectionLoss, OperationTimeoutError, SessionMovedError)
 #: How often a gate that is not open is looked at, in seconds. It opens from another thread, and seldom.
 GATE_PAUSE_S = 0.02
 
-#: Reads that are under way at once; more only fill kazoo's queue.
+#: Reads that one call has under way at once; more only fill kazoo's queue, and heartbeats wait behind them.
 MOST_READS = 500
 
 
@@ -250,16 +250,19 @@ class Session:
             log.debug("the event loop is closed; an answer of ZooKeeper is dropped")
 
     async def _read(self, ask: Callable[..., Any], path: str, watcher: Watcher | None) -> Any:
-        return (await self._read_many(ask, [path], watcher))[0]
+        return (await self._read_many(ask, [path], [watcher]))[0]
 
-    async def _read_many(self, ask: Callable[..., Any], paths: Sequence[str], watcher: Watcher | None) -> list[Any]:
+    async def _read_many(
+        self, ask: Callable[..., Any], paths: Sequence[str], watchers: Sequence[Watcher | None] | None
+    ) -> list[Any]:
         """Pipelined reads, again and again while the connection breaks; None where there is no such znode."""
         found: list[Any] = [None] * len(paths)
-        kazoo_watcher = self._kazoo_watcher(watcher)
+        pairs = zip(paths, watchers or [None] * len(paths), strict=True)
+        asking = [partial(ask, path, self._kazoo_watcher(watcher)) for path, watcher in pairs]
         waiting = list(range(len(paths)))
         while waiting:
             asked, waiting = waiting[:MOST_READS], waiting[MOST_READS:]
-            sent = self._requests.send([partial(ask, paths[number], kazoo_watcher) for number in asked])
+            sent = self._requests.send([asking[number] for number in asked])
             for number, answer in zip(asked, await self._requests.answers(sent), strict=True):
                 if isinstance(answer, _LOST):
                     self._metrics.count("zookeeper_reads_repeated")
@@ -301,13 +304,13 @@ class Session:
         children: list[str] | None = await self._read(self.client.get_children_async, path, watcher)
         return children
 
-    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """``get`` of many znodes, pipelined; in the order of ``paths``."""
-        return [_with_data(found) for found in await self._read_many(self.client.get_async, paths, None)]
+    async def get_many(self, paths: Sequence[str], watchers: Sequence[Watcher] | None = None) -> list[Node | None]:
+        """``get`` of many znodes, each with its watcher, pipelined; in the order of ``paths``."""
+        return [_with_data(found) for found in await self._read_many(self.client.get_async, paths, watchers)]
 
-    async def exists_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """``exists`` of many znodes, pipelined; in the order of ``paths``."""
-        return [_without_data(stat) for stat in await self._read_many(self.client.exists_async, paths, None)]
+    async def exists_many(self, paths: Sequence[str], watchers: Sequence[Watcher] | None = None) -> list[Node | None]:
+        """``exists`` of many znodes, each with its watcher, pipelined; in the order of ``paths``."""
+        return [_without_data(stat) for stat in await self._read_many(self.client.exists_async, paths, watchers)]
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """``children`` of many znodes, pipelined; in the order of ``paths``."""

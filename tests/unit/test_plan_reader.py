@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -50,8 +49,13 @@ class Znodes:
     async def children(self, path: str, watcher: Callable[[], None] | None = None) -> list[str] | None:
         return ["m"] if path == LAYOUT.members else None
 
-    async def get_many(self, paths: list[str]) -> list[Any]:
-        return []
+    async def get_many(self, paths: list[str], watchers: list[Callable[[], None]] | None = None) -> list[Node | None]:
+        return [
+            await self.get(path, watcher) for path, watcher in zip(paths, watchers or [None] * len(paths), strict=True)
+        ]
+
+    async def exists_many(self, paths: list[str], watchers: list[Callable[[], None]]) -> list[None]:
+        return [None for _ in paths]
 
     def forget(self, watcher: Callable[[], None]) -> None:
         return None

@@ -1,0 +1,49 @@
+"""How much a leader asks for at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.plan_reader import PlanReader
+from kiel_groups.coordination.session import MOST_READS, Session
+from kiel_groups.group.layout import TOPICS, GroupLayout, topic_path
+from kiel_groups.group.planning import Inputs
+from kiel_groups.group.znodes import MemberInfo
+from kiel_groups.metrics import Metrics
+from tests.sim.test_fences import Bench, bench  # noqa: F401 -- a fixture
+
+pytestmark = pytest.mark.sim
+
+MANY = 2 * MOST_READS
+
+
+def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: Bench) -> None:  # noqa: F811
+    """A beat that is sent at any moment of the reading is behind no more reads than a session has under way."""
+    layout = GroupLayout("g")
+    names = [f"m{number}" for number in range(MANY)]
+    topics = [f"t{number}" for number in range(MANY)]
+
+    async def work(session: Session, writer: FencedWriter) -> tuple[Inputs, int]:
+        await session.ensure([*layout.parents, TOPICS])
+        create = session.client.create_async
+        for name, topic in zip(names, topics, strict=True):
+            create(
+                layout.member(name), MemberInfo(member_id=name, session_timeout_ms=1, subscription=(topic,)).encode()
+            )
+            create(topic_path(topic), b'{"version":1,"partitions":{"0":[0]}}')
+        await session.get("/member")
+        reader = PlanReader(session, layout, GroupConfig(group="g"), Metrics(), lambda what: None)
+        reading = asyncio.ensure_future(reader.read())
+        most = 0
+        while not reading.done():
+            most = max(most, len(session.client._queue) + len(session.client._pending))
+            await asyncio.sleep(0.0001)
+        return reading.result(), most
+
+    inputs, most = bench.run(work)  # type: ignore[misc]
+    assert len(inputs.members) == len(inputs.topics) == MANY
+    assert MOST_READS <= most < 1.1 * MOST_READS
