@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 MESSAGES = Extension(
     "kiel_groups.wire._messages",
     sources=["kiel_groups/wire/_messages.c"],
-    depends=["kiel_groups/wire/_message.h"],
+    depends=["kiel_groups/wire/_crc32.h", "kiel_groups/wire/_message.h"],
     py_limited_api=True,
     optional=True,
 )

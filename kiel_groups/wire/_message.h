@@ -11,45 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ------------------------------------------------------------------ CRC-32, sixteen bytes a step */
-
-/* As fast as zlib's on long messages, twice as fast on those of 100 bytes, and no library to link with. */
-enum { STEP = 16 };
-static uint32_t crc_tables[STEP][256];
-
-static void make_crc_tables(void)
-{
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++)
-            crc = (crc >> 1) ^ (0xEDB88320u & (0u - (crc & 1)));
-        crc_tables[0][byte] = crc;
-    }
-    for (int table = 1; table < STEP; table++)
-        for (int byte = 0; byte < 256; byte++) {
-            uint32_t before = crc_tables[table - 1][byte];
-            crc_tables[table][byte] = (before >> 8) ^ crc_tables[0][before & 0xFF];
-        }
-}
-
-static uint32_t crc32_of(const uint8_t *bytes, ptrdiff_t count)
-{
-    uint32_t crc = 0xFFFFFFFFu;
-    for (; count >= STEP; bytes += STEP, count -= STEP) {
-        uint32_t next = 0;
-        for (int i = 0; i < 4; i++)
-            next ^= crc_tables[STEP - 1 - i][bytes[i] ^ ((crc >> (8 * i)) & 0xFF)];
-        for (int i = 4; i < STEP; i++)
-            next ^= crc_tables[STEP - 1 - i][bytes[i]];
-        crc = next;
-    }
-    while (count-- > 0)
-        crc = (crc >> 8) ^ crc_tables[0][(crc ^ *bytes++) & 0xFF];
-    return ~crc;
-}
-
-/* ------------------------------------------------------------------ one message */
-
 enum {
     OVERHEAD = 12, /* offset and size, which do not count in the size */
     CRC_AT = 12,

@@ -14,6 +14,7 @@
 #include <Python.h>
 #include <string.h>
 
+#include "_crc32.h"
 #include "_message.h"
 
 /* ------------------------------------------------------------------ check */
@@ -375,7 +376,7 @@ static PyObject *records(PyObject *module, PyObject *args)
 
 static int fill_module(PyObject *module)
 {
-    make_crc_tables();
+    prepare_crc32();
     return PyModule_AddIntConstant(module, "STOPPED", STOPPED)
         || PyModule_AddIntConstant(module, "STOPPED_BEHIND", STOPPED_BEHIND)
         || PyModule_AddIntConstant(module, "STOPPED_BY_LENGTH", STOPPED_BY_LENGTH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -88,6 +89,17 @@ def test_a_check_begins_within_the_bytes(start: int) -> None:
     assert _messages.check(DATA, len(DATA), -1, HIGHEST) == (len(DATA), -1, _messages.STOPPED)
     with pytest.raises(ValueError, match="start is"):
         _messages.check(DATA, start, -1, HIGHEST)
+
+
+@pytest.mark.parametrize("size", [*range(300), 1_000, 1_023, 1_024, 10_000])
+def test_any_length_is_checked_to_its_last_byte(size: int) -> None:
+    """Short messages by tables, long ones by folding, whose ends are anywhere in a step: each byte counts."""
+    whole = message(1, None, random.Random(size).randbytes(size))
+    assert _messages.check(whole, 0, -1, HIGHEST) == (len(whole), 1, _messages.STOPPED)
+    for at in range(len(whole) - size, len(whole), max(1, size // 40)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << size % 8
+        assert _messages.check(damaged, 0, -1, HIGHEST) == (0, -1, _messages.STOPPED_BY_CRC), at
 
 
 def test_a_record_is_a_tuple() -> None:
