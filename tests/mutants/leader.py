@@ -1,0 +1,287 @@
+"""The leader: its election, its plans, and how they are published."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_LEADING = "coordination/leading.py"
+_PLANNING = "group/planning.py"
+_LEADER = "group/leader.py"
+_ELECTION = "group/election.py"
+_PLAN_READER = "coordination/plan_reader.py"
+_VALIDATION = "allocators/validation.py"
+
+MUTANTS = (
+    # The leader
+    Mutant(
+        "a leader that is refused and does not doubt",
+        _LEADING,
+        "            self._on_doubt()\n",
+        "            pass\n",
+        "tests/sim/test_leading.py",
+    ),
+    Mutant(
+        "a plan that does not prove its leader",
+        _PLANNING,
+        "    proof = Check(candidate)\n",
+        '    proof = Check("/")\n',
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a pointer that anybody may overwrite",
+        _PLANNING,
+        "opening = Put(layout.pointer, pointer.encode(), inputs.pointer_version)",
+        "opening = Put(layout.pointer, pointer.encode(), -1)",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a generation that is the pointer's own",
+        _PLANNING,
+        "        generation=1 + max(",
+        "        generation=max(",
+    ),
+    Mutant(
+        "a generation above the pointer only",
+        _PLANNING,
+        "    generations = [stored.generation for stored in inputs.slices.values() if stored is not None]\n",
+        "    generations = []\n",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a pointer compared instead of slices",
+        _PLANNING,
+        "    if not _matters(changes, layout, inputs) and inputs.pointer is not None",
+        "    if inputs.pointer is not None",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a publication that nobody finishes",
+        _PLANNING,
+        "return stored.state == DONE and all(",
+        "return all(",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a publication that goes on after a refusal",
+        _LEADER,
+        "    if not isinstance(answer, Done):\n        return _again(",
+        "    if False:\n        return _again(",
+        "tests/unit/test_group_leader.py",
+    ),
+    Mutant(
+        "a leader that plans once",
+        _LEADER,
+        "        case Changed(cause, now_s, urgent) if leader.duty is not Duty.NONE:",
+        "        case Changed(cause, now_s, urgent) if leader.duty is Duty.SETTLING:",
+        "tests/unit/test_group_leader.py",
+    ),
+    Mutant(
+        "a change during a plan that is forgotten",
+        _LEADER,
+        "    for cause in leader.causes:\n        idle = _changed(idle, cause, now_s)\n",
+        "",
+        "tests/unit/test_group_leader.py",
+    ),
+    # The election
+    Mutant(
+        "a candidate that survives its session",
+        "coordination/election.py",
+        "ephemeral=True",
+        "ephemeral=False",
+    ),
+    Mutant(
+        "a candidate that watches nobody",
+        "coordination/election.py",
+        "await self._session.exists(path, self._changed)",
+        "await self._session.exists(path)",
+        "tests/sim/test_leading.py",
+    ),
+    Mutant(
+        "the second lowest leads, too",
+        _ELECTION,
+        "    if not lower:\n",
+        "    if len(lower) < 2:\n",
+        "tests/unit/test_group_election.py",
+    ),
+    # What a plan writes
+    Mutant(
+        "a batch that does not check the pointer",
+        _PLANNING,
+        "    guard = (proof, Check(layout.pointer, version))\n",
+        "    guard = (proof,)\n",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "who loses is told before who gains",
+        _PLANNING,
+        "ranked.append((not gains, slot,",
+        "ranked.append((gains, slot,",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "slices that did not change are written, too",
+        _PLANNING,
+        "if stored is not None and replace(stored, generation=generation) == fresh:",
+        "if False:",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "an unchanged plan that is published",
+        _PLANNING,
+        "_says_the_same(inputs.pointer, pointer):\n        return None\n",
+        "_says_the_same(inputs.pointer, pointer):\n        pass\n",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "slices of who is gone that stay for ever",
+        _PLANNING,
+        "    gone = [Delete(layout.slice(slot)) for slot in sorted(inputs.slices.keys() - target.allocation.keys())]\n",
+        "    gone: list[Operation] = []\n",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a failing allocator that leaves a plan which does not fit",
+        _PLANNING,
+        "    if still_fits(inputs):\n",
+        "    if True:\n",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "owners without a folder",
+        _PLANNING,
+        "for folder in (layout.topic_owners(topic), layout.topic_offsets(topic))",
+        "for folder in (layout.topic_offsets(topic),)",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a publication in writes of any size",
+        "group/transactions.py",
+        "if chunk and (len(chunk) == MOST_OPERATIONS or size + added > MOST_BYTES):",
+        "if chunk and len(chunk) == MOST_OPERATIONS:",
+        "tests/unit/test_group_planning.py",
+    ),
+    # What a plan is made from, and when
+    Mutant(
+        "a plan of what was read without a proof",
+        _LEADING,
+        '            if not self._check(proof, "leadership could not be proved"):\n',
+        "            if False:\n",
+        "tests/unit/test_leading_driver.py",
+    ),
+    Mutant(
+        "a leader that reads before it proves itself",
+        _LEADING,
+        "            proving = self._session.submit([Check(candidate)])\n"
+        "            proof, inputs = await asyncio.gather(proving, self._reader.read())\n",
+        "            inputs = await self._reader.read()\n"
+        "            proof = await self._session.submit([Check(candidate)])\n",
+        "tests/unit/test_leading_driver.py",
+    ),
+    Mutant(
+        "a plan with no broker or topic in sight",
+        _LEADING,
+        "if inputs.subscribed and (not inputs.brokers or not inputs.topics):",
+        "if False:",
+        "tests/unit/test_leading_driver.py",
+    ),
+    Mutant(
+        "an allocator that may take as long as it likes",
+        _LEADING,
+        "asyncio.timeout(self._config.allocator_timeout_ms / 1000)",
+        "asyncio.timeout(None)",
+        "tests/unit/test_leading_driver.py",
+    ),
+    Mutant(
+        "changes without end that are never planned",
+        _LEADER,
+        "due_s=max(leader.due_s, min(quiet_s, leader.bound_s))",
+        "due_s=max(leader.due_s, quiet_s)",
+        "tests/unit/test_group_leader.py",
+    ),
+    Mutant(
+        "a first leader that does not wait for its group",
+        _LEADER,
+        "if succeeds else debounce.initial_delay_ms)",
+        "if succeeds else 0)",
+        "tests/unit/test_group_leader.py",
+    ),
+    Mutant(
+        "who returns to a place that was kept waits like anybody",
+        _LEADER,
+        "return (replace(changed, due_s=now_s) if urgent and changed.due_s is not None else changed), ()",
+        "return changed, ()",
+        "tests/unit/test_group_leader.py",
+    ),
+    Mutant(
+        "a place that nobody keeps",
+        "group/absences.py",
+        "if now_ms - since_ms < grace_ms:",
+        "if False:",
+        "tests/unit/test_group_tuning.py",
+    ),
+    Mutant(
+        "a next leader that counts a grace anew",
+        "group/absences.py",
+        "since_ms = now_ms if stored.away_since_ms is None else min(stored.away_since_ms, now_ms)",
+        "since_ms = now_ms",
+        "tests/unit/test_group_tuning.py",
+    ),
+    Mutant(
+        "an older member that keeps the place of a newer one",
+        _PLAN_READER,
+        "newest[found[1].slot][0] < found[0]",
+        "newest[found[1].slot][0] > found[0]",
+    ),
+    Mutant(
+        "a value that changed while it was read and that is kept",
+        _PLAN_READER,
+        "            if self._reading.pop(what, None) is reading:\n                self._known[what] = values[name]",
+        "            if True:\n                self._known[what] = values[name]",
+        "tests/unit/test_plan_reader.py",
+    ),
+    Mutant(
+        "a znode that cannot be read and that ends all planning",
+        _PLAN_READER,
+        '            log.error("group %s: %s; it is left out", self._layout.group, error)\n',
+        "            raise\n",
+        "tests/unit/test_leading_driver.py",
+    ),
+    # Whom the leader trusts
+    Mutant(
+        "a partition that is handed out twice",
+        _VALIDATION,
+        "found = its.pop(number, None) if",
+        "found = its.get(number) if",
+        "tests/unit/test_allocators_cases.py",
+    ),
+    Mutant(
+        "a partition that an allocator forgets",
+        _VALIDATION,
+        "    if missing:\n",
+        "    if False:\n",
+        "tests/unit/test_allocators_cases.py",
+    ),
+    Mutant(
+        "a partition with a wrong owner that nobody tells of",
+        "group/oversight.py",
+        "if now_s - found.since_s >= limit_s:",
+        "if False:",
+        "tests/unit/test_group_oversight.py",
+    ),
+    Mutant(
+        "a candidate that makes another znode where the answer is lost",
+        _ELECTION,
+        "if name.startswith(candidate.uuid)), None)",
+        "if name == candidate.name), None)",
+        "tests/unit/test_group_election.py",
+    ),
+    Mutant(
+        "a leader that leads on without its znode",
+        _ELECTION,
+        "name=None), (*resign, CreateCandidate())",
+        "name=None), (CreateCandidate(),)",
+        "tests/unit/test_group_election.py",
+    ),
+)

@@ -1,0 +1,180 @@
+"""The lease, the gate that it keeps, heartbeats, and the watchdog."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import ON_SERVERS, Mutant
+
+__all__ = ["MUTANTS"]
+
+_FENCED = "coordination/fenced.py"
+_HEARTBEAT = "coordination/heartbeat.py"
+_GATE = "coordination/gate.py"
+_SESSION = "coordination/session.py"
+_LEASE = "group/lease.py"
+_WATCHDOG = "coordination/watchdog.py"
+_LIFE = "coordination/life.py"
+
+MUTANTS = (
+    # The lease
+    Mutant(
+        "a lease as long as the session",
+        _LEASE,
+        "return last_proof_s + session_timeout_ms / 1000 * (1 - reserve)",
+        "return last_proof_s + session_timeout_ms / 1000 * 1.3",
+    ),
+    Mutant(
+        "a lease that counts from the answer",
+        _HEARTBEAT,
+        "            self._gate.renew(sent_s)\n",
+        "            self._gate.renew(boot_time_s())\n",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "a lease that pings renew",
+        _SESSION,
+        "                    found[number] = answer\n",
+        "                    found[number] = answer\n                    self.gate.renew(machine.boot_time_s())\n",
+    ),
+    Mutant(
+        "a lease that is never over",
+        _GATE,
+        "        if now_s < self.deadline_s:\n            return",
+        "        if True:\n            return",
+    ),
+    Mutant(
+        "a heartbeat that checks nothing of its own",
+        _HEARTBEAT,
+        "transaction.check(self._proof, -1)",
+        'transaction.check("/", -1)',
+    ),
+    Mutant(
+        "a heartbeat that is renewed by a refusal",
+        _HEARTBEAT,
+        "        if any(isinstance(result, NoNodeError) for result in answer.value):\n"
+        '            self._gate.shut("member znode gone")\n'
+        "            if not self._stopped:\n"
+        '                self._on_dead("the member znode is gone")\n'
+        "        elif not any(isinstance(result, Exception) for result in answer.value):\n",
+        "        if answer.value:\n",
+    ),
+    Mutant(
+        "a gate that opens again with kazoo's next session",
+        _GATE,
+        "return not self.suspended and self.shut_reason is None",
+        "return not self.suspended",
+    ),
+    Mutant(
+        "a socket that nobody shuts",
+        _HEARTBEAT,
+        "        if sent_s is not None and now_s - sent_s >= limit_s:",
+        "        if sent_s is not None and now_s - sent_s >= 1000 * limit_s:",
+        "tests/failures/test_ensembles.py::test_ensemble_member_killed_and_frozen",
+    ),
+    # The lease's end, and the paths that ask for it
+    Mutant(
+        "a lease that begins again after its end",
+        _GATE,
+        '            self.shut("lease over")\n',
+        "            pass\n",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "a lease that is renewed after somebody saw its end",
+        _GATE,
+        "        if self.timeout_ms and self.shut_reason is None:\n",
+        "        if self.timeout_ms:\n",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "a lease that outlasts a shorter timeout",
+        _GATE,
+        "self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), session_timeout_ms))",
+        "pass",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "a write of an owner that asks no gate",
+        _FENCED,
+        "        await self._session.trusted()\n",
+        "",
+        "tests/unit/test_gate_paths.py",
+    ),
+    Mutant(
+        "an old answer that stands for a new beat",
+        _HEARTBEAT,
+        "        if self._sent_s == sent_s:\n",
+        "        if True:\n",
+        "tests/unit/test_lease.py",
+    ),
+    # The watchdog
+    Mutant(
+        "a watchdog that counts what it slept through",
+        _WATCHDOG,
+        "min(now_s - self._last_s, self._pause_s), now_s",
+        "now_s - self._last_s, now_s",
+        "tests/unit/test_watchdog.py",
+    ),
+    Mutant(
+        "a watchdog that waits for a blocked loop",
+        _LIFE,
+        "        self.session.abandon(reason)\n",
+        "        self._loop.call_soon_threadsafe(self.session.end, reason)\n",
+        f"{ON_SERVERS}_watchdog.py::test_an_event_loop_is_blocked_for_good",
+    ),
+    Mutant(
+        "a member that joins anew while its application hangs",
+        "coordination/group_member.py",
+        "if self._membership is not None and self._membership.stalled:",
+        "if self._membership is None:",
+        f"{ON_SERVERS}_watchdog.py::test_an_application_hangs_in_a_record",
+    ),
+    # What proves the session
+    Mutant(
+        "an answered write that does not renew the lease",
+        _SESSION,
+        "            self.gate.renew(sent_s)\n",
+        "            pass\n",
+        "tests/sim/test_lost_answers.py",
+    ),
+    Mutant(
+        "a refused write that renews the lease",
+        _SESSION,
+        "        answer = answer_of(results)\n",
+        "        answer = answer_of(results)\n        self.gate.renew(sent_s)\n",
+        "tests/sim/test_lost_answers.py",
+    ),
+    Mutant(
+        "a write that renews the lease from its answer",
+        _SESSION,
+        "            self.gate.renew(sent_s)\n",
+        "            self.gate.renew(machine.boot_time_s())\n",
+        "tests/sim/test_lost_answers.py",
+    ),
+    Mutant(
+        "a gate that is open while the connection is broken",
+        _GATE,
+        "return not self.suspended and self.shut_reason is None",
+        "return self.shut_reason is None",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "heartbeats as seldom as they are asked for",
+        _LEASE,
+        "return min(asked_ms / 1000, timeout_s * LARGEST_HEARTBEAT_SHARE)",
+        "return asked_ms / 1000",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "a heartbeat that waits its turn when the connection is back",
+        _LIFE,
+        "        session.on_connected = self._heartbeat.beat_now\n",
+        "",
+    ),
+    Mutant(
+        "a watchdog that tells nobody to hurry",
+        _WATCHDOG,
+        "            self._hurry(stall)\n",
+        "",
+        "tests/unit/test_watchdog.py",
+    ),
+)

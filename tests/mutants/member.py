@@ -1,0 +1,203 @@
+"""A member: its slice, its claims, and how it hands them over."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import ON_SERVERS, Mutant
+
+__all__ = ["MUTANTS"]
+
+_CLAIMING = "coordination/claiming.py"
+_HOLDING = "coordination/holding.py"
+_CLAIMS = "group/claims.py"
+_ADMISSION = "coordination/admission.py"
+_LISTENING = "clients/listening.py"
+
+MUTANTS = (
+    # Claims
+    Mutant(
+        "a claim that outlives its session",
+        _CLAIMING,
+        "return (Create(self._layout.owner(partition), self._owner, ephemeral=True),)",
+        "return (Create(self._layout.owner(partition), self._owner, ephemeral=False),)",
+    ),
+    Mutant(
+        "an awaited partition without a watch",
+        _CLAIMING,
+        "node = await self._session.exists(self._layout.owner(partition), watcher)",
+        "node = await self._session.exists(self._layout.owner(partition))",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a partition that is held before its position is read",
+        _CLAIMS,
+        "moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.OPENING)\n",
+        "moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.HELD)\n",
+        "tests/unit/test_group_claims.py",
+    ),
+    Mutant(
+        "a claim that is kept although it is not wanted",
+        _CLAIMS,
+        "if phase is Phase.HELD and not claims.keeps(partition):",
+        "if False:",
+    ),
+    Mutant(
+        "a lost session that goes on handing out",
+        _CLAIMS,
+        "return replace(claims, phases={}, ended=True), ((Lose(lost),) if lost else ())",
+        "return replace(claims, phases={}, ended=True), ()",
+    ),
+    # Hand-over
+    Mutant(
+        "a release without a commit",
+        _CLAIMING,
+        "if state.uncommitted and self._commits:",
+        "if False:",
+    ),
+    Mutant(
+        "a release that overwrites an operator's reset",
+        _CLAIMING,
+        "return (self._store.write(partition, state.finished, state.version), deletion)",
+        "return (self._store.write(partition, state.finished, -1), deletion)",
+    ),
+    Mutant(
+        "a commit after the release",
+        _CLAIMING,
+        "return (self._store.write(partition, state.finished, state.version), deletion)",
+        "return (deletion,)",
+    ),
+    # Static members, resets
+    Mutant(
+        "a member that was replaced and claims on",
+        _CLAIMS,
+        "replace(claims, leaving=True, replaced=True)",
+        "replace(claims, replaced=True)",
+        "tests/unit/test_group_claims.py",
+    ),
+    Mutant(
+        "a reset that an idle owner does not see",
+        _HOLDING,
+        "        await self._offsets.follow_resets()\n",
+        "",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a reset beside a broker's own write that is taken for that write",
+        "coordination/broker_offset_store.py",
+        "if stored.version != versions[partition] and stored.offset != self._sent.get(partition)",
+        "if False",
+        f"{ON_SERVERS}_resets.py::test_a_busy_owner",
+    ),
+    # What a slice says, and what nobody says
+    Mutant(
+        "a drain that does not wait for the application",
+        _HOLDING,
+        "asyncio.ensure_future(self._handler.drained(partitions))",
+        "asyncio.ensure_future(asyncio.sleep(0))",
+    ),
+    Mutant(
+        "a hand-over that stops what stays",
+        _HOLDING,
+        "busy = self._handler.stop(partitions)",
+        "busy = self._handler.stop(self._held() | partitions) & partitions",
+    ),
+    Mutant(
+        "an absent slice that takes everything away",
+        _HOLDING,
+        "            return claims.Wanted(None)\n        try:",
+        "            return claims.Wanted(frozenset())\n        try:",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "an unreadable slice that takes everything away",
+        _HOLDING,
+        '            self._metrics.count("znodes_unreadable")\n            return claims.Wanted(None)',
+        '            self._metrics.count("znodes_unreadable")\n            return claims.Wanted(frozenset())',
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a member that follows rising generations only",
+        _HOLDING,
+        "        if found.member_id == self._member_id:\n",
+        '        self._newest = max(getattr(self, "_newest", 0), found.generation)\n'
+        "        if found.generation < self._newest:\n"
+        "            return claims.Wanted(None)\n"
+        "        if found.member_id == self._member_id:\n",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a dynamic member that is stopped by another one's slice",
+        _HOLDING,
+        "return claims.Replaced() if self._config.instance_id else claims.Wanted(None)",
+        "return claims.Replaced()",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a slice that is read without a watch",
+        _HOLDING,
+        "claims.Replaced:\n        node = await self._session.get(self._slice_path, self._look.set)\n",
+        "claims.Replaced:\n        node = await self._session.get(self._slice_path)\n",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a member that looks only where it is told to",
+        _HOLDING,
+        "asyncio.timeout(jittered_s(self._config.reconcile_interval_ms))",
+        "asyncio.timeout(None)",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a claim that was deleted by hand and that nobody misses",
+        _HOLDING,
+        "gone = await self._claimant.verify(self._held())",
+        "gone: frozenset[TopicPartition] = frozenset()",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "an owner znode of anybody that counts as one's own",
+        _CLAIMING,
+        "if node and node.owner == self._session.id}",
+        "if node}",
+    ),
+    Mutant(
+        "a topic created again under its owner that is read on",
+        "coordination/topic_watch.py",
+        "        if before:\n",
+        "        if False:\n",
+    ),
+    # Joining, and the application's callbacks
+    Mutant(
+        "a member that joins beside foreign ones",
+        _ADMISSION,
+        "    await _check_foreign(session, layout)\n",
+        "",
+        "tests/sim/test_admission.py",
+    ),
+    Mutant(
+        "a member of other settings that joins",
+        _ADMISSION,
+        "if differences := mine.differences(group):",
+        "if (differences := mine.differences(group)) and False:",
+        "tests/sim/test_admission.py",
+    ),
+    Mutant(
+        "a cap of claims that forgets the chroot",
+        "group/claim_cap.py",
+        "left -= chroot_bytes + len(layout.owner(partition))",
+        "left -= len(layout.owner(partition))",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "two callbacks of a listener at once",
+        _LISTENING,
+        "        async with self._turn:\n",
+        "        if True:\n",
+        "tests/unit/test_listening.py",
+    ),
+    Mutant(
+        "a loss that waits for the callback that runs",
+        _LISTENING,
+        "            running.task.cancel()\n",
+        "            pass\n",
+        "tests/unit/test_listening.py",
+    ),
+)

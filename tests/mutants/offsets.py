@@ -1,0 +1,147 @@
+"""Offsets: where a claim starts, what is committed, and whose word counts."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_CLAIMING = "coordination/claiming.py"
+_OFFSETS = "coordination/offset_store.py"
+_COMMITS = "coordination/offsets.py"
+_SUBSCRIPTION = "group/subscription.py"
+
+MUTANTS = (
+    # Offsets
+    Mutant(
+        "a claim that does not write its offset back",
+        _OFFSETS,
+        "            outcome = await self._writer.write(items, lambda *_: None)\n            versions |=",
+        "            return {p: found.version for p, found in stored.items()}, offsets\n"
+        "            outcome = await self._writer.write(items, lambda *_: None)\n            versions |=",
+        "tests/sim/test_claims.py",
+    ),
+    Mutant(
+        "a commit at any version",
+        _OFFSETS,
+        "return Put(self._layout.offset(partition), encode_offset(offset), version)",
+        "return Put(self._layout.offset(partition), encode_offset(offset), -1)",
+    ),
+    Mutant(
+        "a commit of an unknown outcome that counts as somebody else's",
+        _OFFSETS,
+        "elif partition in outcome.unknown and (found.version, found.offset) == (version + 1, offset):",
+        "elif False:",
+        "tests/sim/test_interrupted_commits.py",
+    ),
+    Mutant(
+        "a reset to what was about to be committed that is taken for that commit",
+        _OFFSETS,
+        "elif partition in outcome.unknown and (found.version, found.offset)",
+        "elif (found.version, found.offset)",
+        "tests/sim/test_found_once.py",
+    ),
+    Mutant(
+        "new partitions that follow the reset policy",
+        _OFFSETS,
+        'return "earliest" if known else self._reset',
+        "return self._reset",
+    ),
+    Mutant(
+        "only one's own offsets are created",
+        _OFFSETS,
+        "        numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))",
+        "        numbers = tuple(sorted({partition.partition for partition in mine}))",
+    ),
+    Mutant(
+        "a topic created again that is not noticed at a claim",
+        _OFFSETS,
+        "node.mzxid < topic_node.czxid",
+        "False",
+        "tests/sim/test_claims.py",
+    ),
+    Mutant(
+        "a foreign offset that is not adopted",
+        "coordination/offsets.py",
+        "        self._subscription.seek(partition, offset)\n",
+        "",
+    ),
+    Mutant(
+        "a commit of one's own that nobody waited for and that counts as somebody else's",
+        _CLAIMING,
+        "if found and state and found.offset is not None and state.made(found.offset, found.version):",
+        "if False:",
+        "tests/sim/test_interrupted_commits.py",
+    ),
+    # Whose commit it was
+    Mutant(
+        "a commit that stays on its way when it was refused",
+        _COMMITS,
+        "        self._subscription.mark_answered(sent)\n",
+        "",
+        "tests/sim/test_commits_after_interrupted_ones.py",
+    ),
+    Mutant(
+        "an interrupted commit that is known by its offset alone",
+        _SUBSCRIPTION,
+        "return version == self.version + 1 and offset in self.sent",
+        "return offset in self.sent",
+        "tests/sim/test_whose_commit.py",
+    ),
+    Mutant(
+        "an interrupted commit that is known by its version alone",
+        _SUBSCRIPTION,
+        "return version == self.version + 1 and offset in self.sent",
+        "return version == self.version + 1",
+        "tests/sim/test_commits_after_interrupted_ones.py",
+    ),
+    Mutant(
+        "a commit of an unknown outcome that is known by its offset alone",
+        _OFFSETS,
+        "(found.version, found.offset) == (version + 1, offset)",
+        "found.offset == offset",
+        "tests/sim/test_whose_commit.py",
+    ),
+    Mutant(
+        "a commit of an unknown outcome that is known by its version alone",
+        _OFFSETS,
+        "(found.version, found.offset) == (version + 1, offset)",
+        "found.version == version + 1",
+        "tests/sim/test_whose_commit.py",
+    ),
+    Mutant(
+        "a commit that is cancelled with its caller",
+        "clients/consuming.py",
+        'return asyncio.shield(spawn(self.member.commit(metadata), "commit"))',
+        'return spawn(self.member.commit(metadata), "commit")',
+        "tests/unit/test_commit_goes_on.py",
+    ),
+    Mutant(
+        "two commits at once",
+        _COMMITS,
+        "        async with self.writing:\n            return await self.store_finished",
+        "        if True:\n            return await self.store_finished",
+        "tests/sim/test_found_once.py",
+    ),
+    Mutant(
+        "an offset that was deleted and that a release does not store",
+        _CLAIMING,
+        "if isinstance(operation, Delete) or failure is not Failure.NO_NODE or state is None:",
+        "if True:",
+        "tests/sim/test_whose_commit.py",
+    ),
+    Mutant(
+        "a topic created again whose offsets follow the reset policy",
+        _OFFSETS,
+        'await self._overwrite(topic, partitions, "earliest")',
+        "await self._overwrite(topic, partitions, self._reset)",
+        "tests/sim/test_claims.py",
+    ),
+    Mutant(
+        "a broker that is waited for beyond the lease",
+        "coordination/broker_offset_store.py",
+        "asyncio.timeout_at(until_s)",
+        "asyncio.timeout_at(None)",
+        "tests/unit/test_gate_paths.py",
+    ),
+)

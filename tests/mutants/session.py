@@ -1,0 +1,109 @@
+"""One session: its end, and the fences around what is written on it."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_FENCED = "coordination/fenced.py"
+_SESSION = "coordination/session.py"
+_REQUESTS = "coordination/requests.py"
+_ANSWERS = "coordination/answers.py"
+
+MUTANTS = (
+    # Fences
+    Mutant(
+        "writes that do not prove the member",
+        _FENCED,
+        "return await self._session.transact([self._proof, *operations])",
+        'return await self._session.transact([Check("/"), *operations])',
+        "tests/sim/test_fences.py",
+    ),
+    Mutant(
+        "an unknown outcome that is read at once",
+        _FENCED,
+        "                await self.prove()\n                outcome.unknown.update(batch)",
+        "                outcome.unknown.update(batch)",
+        "tests/sim/test_fences.py",
+    ),
+    Mutant(
+        "a proof that is not waited for",
+        _FENCED,
+        "            answer = await self._transact(())\n            if isinstance(answer, Done):",
+        "            answer = await self._transact(())\n            if True:",
+        "tests/sim/test_fences.py",
+    ),
+    Mutant(
+        "a transaction that is too large for a server",
+        _FENCED,
+        "if batch and (count > most or size > MOST_BYTES):",
+        "if batch and count > most:",
+        "tests/sim/test_fences.py",
+    ),
+    # The session
+    Mutant(
+        "what was asked before the end is answered after it",
+        _REQUESTS,
+        '                sent.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))',
+        "                pass",
+        "tests/sim/test_fences.py",
+    ),
+    Mutant(
+        "a member that stays alive without its session",
+        _SESSION,
+        '            self._end("expired or closed by the server")',
+        "            pass",
+        "tests/sim/test_fences.py",
+    ),
+    Mutant(
+        "a subscription of an unknown fate that counts as told",
+        "coordination/membership.py",
+        "                self._registered = None\n",
+        "",
+        "tests/sim/test_found_once.py",
+    ),
+    Mutant(
+        "a word to leave that is lost where a session opens at that moment",
+        _SESSION,
+        "            async with asyncio.timeout(self._config.connect_timeout_ms / 1000):\n"
+        "                await self._connected.wait()\n",
+        "            await asyncio.wait_for(self._connected.wait(), self._config.connect_timeout_ms / 1000)\n",
+        "tests/sim/test_leaving.py",
+    ),
+    # Answers
+    Mutant(
+        "a lost read that counts as an absent znode",
+        _SESSION,
+        "                    waiting.append(number)\n",
+        "",
+        "tests/sim/test_lost_answers.py",
+    ),
+    Mutant(
+        "a transaction whose answer is lost and that counts as done",
+        _SESSION,
+        "            return Unknown()\n        if isinstance(results, Exception)",
+        "            return Done((None,) * len(listed), (None,) * len(listed))\n"
+        "        if isinstance(results, Exception)",
+        "tests/sim/test_fences.py",
+    ),
+    Mutant(
+        "a refusal that is laid to the first operation",
+        _ANSWERS,
+        "return Refused(index, ",
+        "return Refused(0, ",
+    ),
+    Mutant(
+        "a refused item whose neighbour is taken out",
+        _FENCED,
+        "if refused.index < position + len(operations):",
+        "if refused.index <= position + len(operations):",
+    ),
+    Mutant(
+        "more reads at once than a heartbeat can wait behind",
+        _SESSION,
+        "asked, waiting = waiting[:MOST_READS], waiting[MOST_READS:]",
+        "asked, waiting = waiting, []",
+        "tests/sim/test_reading.py",
+    ),
+)

@@ -1,0 +1,53 @@
+"""Who does not get into a group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kiel_groups.coordination import machine
+from kiel_groups.testing import SimulatedMachine
+from tests.sim.story import make_story
+from tests.sim.world import World
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A member by itself, at rest."""
+    made = World(replace(make_story(1), members=1, topics=(2,), reset="earliest", is_static=False, events=()))
+    with machine.replaced(SimulatedMachine(made.timeline)):
+        made.settle(60.0)
+        yield made
+    for consumer in made.consumers:
+        consumer.kill()
+
+
+def members(world: World) -> list[str]:
+    return sorted(world.ensemble.truth.children(world.layout.members))
+
+
+def test_nobody_joins_beside_a_consumer_of_java(world: World) -> None:
+    """Both would read everything; as soon as that one is gone, joining succeeds."""
+    before, foreign = members(world), world.layout.consumer_id("g_java-1-1")
+    world.operator.create(foreign, b"{}", makepath=True)
+    world.join(world.topics)
+    world.run_for(10.0)
+    assert members(world) == before
+    world.operator.delete(foreign)
+    world.settle(60.0)
+    assert len(members(world)) == 2
+
+
+def test_nobody_joins_with_other_settings(world: World) -> None:
+    """Who would start elsewhere than the others does not start at all."""
+    before = members(world)
+    settings = json.loads(world.ensemble.truth.znodes[world.layout.config].data)
+    world.operator.set(world.layout.config, json.dumps(settings | {"auto_offset_reset": "latest"}).encode())
+    world.join(world.topics)
+    world.run_for(10.0)
+    assert members(world) == before

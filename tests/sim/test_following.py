@@ -1,0 +1,93 @@
+"""What a member does as its slice says, and what it finds without being told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kiel_groups.coordination import machine
+from kiel_groups.testing import SimulatedMachine
+from tests.sim.story import make_story
+from tests.sim.world import RECONCILE_INTERVAL_MS, World
+
+pytestmark = pytest.mark.sim
+
+#: Enough for a watch, and less than the shortest time to a look without one.
+SOON_S = 5.0
+#: Enough for a look without any watch.
+LATE_S = 1.5 * RECONCILE_INTERVAL_MS / 1000
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A group of two at rest."""
+    made = World(replace(make_story(1), members=2, topics=(4,), is_static=False, events=()))
+    with machine.replaced(SimulatedMachine(made.timeline)):
+        made.settle(60.0)
+        yield made
+    for consumer in made.consumers:
+        consumer.kill()
+
+
+def slice_path(world: World) -> str:
+    """Where the first consumer's slice is."""
+    return world.layout.slice(world.consumers[0].member.member_id or "")
+
+
+def changed(world: World, **fields: object) -> bytes:
+    """That slice, with other fields."""
+    return json.dumps(json.loads(world.ensemble.truth.znodes[slice_path(world)].data) | fields).encode()
+
+
+@pytest.mark.parametrize("what", ["gone", "garbage", "for another member"])
+def test_a_slice_that_says_nothing_takes_nothing_away(world: World, what: str) -> None:
+    """What is held stays, and flows on."""
+    (consumer, other), path = world.consumers, slice_path(world)
+    held = set(consumer.flowing)
+    if what == "gone":
+        world.operator.delete(path)
+    else:
+        garbage = b"\xff" if what == "garbage" else changed(world, **{"for": other.member.member_id, "t0": []})
+        world.operator.set(path, garbage)
+    world.run_for(SOON_S)
+    assert held
+    assert set(consumer.flowing) == held
+    assert consumer.failure is None
+
+
+def test_a_slice_of_a_lower_generation_is_followed_at_once(world: World) -> None:
+    """After pointer and slices were deleted by hand the next ones count from the beginning."""
+    consumer = world.consumers[0]
+    world.operator.set(slice_path(world), changed(world, generation=0, partitions={}))
+    world.run_for(SOON_S)
+    assert not consumer.flowing
+
+
+def test_what_is_released_is_claimed_at_once(world: World) -> None:
+    """Who waits for an owner znode watches it."""
+    newcomer = world.join(world.topics)
+    world.run_for(SOON_S)
+    assert newcomer.flowing
+
+
+def test_a_reset_while_nothing_is_committed_is_found(world: World) -> None:
+    """No watch tells of it: a regular look at the versions does."""
+    consumer = world.consumers[0]
+    partition = min(consumer.flowing)
+    world.operator.set(world.layout.offset(partition), b"7")
+    world.run_for(LATE_S)
+    version_and_offset = consumer.finished(partition)
+    assert version_and_offset is not None
+    assert version_and_offset[1] == 7
+
+
+def test_a_claim_that_somebody_deleted_is_found(world: World) -> None:
+    """No watch tells of it either; it is lost, and claimed anew."""
+    consumer = world.consumers[0]
+    world.operator.delete(world.layout.owner(min(consumer.flowing)))
+    world.run_for(LATE_S)
+    assert consumer.metrics.total("partitions_lost") == 1
+    world.settle(60.0)

@@ -1,0 +1,47 @@
+"""What an answer proves, and what becomes of a question that gets none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kiel_groups.coordination import machine
+from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.session import Node, Session
+from kiel_groups.group.lease import lease_deadline
+from kiel_groups.group.transactions import Check, Create, Done, Refused, Unknown
+from tests.sim.test_fences import Bench, bench  # noqa: F401 -- a fixture
+
+pytestmark = pytest.mark.sim
+
+
+def test_a_read_whose_answer_is_lost_is_asked_again(bench: Bench) -> None:  # noqa: F811
+    """That nobody answered does not mean that there is no such znode."""
+
+    async def work(session: Session, writer: FencedWriter) -> tuple[Node | None, float]:
+        bench.timeline.after(0.0, bench.process.reset)
+        return await session.get("/member"), session._metrics.total("zookeeper_reads_repeated")
+
+    node, repeated = bench.run(work)  # type: ignore[misc]
+    assert node is not None
+    assert repeated == 1
+
+
+def test_a_transaction_that_was_done_renews_the_lease_from_its_sending(bench: Bench) -> None:  # noqa: F811
+    """A commit proves as much as a heartbeat; a refusal, and an answer that is lost, prove nothing."""
+
+    async def work(session: Session, writer: FencedWriter) -> None:
+        await asyncio.sleep(1.0)
+        sent_s = machine.boot_time_s()
+        assert isinstance(await session.transact([Check("/member")]), Done)
+        renewed_s = lease_deadline(sent_s, session.timeout_ms)
+        assert session.gate.deadline_s == renewed_s
+        await asyncio.sleep(1.0)
+        assert isinstance(await session.transact([Create("/member")]), Refused)
+        assert session.gate.deadline_s == renewed_s
+        bench.process.lose("reply")
+        assert isinstance(await session.transact([Check("/member")]), Unknown)
+        assert session.gate.deadline_s == renewed_s
+
+    bench.run(work)

@@ -1,0 +1,35 @@
+"""A commit whose caller is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kiel_groups.clients.consuming import Consuming
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+
+async def test_a_commit_goes_on_although_its_caller_is_cancelled() -> None:
+    """Otherwise the release that follows would take an offset on its way for somebody else's doing."""
+    begun, answered, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Member:
+        async def commit(self, metadata: str) -> frozenset[TopicPartition]:
+            begun.set()
+            await answered.wait()
+            done.set()
+            return frozenset()
+
+    waiting = Consuming.commit(cast(Any, SimpleNamespace(member=Member())))
+    await begun.wait()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    answered.set()
+    async with asyncio.timeout(5.0):
+        await done.wait()
+    assert waiting.cancelled()
