@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from kiel_groups.cli.bar import bar, has_bar
 from kiel_groups.cli.lines import Lines
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ def progress(lines: Lines, total: int | None, *, quiet: bool) -> Iterator[Callab
     """
     if quiet:
         yield lambda batch: None
-    elif sys.stderr.isatty():
-        with _bar(total) as tell:
-            yield tell
-    else:
-        count = _Count(total)
+        return
+    count = _Count(total)
+    if not has_bar():
         yield lambda batch: lines.say("info", count.told(batch))
+        return
+    with bar(total, "starting") as tell:
+        yield lambda batch: tell(count.told(batch), count.records)
 
 
 class _Count:
@@ -51,20 +52,3 @@ class _Count:
         rate = self.records / max(time.monotonic() - self._began_s, 1e-3)
         told = f"{self.records:,} records, {rate:,.0f} records/s"
         return told if left is None else f"{told}, {left:,} left"
-
-
-@contextmanager
-def _bar(total: int | None) -> Iterator[Callable[[Batch], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    count = _Count(total)
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=total)
-
-        def tell(batch: Batch) -> None:
-            told = count.told(batch)
-            bar.update(task, completed=count.records, description=told)
-
-        yield tell

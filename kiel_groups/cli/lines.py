@@ -11,11 +11,13 @@ class Lines:
     """Prints ``level: text``, and does not repeat itself: what ends a command has often been logged a moment before."""
 
     def __init__(self) -> None:
-        self._last = ""
+        self._last = ("", "")
 
     def say(self, level: str, text: str) -> None:
-        """Print a line; nothing where the line before said, or ended with, the same."""
+        """Print a line; nothing where the line before said, or ended with, the same, and was of the same level."""
         line = " ".join(line.strip() for line in text.splitlines())
-        if not self._last.endswith(line):
+        last_level, last = self._last
+        # What was a warning is an error once it ends a command.
+        if level != last_level or not last.endswith(line):
             click.echo(f"{level}: {line}", err=True)
-        self._last = line
+        self._last = (level, line)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kiel_groups.cli.bar import bar, has_bar
 from kiel_groups.cli.line_input import LineInput
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.sending import Sending
@@ -16,18 +16,13 @@ __all__ = ["progress", "summarize"]
 @contextmanager
 def progress(source: LineInput, sending: Sending, *, quiet: bool) -> Iterator[None]:
     """Show a bar for the time of the block, where it disturbs nobody: not in logs, and not in what is being typed."""
-    if quiet or source.is_terminal or not sys.stderr.isatty():
+    if quiet or source.is_terminal or not has_bar():
         yield
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(_rate(sending), total=source.size_bytes)
+    with bar(source.size_bytes, _rate(sending)) as tell:
 
         def show() -> None:
-            bar.update(task, completed=source.read_bytes * sending.share_done, description=_rate(sending))
+            tell(_rate(sending), source.read_bytes * sending.share_done)
 
         sending.show = show
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,6 +143,8 @@ def _run(
     from kiel_groups.spark import archive as archive_topics
 
     ending = BlockingEnding()
+    if not quiet:
+        threading.Thread(target=_tell_of_ending, args=(lines, ending.asked), daemon=True).start()
     total = plan.records if settings.interval_s is None else None
     with progress(lines, total, quiet=quiet) as tell:
         summary = archive_topics(session, settings, on_batch=tell, stopping=ending.asked)
@@ -150,6 +153,12 @@ def _run(
     elif not quiet:
         click.echo("\n".join(summary_lines(summary)))
     return ending.status or DONE
+
+
+def _tell_of_ending(lines: Lines, asked: threading.Event) -> None:
+    # On a thread: a signal's handler may have interrupted somebody who is printing.
+    asked.wait()
+    lines.say("info", "ending after the batch under way; a second Ctrl-C ends at once, and loses nothing either")
 
 
 def _check(context: click.Context, options: dict[str, Any]) -> None:

@@ -34,10 +34,16 @@ class LogView:
     Blocking, on a loop of its own; for one thread. Every call ends within a time that the options bound.
 
     ``loop`` and ``cluster`` are for those who ask the same brokers something else.
+
+    Args:
+        options: Which brokers, and for how long they are asked.
+        patient: Ask again after what may pass, as is right where nobody waits; else the first failure is raised, and
+            whoever sits at a terminal is told.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, *, patient: bool = True) -> None:
         self._options = options
+        self._patient = patient
         self.loop = LoopThread("the Spark source's view of the brokers")
         self.cluster = Cluster(options.broker_config, Metrics())
 
@@ -91,7 +97,7 @@ class LogView:
         return self._options.request_timeout_ms / 1000 + _PATIENCE_S
 
     def _run(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask, and again after what may pass: ``fetchOffset.numRetries`` times, and for a request's time at least."""
+        """Ask; where one is patient, ``fetchOffset.numRetries`` times more, and for a request's time at least."""
         retries_s = self._options.offset_retries * self._options.offset_retry_interval_ms / 1000
         return self.loop.run(self._persist(ask), (self._options.offset_retries + 2) * self._most_s + retries_s)
 
@@ -103,9 +109,12 @@ class LogView:
                 return await ask()
             except KielGroupsError as error:
                 tries += 1
-                if not error.retriable or (tries > self._options.offset_retries and time.monotonic() > until_s):
+                if not (error.retriable and self._patient):
                     raise
-                log.warning("the brokers are asked again (%d): %s", tries, error)
+                if tries > self._options.offset_retries and time.monotonic() > until_s:
+                    raise
+                # Once is enough for people; the others are for who wants to know all.
+                log.log(logging.INFO if tries > 1 else logging.WARNING, "the brokers are asked again: %s", error)
             await asyncio.sleep(self._options.offset_retry_interval_ms / 1000)
 
     async def _find_partitions(self, all_must_exist: bool) -> tuple[TopicPartition, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -173,6 +174,20 @@ def test_a_topic_that_does_not_exist_is_told(
     assert run(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "'kiel-groups topics list' shows those that do exist" in line
+
+
+@pytest.mark.parametrize("further", [["--dry-run"], []])
+def test_brokers_that_are_not_there_are_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], further: list[str]
+) -> None:
+    """As by every command: somebody sits at the terminal. One line, and Spark is not started for it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run(["spark", "archive", "views", "--brokers", address, "--output", str(tmp_path / "a"), *further]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: no broker answered: {address}: cannot connect")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_plan_goes_on_from_the_checkpoint(

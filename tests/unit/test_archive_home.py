@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,23 @@ def write_batches(folder: Path, ends: list[int], done: int) -> None:
 
 
 # ---------------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize("name", ["output", "checkpoint"])
+def test_a_file_is_no_place_for_an_archive(tmp_path: Path, name: str) -> None:
+    """Nor is what would have to be a folder in it."""
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "in" / "it"):
+        with pytest.raises(ConfigError, match=f"^{name}: {tmp_path}/file is a file; name a folder that can be written"):
+            home(settings(tmp_path, "views", **{name: str(place)}))
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That in which it would have to be made; who tests may be root, who may write everywhere."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
+    with pytest.raises(ConfigError, match=f"^output: this user may not write into {tmp_path}; name a folder"):
+        home(settings(tmp_path, "views"))
 
 
 @pytest.mark.parametrize(

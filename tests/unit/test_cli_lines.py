@@ -45,6 +45,14 @@ def test_what_ends_a_command_is_not_said_twice(lines: Lines, capsys: pytest.Capt
     assert capsys.readouterr().err == "error: group g: this member stops: it disagrees\nerror: something else\n"
 
 
+def test_an_error_is_said_although_a_warning_was_the_same(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was tried again until it was given up: without its line nobody would know that the command has failed."""
+    show_logs(lines, verbose=False)
+    log.warning("asked again: no broker answered")
+    lines.say("error", "no broker answered")
+    assert capsys.readouterr().err == "warning: asked again: no broker answered\nerror: no broker answered\n"
+
+
 def test_a_traceback_becomes_what_was_raised(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
     """log.exception costs one line, too."""
     show_logs(lines, verbose=False)

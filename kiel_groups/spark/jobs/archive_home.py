@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.jobs.folders import local_path, open_folder
+from kiel_groups.spark.jobs.folders import local_path, obstacle, open_folder
 from kiel_groups.spark.positions import Positions, Span
 
 __all__ = ["ArchiveHome"]
@@ -50,11 +50,13 @@ class ArchiveHome:
         spark: Needed where one of them is not on this machine.
 
     Raises:
-        ConfigError: They belong to something else, or to another archive; says what to do.
+        ConfigError: They cannot be written, or belong to something else, or to another archive; says what to do.
     """
 
     def __init__(self, settings: ArchiveSettings, spark: SparkSession | None) -> None:
         self._settings = settings
+        _check_place("output", settings.output_uri)
+        _check_place("checkpoint", settings.checkpoint_uri)
         self._output = open_folder(settings.output_uri, spark)
         self._checkpoint = open_folder(settings.checkpoint_uri, spark)
         self._known = self._recorded()
@@ -274,6 +276,13 @@ class ArchiveHome:
         if left:
             log.warning("%d files that do not count were put into %s", len(left), output / _ASIDE)
         return len(left)
+
+
+def _check_place(name: str, uri: str) -> None:
+    """Before Spark is started for it; other file systems tell by themselves."""
+    path = local_path(uri)
+    if path is not None and (found := obstacle(path)):
+        raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
 
 
 def _document(text: str, uri: str, name: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
     options = settings.read_options()
     home = ArchiveHome(settings, spark)
     refuse_live_group(options)
-    with LogView(options) as view:
+    with LogView(options, patient=False) as view:
         partitions = view.partitions()
         brokers = {str(each) for each in (*view.cluster.brokers.values(), *options.brokers)}
         home.check_brokers(brokers)

@@ -6,6 +6,7 @@ A path without a scheme is one of this machine; others are URIs, such as ``hdfs:
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Folder", "HadoopFolder", "LocalFolder", "local_path", "located", "open_folder"]
+__all__ = ["Folder", "HadoopFolder", "LocalFolder", "local_path", "located", "obstacle", "open_folder"]
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _LOCAL = "file:"
@@ -30,6 +31,17 @@ def located(text: str) -> str:
 def local_path(uri: str) -> Path | None:
     """Where that is on this machine; None for other file systems."""
     return Path(uri.removeprefix(f"{_LOCAL}//")) if uri.startswith(_LOCAL) else None
+
+
+def obstacle(folder: Path) -> str | None:
+    """What is in the way of a folder of this machine that is to be written into, made if need be; None if nothing."""
+    # Not Path.exists, which raises where one may not even look.
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
+    if not there.is_dir():
+        return f"{there} is a file"
+    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        return f"this user may not write into {there}"
+    return None
 
 
 class Folder(Protocol):
