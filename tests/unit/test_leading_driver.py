@@ -110,10 +110,10 @@ class Bench:
     @property
     def pointer(self) -> Pointer | None:
         """The last that was written."""
-        data = [
-            getattr(operation, "data", b"") for operation in self.znodes.written if operation.path == LAYOUT.pointer
+        written = [
+            each for each in self.znodes.written if isinstance(each, Create | Put) and each.path == LAYOUT.pointer
         ]
-        return Pointer.parse(data[-1], LAYOUT.pointer) if data else None
+        return Pointer.parse(written[-1].data, LAYOUT.pointer) if written else None
 
 
 DONE = Done((None,), (None,))
