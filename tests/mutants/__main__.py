@@ -64,7 +64,7 @@ def _sum_up(verdicts: Sequence[Verdict], took_s: float) -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
-    parser.add_argument("--seeds", type=_positive, default=2_000, help="how many seeds a mutant may survive (2000)")
+    parser.add_argument("--seeds", type=_positive, default=500, help="how many seeds a mutant may survive (500)")
     parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="killers at once (all cores)")
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose name, or killer, holds this text")
     parser.add_argument("--list", action="store_true", help="name them, with file and killer, and try none")

@@ -284,4 +284,11 @@ MUTANTS = (
         "name=None), (CreateCandidate(),)",
         "tests/unit/test_group_election.py",
     ),
+    Mutant(
+        "a generation that stands in the history already",
+        _PLANNING,
+        "generation=1 + max([*generations, *inputs.history], default=0)",
+        "generation=1 + max(generations, default=0)",
+        "tests/unit/test_group_planning.py",
+    ),
 )

@@ -177,4 +177,11 @@ MUTANTS = (
         "",
         "tests/unit/test_watchdog.py",
     ),
+    Mutant(
+        "heartbeats too seldom that nobody refuses",
+        _LEASE,
+        "if asked_ms is not None and asked_ms > most_ms:",
+        "if False:",
+        "tests/unit/test_lease.py",
+    ),
 )

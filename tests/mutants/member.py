@@ -11,6 +11,7 @@ _HOLDING = "coordination/holding.py"
 _CLAIMS = "group/claims.py"
 _ADMISSION = "coordination/admission.py"
 _LISTENING = "clients/listening.py"
+_FORCE_RELEASE = "coordination/force_release.py"
 
 MUTANTS = (
     # Claims
@@ -37,8 +38,8 @@ MUTANTS = (
     Mutant(
         "a claim that is kept although it is not wanted",
         _CLAIMS,
-        "if phase is Phase.HELD and not claims.keeps(partition):",
-        "if False:",
+        "            move(partition, Phase.DRAINING)\n",
+        "            pass\n",
     ),
     Mutant(
         "a lost session that goes on handing out",
@@ -199,5 +200,27 @@ MUTANTS = (
         "            running.task.cancel()\n",
         "            pass\n",
         "tests/unit/test_listening.py",
+    ),
+    # Releases by force
+    Mutant(
+        "a release by force that leaves the member where it is",
+        _FORCE_RELEASE,
+        "for path in (layout.member(member_id), layout.consumer_id(member_id)):",
+        "for path in (layout.consumer_id(member_id),):",
+        "tests/sim/test_releasing.py",
+    ),
+    Mutant(
+        "a release by force that does not wait",
+        _FORCE_RELEASE,
+        "        sleep(wait_ms / 1000)\n",
+        "",
+        "tests/sim/test_releasing.py",
+    ),
+    Mutant(
+        "a release by force that takes what is owned anew",
+        _FORCE_RELEASE,
+        "if stat is not None and stat.czxid == czxid:",
+        "if stat is not None:",
+        "tests/sim/test_releasing.py",
     ),
 )

@@ -1,0 +1,60 @@
+"""A release by force, on a member that lives and on one that does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kiel_groups.coordination import machine
+from kiel_groups.coordination.force_release import force_release
+from kiel_groups.testing import SimulatedMachine
+from tests.sim.story import make_story
+from tests.sim.world import SESSION_TIMEOUT_MS, World
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A group of two at rest."""
+    made = World(replace(make_story(1), members=2, topics=(4,), is_static=False, events=()))
+    with machine.replaced(SimulatedMachine(made.timeline)):
+        made.settle(60.0)
+        yield made
+    for consumer in made.consumers:
+        consumer.kill()
+
+
+def test_nothing_is_taken_from_a_member_that_stops(world: World) -> None:
+    """It finds its znode gone, and joins anew; what is owned anew meanwhile is not touched."""
+    consumer = world.consumers[0]
+    member_id, held = consumer.member.member_id or "", sorted(consumer.flowing)
+    done = force_release(world.operator, world.group, member_id, sleep=world.run_for)
+    assert done.owned == tuple(held)
+    assert done.waited_ms == SESSION_TIMEOUT_MS
+    assert done.taken == ()
+    assert consumer.member.member_id != member_id
+    assert consumer.metrics.total("partitions_lost") == len(held)
+    world.settle(60.0)
+
+
+def test_a_claim_is_taken_when_no_gate_can_be_open_any_more(world: World) -> None:
+    """An owner znode that nobody deletes, as of a session that a server keeps, goes after the wait, not before."""
+    partition = world.partitions()[0]
+    owner = world.layout.owner(partition)
+    world.consumers[0].kill()
+    world.consumers[1].kill()
+    world.run_for(2 * SESSION_TIMEOUT_MS / 1000)
+    world.operator.create(owner, b"gone-0")
+    there: list[bool] = []
+
+    def wait(duration_s: float) -> None:
+        world.run_for(duration_s)
+        there.append(owner in world.ensemble.truth.znodes)
+
+    done = force_release(world.operator, world.group, "gone", wait_ms=1_000, sleep=wait)
+    assert there == [True]
+    assert done.taken == (partition,)
+    assert owner not in world.ensemble.truth.znodes
