@@ -169,6 +169,7 @@ MUTANTS = (
         _LIFE,
         "        session.on_connected = self._heartbeat.beat_now\n",
         "",
+        "tests/sim/test_reconnecting.py",
     ),
     Mutant(
         "a watchdog that tells nobody to hurry",

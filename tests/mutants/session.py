@@ -92,12 +92,14 @@ MUTANTS = (
         _ANSWERS,
         "return Refused(index, ",
         "return Refused(0, ",
+        "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "a refused item whose neighbour is taken out",
         _FENCED,
         "if refused.index < position + len(operations):",
         "if refused.index <= position + len(operations):",
+        "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "more reads at once than a heartbeat can wait behind",

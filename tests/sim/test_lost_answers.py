@@ -1,4 +1,4 @@
-"""What an answer proves, and what becomes of a question that gets none."""
+"""What an answer proves, what a refusal concerns, and what becomes of a question that gets no answer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from kiel_groups.coordination import machine
-from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.fenced import FencedWriter, Outcome
 from kiel_groups.coordination.session import Node, Session
 from kiel_groups.group.lease import lease_deadline
-from kiel_groups.group.transactions import Check, Create, Done, Refused, Unknown
+from kiel_groups.group.transactions import Check, Create, Done, Failure, Refused, Unknown
 from tests.sim.test_fences import Bench, bench  # noqa: F401 -- a fixture
 
 pytestmark = pytest.mark.sim
@@ -45,3 +45,17 @@ def test_a_transaction_that_was_done_renews_the_lease_from_its_sending(bench: Be
         assert session.gate.deadline_s == renewed_s
 
     bench.run(work)
+
+
+def test_what_is_refused_is_taken_out_and_the_rest_is_written(bench: Bench) -> None:  # noqa: F811
+    """A contended claim holds up no other one, and costs nobody the session."""
+    paths = ["/first", "/second", "/third"]
+
+    async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
+        assert isinstance(await session.transact([Create("/second")]), Done)
+        return await writer.write({path: (Create(path),) for path in paths}, lambda *_: None)
+
+    outcome = bench.run(work)
+    assert isinstance(outcome, Outcome)
+    assert outcome.dropped == {"/second": Failure.NODE_EXISTS}
+    assert list(outcome.done) == ["/first", "/third"]
