@@ -44,10 +44,8 @@ class Host:
         self.connections: list[FakeConnection] = []
         #: The sessions that clients on this machine have opened.
         self.sessions: list[int] = []
-
-    def run(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Do something on this machine, as soon as it runs."""
-        function(*arguments)
+        #: Does something (a function with arguments) on this machine, as soon as it runs.
+        self.run: Callable[..., object] = _do
 
     def opened_session(self, connection: FakeConnection, session_id: int) -> None:
         """A client on this machine has a new session."""
@@ -89,6 +87,10 @@ class Host:
         """Break all connections; what is under way is lost."""
         for link in self.links:
             link.reset()
+
+
+def _do(function: Callable[..., object], *arguments: Any) -> None:
+    function(*arguments)
 
 
 def fake_client(host: Host, session_timeout_ms: int = 10_000, chroot: str = "", logger: Any = None) -> KazooClient:
@@ -235,11 +237,12 @@ class FakeConnection:
 
     def _flush(self) -> None:
         client, link = self._client, self._link
-        while client._queue and link is not None:
-            request, answer = client._queue.popleft()
-            self._xid += 1
-            client._pending.append((request, answer, self._xid))
-            link.to_server((self._xid, request))
+        queue = client._queue
+        while queue and link is not None:
+            request, answer = queue.popleft()
+            self._xid = xid = self._xid + 1
+            client._pending.append((request, answer, xid))
+            link.to_server((xid, request))
             self._last_sent_s = self._timeline.now_s
 
     def _watch_silence(self, link: Link | None) -> None:
@@ -265,12 +268,13 @@ class FakeConnection:
     def _received(self, link: Link, message: Any) -> None:
         if link is not self._link:
             return
-        if isinstance(message, Reply):
+        kind = type(message)
+        if kind is Reply:
             if message.xid == PING_XID:
                 self._ping_outstanding = False
             else:
                 self._answered(message)
-        elif isinstance(message, Event):
+        elif kind is Event:
             self._fired(message)
         else:
             self._welcomed(message)
@@ -278,18 +282,19 @@ class FakeConnection:
     def _answered(self, reply: Reply) -> None:
         client = self._client
         request, answer, _ = client._pending.popleft()
+        kind = type(request)
         client.last_zxid = reply.zxid or client.last_zxid
         if reply.error is not None:
             if answer is not None:
                 answer.set_exception(reply.error)
         elif answer is not None:
-            value = Transaction.unchroot(client, reply.value) if isinstance(request, Transaction) else reply.value
+            value = Transaction.unchroot(client, reply.value) if kind is Transaction else reply.value
             watcher = getattr(request, "watcher", None)
             if watcher and not client._stopped.is_set():
-                children = isinstance(request, (GetChildren, GetChildren2))
+                children = kind is GetChildren or kind is GetChildren2
                 (client._child_watchers if children else client._data_watchers)[request.path].add(watcher)
             answer.set(value)
-        if isinstance(request, Close):
+        if kind is Close:
             self._lose_link()
             self._end()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import KazooException, SessionExpiredError, SessionMovedError
@@ -75,6 +76,7 @@ class FakeEnsemble:
         sync_limit: int = 4,
     ) -> None:
         self.timeline = timeline
+        self._draw = timeline.random.random
         self.tick_ms = tick_ms
         self.patience_s = sync_limit * tick_ms / 1000
         self.max_session_timeout_ms = max_session_timeout_ms or MOST_TICKS * tick_ms
@@ -95,7 +97,7 @@ class FakeEnsemble:
 
     def delay_s(self) -> float:
         """How long a message takes between two machines: a millisecond, and sometimes much longer."""
-        draw = self.timeline.random.random()
+        draw = self._draw()
         return 0.0003 + draw / 1000 if draw < 0.99 else draw * 0.1
 
     # Sessions
@@ -170,7 +172,7 @@ class FakeEnsemble:
 
     def submit(self, server: FakeServer, question: Question) -> None:
         """Pass a request on to the leader; without one it waits."""
-        self._forward(server, lambda: self._perform(server, question))
+        self._forward(server, partial(self._perform, server, question))
 
     def _forward(self, server: FakeServer, ask: Callable[[], None]) -> None:
         if not server.contact:
@@ -181,14 +183,10 @@ class FakeEnsemble:
             due_s = max(self._forward_due_s[server], now_s)
         else:
             due_s = self._forward_due_s[server] = max(self._forward_due_s[server], now_s + self.delay_s())
-        self._do_at(due_s, self._arrive, server, ask)
-
-    def _do_at(self, due_s: float, do: Callable[..., None], *arguments: Any) -> None:
-        """What is due is done, without a step of its own."""
-        if due_s > self.timeline.now_s:
-            self.timeline.at(due_s, do, *arguments)
+        if due_s > now_s:
+            self.timeline.at(due_s, self._arrive, server, ask)
         else:
-            do(*arguments)
+            self._arrive(server, ask)
 
     def _arrive(self, server: FakeServer, ask: Callable[[], None]) -> None:
         if server.contact and not (self.leader is not None and self.leader.frozen):
@@ -232,9 +230,13 @@ class FakeEnsemble:
 
     def _have_applied(self, server: FakeServer) -> None:
         """Let a server apply, a little later, all that is committed now."""
+        now_s = self.timeline.now_s
         delay_s = server.lag_s + (0.0 if server is self.leader else self.delay_s())
-        self._apply_due_s[server] = max(self._apply_due_s[server], self.timeline.now_s + delay_s)
-        self._do_at(self._apply_due_s[server], self._apply, server, len(self.log))
+        due_s = self._apply_due_s[server] = max(self._apply_due_s[server], now_s + delay_s)
+        if due_s > now_s:
+            self.timeline.at(due_s, self._apply, server, len(self.log))
+        else:
+            self._apply(server, len(self.log))
 
     def _apply(self, server: FakeServer, until: int) -> None:
         if server.contact and not server.frozen:

@@ -53,15 +53,12 @@ class FakeAnswer:
     def successful(self) -> bool:
         return self.is_set and self.exception is None
 
-    def set(self, value: Any = None) -> None:
-        self.value = value
-        self._done()
-
     def set_exception(self, exception: Exception) -> None:
         self.exception = exception
-        self._done()
+        self.set()
 
-    def _done(self) -> None:
+    def set(self, value: Any = None) -> None:
+        self.value = value
         self.is_set = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:

@@ -50,10 +50,13 @@ class End(Protocol):
 class _Direction:
     """One way of a link; what was sent arrives in that order, or never."""
 
-    __slots__ = ("_deliver", "_due_s", "_link", "_packet", "_timeline", "_waiting", "broken")
+    __slots__ = ("_delay_s", "_deliver", "_due_s", "_link", "_packet", "_timeline", "_waiting", "broken")
 
-    def __init__(self, timeline: Timeline, link: Link, deliver: Callable[[Any], None]) -> None:
+    def __init__(
+        self, timeline: Timeline, link: Link, deliver: Callable[[Any], None], delay_s: Callable[[], float]
+    ) -> None:
         self._timeline = timeline
+        self._delay_s = delay_s
         self._link = link
         self._deliver = deliver
         #: What arrives last of what is under way, and when.
@@ -63,7 +66,7 @@ class _Direction:
         self.broken = False
 
     def send(self, message: Any) -> None:
-        due_s = self._timeline.now_s + self._link.delay_s()
+        due_s = self._timeline.now_s + self._delay_s()
         if due_s > self._due_s:
             self._due_s, self._packet = due_s, [message]
             self._timeline.at(due_s, self._arrive, self._packet)
@@ -71,13 +74,14 @@ class _Direction:
             self._packet.append(message)
 
     def _arrive(self, packet: list[Any]) -> None:
+        link, deliver = self._link, self._deliver
         for message in packet:
             if self.broken:
                 return
-            if self._link.stalled or self._waiting:
+            if link.stalled or self._waiting:
                 self._waiting.append(message)
             else:
-                self._deliver(message)
+                deliver(message)
 
     def flow(self) -> None:
         """Deliver what was held up."""
@@ -100,7 +104,6 @@ class Link:
     """
 
     def __init__(self, timeline: Timeline, client: End, server: End, delay_s: Callable[[], float]) -> None:
-        self.delay_s = delay_s
         self.stalled = False
         #: Break it when the next transaction arrives at the server ("request"), or its answer at the client ("reply").
         self.loses: Loss | None = None
@@ -108,16 +111,15 @@ class Link:
         self.session_id = 0
         self._client = client
         self._server = server
-        self._upwards = _Direction(timeline, self, self._at_server)
-        self._downwards = _Direction(timeline, self, self._at_client)
+        self._upwards = _Direction(timeline, self, self._at_server, delay_s)
+        self._downwards = _Direction(timeline, self, self._at_client, delay_s)
+        #: Send something.
+        self.to_server: Callable[[Any], None] = self._upwards.send
 
     @property
     def is_open(self) -> bool:
         """Whether neither end has closed it."""
         return not (self._upwards.broken or self._downwards.broken)
-
-    def to_server(self, message: Any) -> None:
-        self._upwards.send(message)
 
     def to_client(self, message: Any) -> None:
         if not self._downwards.broken:

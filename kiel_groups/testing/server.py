@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import KazooException, NoNodeError
-from kazoo.protocol.serialization import Connect, Exists, GetChildren, GetChildren2, GetData, Ping, Sync
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import Connect, Exists, GetChildren, GetChildren2, GetData, Ping, Sync, Transaction
 
 from kiel_groups.testing.network import Event, Granted, Link, Reply
 from kiel_groups.testing.tree import Change, Kind, Tree
@@ -79,8 +79,31 @@ class FakeServer:
         """A client sends ``(xid, request)``."""
         if self.frozen:
             self._inbox.append((self.receive, (link, message)))
-        elif link in self.links:
-            self._take(link, *message)
+            return
+        questions = self.links.get(link)
+        if questions is None:
+            return
+        if self.contact:
+            self._ensemble.touch(link.session_id)
+        xid, request = message
+        kind = type(request)
+        if kind is Connect:
+            self._connect(link, request)
+        elif kind is Ping:
+            link.to_client(Reply(PING_XID, self.zxid, None, None))
+        elif not link.session_id or _too_large(request):
+            self._drop(link)
+        elif kind in _READS and not questions:
+            link.to_client(self._read(link, xid, request))
+        else:
+            question = Question(link, xid, request)
+            questions.append(question)
+            if kind is Sync and not self.contact and self._ensemble.believes_to_lead(self):
+                # Seen on 3.4.6: a leader cut off from its quorum answers these.
+                question.reply = Reply(xid, self.zxid, None, request.path)
+                self._answer(link)
+            elif kind not in _READS:
+                self._ensemble.submit(self, question)
 
     def closed(self, link: Link) -> None:
         """A client has closed its connection, or lost it."""
@@ -104,25 +127,6 @@ class FakeServer:
         self.held.clear()
         self._data_watches.clear()
         self._child_watches.clear()
-
-    def _take(self, link: Link, xid: int, request: Any) -> None:
-        if self.contact:
-            self._ensemble.touch(link.session_id)
-        if isinstance(request, Connect):
-            self._connect(link, request)
-        elif isinstance(request, Ping):
-            link.to_client(Reply(PING_XID, self.zxid, None, None))
-        elif not link.session_id or _too_large(request):
-            self._drop(link)
-        else:
-            question = Question(link, xid, request)
-            self.links[link].append(question)
-            if isinstance(request, Sync) and not self.contact and self._ensemble.believes_to_lead(self):
-                # Seen on 3.4.6: a leader cut off from its quorum answers these.
-                question.reply = Reply(xid, self.zxid, None, request.path)
-            elif not isinstance(request, _READS):
-                self._ensemble.submit(self, question)
-            self._answer(link)
 
     def _drop(self, link: Link) -> None:
         self.links.pop(link, None)
@@ -152,39 +156,35 @@ class FakeServer:
         questions = self.links.get(link)
         while questions:
             question = questions[0]
-            if question.reply is None:
-                if not isinstance(question.request, _READS):
+            reply = question.reply
+            if reply is None:
+                if type(question.request) not in _READS:
                     return
-                question.reply = self._read(link, question)
+                reply = self._read(link, question.xid, question.request)
             questions.popleft()
-            link.to_client(question.reply)
+            link.to_client(reply)
 
     # Reads
 
-    def _read(self, link: Link, question: Question) -> Reply:
-        request = question.request
-        try:
-            value = self._look(link, request)
-        except KazooException as error:
-            return Reply(question.xid, self.zxid, error, None)
-        return Reply(question.xid, self.zxid, None, value)
-
-    def _look(self, link: Link, request: Any) -> Any:
-        path = request.path
-        if isinstance(request, Exists):
-            if request.watcher:
-                self._data_watches.setdefault(path, {})[link] = None
-            return self.tree.stat(path) if path in self.tree.znodes else None
-        if path not in self.tree.znodes:
-            raise NoNodeError()
-        if isinstance(request, GetData):
-            if request.watcher:
-                self._data_watches.setdefault(path, {})[link] = None
-            return self.tree.znodes[path].data, self.tree.stat(path)
-        if request.watcher:
-            self._child_watches.setdefault(path, {})[link] = None
-        children = self.tree.children(path)
-        return (children, self.tree.stat(path)) if isinstance(request, GetChildren2) else children
+    def _read(self, link: Link, xid: int, request: Any) -> Reply:
+        kind, path, tree = type(request), request.path, self.tree
+        znode = tree.znodes.get(path)
+        if request.watcher and (znode is not None or kind is Exists):
+            of_children = kind is GetChildren or kind is GetChildren2
+            watches = self._child_watches if of_children else self._data_watches
+            watches.setdefault(path, {})[link] = None
+        value: Any = None
+        if znode is None:
+            return Reply(xid, self.zxid, None if kind is Exists else NoNodeError(), None)
+        if kind is Exists:
+            value = tree.stat(path)
+        elif kind is GetData:
+            value = znode.data, tree.stat(path)
+        elif kind is GetChildren:
+            value = tree.children(path)
+        else:
+            value = tree.children(path), tree.stat(path)
+        return Reply(xid, self.zxid, None, value)
 
     # The log
 
@@ -192,9 +192,12 @@ class FakeServer:
         """Take over what the leader committed, tell who watches, then answer who asked."""
         self.applied += 1
         self.zxid = entry.zxid
+        tree, data_watches, child_watches = self.tree, self._data_watches, self._child_watches
         for change in entry.changes:
-            self.tree.apply(change)
-            self._fire(change)
+            tree.apply(change)
+            path = change.path
+            if path in data_watches or path in child_watches or change.parent in child_watches:
+                self._fire(change)
         if entry.opens:
             self._sessions.add(entry.session_id)
         question = entry.question
@@ -224,14 +227,19 @@ class FakeServer:
                 link.to_client(event)
 
 
-_READS = (Exists, GetData, GetChildren, GetChildren2)
+_READS = frozenset({Exists, GetData, GetChildren, GetChildren2})
+_TEXTS = frozenset({str, bytes})
 _EVENTS = {Kind.CREATED: CREATED, Kind.CHANGED: CHANGED, Kind.DELETED: DELETED}
 
 
 def _too_large(request: Any) -> bool:
     """Whether a request exceeds jute.maxbuffer; few come near it, so that most need no exact measure."""
-    if isinstance(request, _READS):
-        return len(request.path) > MOST_BYTES // 4 and len(request.serialize()) + 8 > MOST_BYTES
-    operations = getattr(request, "operations", (request,))
-    rough = sum(len(getattr(o, "path", "")) + len(getattr(o, "data", b"") or b"") + 100 for o in operations)
+    kind = type(request)
+    if kind in _READS:
+        rough = len(request.path)
+    elif kind is Transaction:
+        # Paths and data, and a little for each operation.
+        rough = sum([100 + sum([len(part) for part in o if type(part) in _TEXTS]) for o in request.operations])
+    else:
+        rough = sum(len(part) for part in request if type(part) in _TEXTS)
     return rough > MOST_BYTES // 4 and len(request.serialize()) + 8 > MOST_BYTES

@@ -60,6 +60,10 @@ class SimulatedProcess(Host):
         self.frozen = False
         self.killed = False
         self.blocked_until_s = 0.0
+        #: Each calls a function with arguments: what the event loop, another thread, and the network does.
+        self.run_on_loop: Callable[..., None] = partial(self._run, Part.LOOP)
+        self.run_on_thread: Callable[..., None] = partial(self._run, Part.THREADS)
+        self.run = partial(self._run, Part.NETWORK)
         self.loop = SimulatedLoop(self)  # type: ignore[abstract]
         self._asleep: set[Part] = set()
         self._missed: dict[Part, list[tuple[Callable[..., object], tuple[Any, ...]]]] = {part: [] for part in Part}
@@ -69,27 +73,16 @@ class SimulatedProcess(Host):
         """Whether its event loop turns."""
         return not (self.killed or Part.LOOP in self._asleep)
 
-    def run(self, function: Callable[..., object], *arguments: Any) -> None:
-        """What comes from the network."""
-        self._run(Part.NETWORK, function, arguments)
-
-    def run_on_loop(self, function: Callable[..., object], *arguments: Any) -> None:
-        """What the event loop does."""
-        self._run(Part.LOOP, function, arguments)
-
-    def run_on_thread(self, function: Callable[..., object], *arguments: Any) -> None:
-        """What another thread does."""
-        self._run(Part.THREADS, function, arguments)
-
-    def _run(self, part: Part, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    def _run(self, part: Part, function: Callable[..., object], *arguments: Any) -> None:
         if self._asleep and part in self._asleep:
             self._missed[part].append((function, arguments))
         elif not self.killed:
-            before, self.timeline.running = self.timeline.running, self
+            timeline = self.timeline
+            before, timeline.running = timeline.running, self
             try:
                 function(*arguments)
             finally:
-                self.timeline.running = before
+                timeline.running = before
 
     def start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
         """Begin a task on this process's event loop."""
@@ -126,7 +119,7 @@ class SimulatedProcess(Host):
         self._asleep.discard(part)
         missed, self._missed[part] = self._missed[part], []
         for function, arguments in missed:
-            self._run(part, function, arguments)
+            self._run(part, function, *arguments)
 
     def block(self, duration_s: float) -> None:
         """The event loop does nothing for so long; threads go on."""
@@ -140,6 +133,18 @@ class SimulatedProcess(Host):
             link.close_by_client()
 
 
+class _Call(partial[object]):
+    """As asyncio.Handle, for the most frequent thing of all: made and called without a line of Python."""
+
+    _cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """
     An event loop without selectors and without waiting.
@@ -150,7 +155,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def __init__(self, process: SimulatedProcess) -> None:
         self.process = process
         self._timeline: Timeline = process.timeline
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[_Call] = deque()
         self._turn_is_due = False
 
     def time(self) -> float:
@@ -159,14 +164,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[[Unpack[_Ts]], object], *args: *_Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        if self.process.killed:
-            return handle
-        self._ready.append(handle)
-        if not self._turn_is_due:
-            self._turn_is_due = True
-            self._timeline.after(0.0, self.process.run_on_loop, self._turn)
-        return handle
+        call = _Call((context or contextvars.copy_context()).run, callback, *args)
+        if not self.process.killed:
+            self._ready.append(call)
+            if not self._turn_is_due:
+                self._turn_is_due = True
+                self._timeline.after(0.0, self.process.run_on_loop, self._turn)
+        return call  # type: ignore[return-value]
 
     call_soon_threadsafe = call_soon
 
@@ -196,22 +200,33 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _timer_is_due(self, handle: asyncio.TimerHandle) -> None:
         if handle.cancelled():
             return
-        self._ready.append(handle)
+        self._ready.append(_Call(self._run_timer, handle))
         if not self._turn_is_due:
             self._turn_is_due = True
             self._turn()
+
+    def _run_timer(self, handle: asyncio.TimerHandle) -> None:
+        if not handle.cancelled():
+            handle._run()
 
     def _turn(self) -> None:
         blocked_until_s = self.process.blocked_until_s
         if self._timeline.now_s < blocked_until_s:
             self._timeline.at(blocked_until_s, self.process.run_on_loop, self._turn)
             return
+        ready = self._ready
         _set_running_loop(self)
         try:
-            while self._ready:
-                handle = self._ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
+            while ready:
+                call = ready.popleft()
+                if call._cancelled:
+                    continue
+                try:
+                    call()
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"exception": error})
         finally:
             _set_running_loop(None)
             self._turn_is_due = False
@@ -234,8 +249,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return self.process.killed
 
-    def get_debug(self) -> bool:
-        return False
+    #: It is not; asked so often that it matters what answers.
+    get_debug = staticmethod(bool)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Errors that nobody waits for are a bug, except of what a kill left behind."""

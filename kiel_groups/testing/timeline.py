@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Callable
+from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
@@ -46,22 +46,18 @@ class Timeline:
         """Call a function at a moment; one that has passed means now."""
         if when_s < self.now_s:
             when_s = self.now_s
-        heapq.heappush(self._appointments, (when_s, next(self._made), function, arguments))
+        heappush(self._appointments, (when_s, next(self._made), function, arguments))
 
     def after(self, delay_s: float, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function when so many seconds have passed."""
-        heapq.heappush(self._appointments, (self.now_s + delay_s, next(self._made), function, arguments))
+        heappush(self._appointments, (self.now_s + delay_s, next(self._made), function, arguments))
 
-    @property
-    def next_s(self) -> float:
-        """When the next appointment is; infinity where there is none."""
-        return self._appointments[0][0] if self._appointments else math.inf
-
-    def step(self) -> bool:
-        """Keep the next appointment; False where there is none."""
-        if not self._appointments:
+    def step(self, until_s: float = math.inf) -> bool:
+        """Keep the next appointment; False where there is none up to that moment."""
+        appointments = self._appointments
+        if not appointments or appointments[0][0] > until_s:
             return False
-        self.now_s, _, function, arguments = heapq.heappop(self._appointments)
+        self.now_s, _, function, arguments = heappop(appointments)
         self.steps += 1
         self.stepping = True
         try:
@@ -73,8 +69,8 @@ class Timeline:
     def run_for(self, duration_s: float) -> None:
         """Let so many seconds pass."""
         until_s = self.now_s + duration_s
-        while self._appointments and self._appointments[0][0] <= until_s:
-            self.step()
+        while self.step(until_s):
+            pass
         self.now_s = until_s
 
     def run_until(self, condition: Callable[[], object], limit_s: float = 60.0) -> None:
@@ -86,6 +82,5 @@ class Timeline:
         """
         deadline_s = self.now_s + limit_s
         while not condition():
-            if not self._appointments or self._appointments[0][0] > deadline_s:
+            if not self.step(deadline_s):
                 raise Stuck(f"not within {limit_s:g} simulated seconds")
-            self.step()

@@ -67,7 +67,7 @@ class _Attempt:
     zxid: int
     now_ms: int
     changes: list[Change] = field(default_factory=list)
-    before: list[tuple[Znode | None, Znode]] = field(default_factory=list)
+    before: list[tuple[Znode | None, Znode | None]] = field(default_factory=list)
 
 
 def parent_of(path: str) -> str:
@@ -116,21 +116,11 @@ class Tree:
         Raises:
             NoNodeError: There is no such znode.
         """
-        znode = self.get(path)
+        data, czxid, mzxid, pzxid, ctime, mtime, version, creates, owner = self.get(path)
         children = len(self._children[path])
-        return ZnodeStat(
-            znode.czxid,
-            znode.mzxid,
-            znode.ctime,
-            znode.mtime,
-            znode.version,
-            2 * znode.creates - children,  # Creations and deletions of children, of which only the first are counted.
-            0,
-            znode.owner,
-            len(znode.data),
-            children,
-            znode.pzxid,
-        )
+        # Creations and deletions of children, of which only the first are counted.
+        cversion = 2 * creates - children
+        return ZnodeStat(czxid, mzxid, ctime, mtime, version, cversion, 0, owner, len(data), children, pzxid)
 
     # Deciding
 
@@ -214,7 +204,7 @@ class Tree:
     # Doing
 
     def _do(self, change: Change, attempt: _Attempt) -> None:
-        attempt.before.append((self.znodes.get(change.path), self.znodes[parent_of(change.path)]))
+        attempt.before.append((self.znodes.get(change.path), self.znodes.get(change.parent)))
         attempt.changes.append(change)
         self.apply(change)
 
@@ -226,34 +216,33 @@ class Tree:
         elif above is not None:
             self.znodes[parent] = above
             if kind is Kind.CREATED:
-                self._put(path, znode)
+                self._put(path, parent, znode)
             else:
-                self._drop(path, znode)
+                self._drop(path, parent, znode)
 
     def _undo(self, attempt: _Attempt) -> None:
-        for (kind, path, znode, _, _), (before, above) in zip(
+        for (kind, path, znode, parent, _), (before, above) in zip(
             reversed(attempt.changes), reversed(attempt.before), strict=True
         ):
             if kind is Kind.CREATED:
-                self._drop(path, znode)
+                self._drop(path, parent, znode)
             elif kind is Kind.DELETED:
-                self._put(path, znode)
+                self._put(path, parent, znode)
             if before is not None:
                 self.znodes[path] = before
-            self.znodes[parent_of(path)] = above
+            if above is not None:
+                self.znodes[parent] = above
 
-    def _put(self, path: str, znode: Znode) -> None:
+    def _put(self, path: str, parent: str, znode: Znode) -> None:
         self.znodes[path] = znode
         self._children[path] = {}
-        parent, _, name = path.rpartition("/")
-        self._children[parent or "/"][name] = None
+        self._children[parent][path.rpartition("/")[2]] = None
         if znode.owner:
             self._ephemerals.setdefault(znode.owner, {})[path] = None
 
-    def _drop(self, path: str, znode: Znode) -> None:
+    def _drop(self, path: str, parent: str, znode: Znode) -> None:
         del self.znodes[path], self._children[path]
-        parent, _, name = path.rpartition("/")
-        del self._children[parent or "/"][name]
+        del self._children[parent][path.rpartition("/")[2]]
         if znode.owner:
             del self._ephemerals[znode.owner][path]
 

@@ -33,6 +33,7 @@ class Ledger:
     def __init__(self, world: World) -> None:
         self._world = world
         self._layout = GroupLayout(world.group)
+        self._pointer, self._slices = self._layout.pointer, f"{self._layout.pointer}/"
         #: Whose session is whose; operators' sessions are left out.
         self.consumers: dict[int, Consumer] = {}
         #: Partitions whose owner znode an operator deleted by hand: outside of the guarantee.
@@ -142,7 +143,7 @@ class Ledger:
 
     def _operator_changed(self, entry: Entry) -> None:
         for kind, path in ((change.kind, change.path) for change in entry.changes):
-            if kind is Kind.DELETED and path == self._layout.pointer:
+            if kind is Kind.DELETED and path == self._pointer:
                 self.generations.append(0)
                 self._publishing = False
             elif kind is Kind.DELETED and path.startswith(f"{TOPICS}/"):
@@ -225,12 +226,16 @@ class Ledger:
 
     def _allocation_changed(self, entry: Entry) -> None:
         """Pointer and slices of one entry: the pointer first, for it says whose the slices are."""
-        written = [change for change in entry.changes if change.kind is not Kind.DELETED]
+        written = [
+            change
+            for change in entry.changes
+            if change.kind is not Kind.DELETED and change.path.startswith(self._pointer)
+        ]
         for change in written:
-            if change.path == self._layout.pointer:
+            if change.path == self._pointer:
                 self._pointer_changed(json.loads(change.znode.data))
         for change in written:
-            if change.path.startswith(f"{self._layout.pointer}/"):
+            if change.path.startswith(self._slices):
                 generation = json.loads(change.znode.data)["generation"]
                 if self.generations[-1:] != [generation]:
                     raise self._violation(f"a slice of generation {generation} in {self.generations[-1:]}")

@@ -136,8 +136,7 @@ class World:
         """Let time pass, and look after every step."""
         timeline, ledger = self.timeline, self.ledger
         until_s = timeline.now_s + duration_s
-        while timeline.next_s <= until_s:
-            timeline.step()
+        while timeline.step(until_s):
             if ledger.contested:
                 ledger.check_gates()
             if timeline.failures:
@@ -174,8 +173,8 @@ class World:
             self.run_for(0.5)
 
     def is_settled(self) -> bool:
-        return not self.ledger.unowned(self.partitions()) and all(
-            consumer.member.settled for consumer in self.consumers if consumer.lives
+        return all(consumer.member.settled for consumer in self.consumers if consumer.lives) and not (
+            self.ledger.unowned(self.partitions())
         )
 
     def close(self, limit_s: float) -> None:
