@@ -37,7 +37,7 @@ class Metrics:
 
     def count(self, name: str, amount: int = 1, **labels: str) -> None:
         """Add ``amount`` (0 or more) to a counter."""
-        key = (name, tuple(sorted(labels.items())))
+        key = (name, tuple(sorted(labels.items())) if labels else ())
         with self._lock:
             self._counters[key] = self._counters.get(key, 0) + amount
 

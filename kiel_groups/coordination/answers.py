@@ -16,6 +16,7 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
+from kazoo.protocol.states import ZnodeStat
 
 from kiel_groups.group.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
 
@@ -50,13 +51,13 @@ def transaction_of(client: KazooClient, operations: Iterable[Operation]) -> Tran
 
 def answer_of(results: Sequence[Any]) -> Answer:
     """kazoo returns the failures of a transaction among its results, and raises none of them."""
-    for index, result in enumerate(results):
-        if isinstance(result, Exception) and not isinstance(result, _BYSTANDERS):
-            failure = next((known for kind, known in _FAILURES if isinstance(result, kind)), Failure.OTHER)
-            return Refused(index, failure)
-    if any(isinstance(result, Exception) for result in results):
+    errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
+    for index, error in errors:
+        if not isinstance(error, _BYSTANDERS):
+            return Refused(index, next((known for kind, known in _FAILURES if isinstance(error, kind)), Failure.OTHER))
+    if errors:
         return Refused(0, Failure.OTHER)
     return Done(
-        versions=tuple(getattr(result, "version", None) for result in results),
-        paths=tuple(result if isinstance(result, str) else None for result in results),
+        versions=tuple([result.version if isinstance(result, ZnodeStat) else None for result in results]),
+        paths=tuple([result if isinstance(result, str) else None for result in results]),
     )

@@ -12,10 +12,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import (
     ConnectionLoss,
@@ -66,8 +65,7 @@ class SessionEvent(Enum):
     ENDED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A znode as read: ``owner`` is the session of an ephemeral one, 0 otherwise."""
 
     data: bytes

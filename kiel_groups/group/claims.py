@@ -100,18 +100,26 @@ class Claims:
 
     def in_phase(self, *phases: Phase) -> Partitions:
         """The partitions that stand in one of these phases."""
-        return frozenset(partition for partition, phase in self.phases.items() if phase in phases)
+        return frozenset([partition for partition, phase in self.phases.items() if phase in phases])
 
     def keeps(self, partition: TopicPartition) -> bool:
         """Whether a claim of this partition is to be kept; an unknown slice takes nothing away."""
-        return not self.leaving and not self.ended and (self.want is None or partition in self.want)
+        return not self.not_kept((partition,))
+
+    def not_kept(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Those of these whose claims are not to be kept, in their order."""
+        if self.leaving or self.ended:
+            return tuple(partitions)
+        want = self.want
+        return () if want is None else [partition for partition in partitions if partition not in want]
 
     @property
     def settled(self) -> bool:
         """True when what is held is what is wanted; for a leaving member, when nothing is left."""
         if self.leaving or self.ended:
             return not self.phases
-        return self.want is not None and self.in_phase(Phase.HELD) == self.want == frozenset(self.phases)
+        held = self.in_phase(Phase.HELD)
+        return held == self.want and len(held) == len(self.phases)
 
 
 # Events: what the driver saw.
@@ -328,17 +336,21 @@ def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tup
 
     for partition, target in moves.items():
         move(partition, target)
-    for partition, phase in list(phases.items()):
-        if phase is Phase.HELD and not claims.keeps(partition):
+    for partition in claims.not_kept(phases):
+        phase = phases[partition]
+        if phase is Phase.HELD:
             move(partition, Phase.DRAINING)
-        elif phase is Phase.WAITING and not claims.keeps(partition):
+        elif phase is Phase.WAITING:
             move(partition, None)
     if claims.want is not None and not claims.leaving:
         for partition in claims.want - phases.keys():
             move(partition, Phase.CLAIMING)
-    effects = tuple(
-        make(frozenset(partition for partition, phase in entered.items() if phase is wanted))
+    after = Claims(claims.want, phases, claims.leaving, claims.ended, claims.replaced)
+    if not entered:
+        return after, ()
+    effects = [
+        make(frozenset([partition for partition, phase in entered.items() if phase is wanted]))
         for wanted, make in _ORDER
         if wanted in entered.values()
-    )
-    return replace(claims, phases=phases), effects
+    ]
+    return after, tuple(effects)

@@ -8,6 +8,7 @@ those under ``/kiel-groups`` are ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
@@ -33,24 +34,24 @@ def consumer_root(group: str) -> str:
     return f"{CONSUMERS}/{group}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GroupLayout:
-    """The paths of one group."""
+    """The paths of one group; each is put together once."""
 
     group: str
 
-    @property
+    @cached_property
     def root(self) -> str:
         return f"{ROOT}/{self.group}"
 
-    @property
+    @cached_property
     def members(self) -> str:
         return f"{self.root}/members"
 
     def member(self, member_id: MemberId) -> str:
         return f"{self.members}/{member_id}"
 
-    @property
+    @cached_property
     def election(self) -> str:
         return f"{self.root}/election"
 
@@ -58,7 +59,7 @@ class GroupLayout:
         """What a candidate asks ZooKeeper to create; the server appends ten digits."""
         return f"{self.election}/{uuid}{CANDIDATE_INFIX}"
 
-    @property
+    @cached_property
     def pointer(self) -> str:
         """The ``allocation`` znode: which generation is published, and whether its publication is complete."""
         return f"{self.root}/allocation"
@@ -66,23 +67,28 @@ class GroupLayout:
     def slice(self, slot: Slot) -> str:
         return f"{self.pointer}/{slot}"
 
-    @property
+    @cached_property
     def config(self) -> str:
         return f"{self.root}/config"
 
     @property
+    def weights(self) -> str:
+        """What partitions weigh, for allocators that look at it."""
+        return f"{self.root}/weights"
+
+    @cached_property
     def history(self) -> str:
         """The folder of what past generations were about."""
         return f"{self.root}/history"
 
-    @property
+    @cached_property
     def ids(self) -> str:
         return f"{consumer_root(self.group)}/ids"
 
     def consumer_id(self, member_id: MemberId) -> str:
         return f"{self.ids}/{member_id}"
 
-    @property
+    @cached_property
     def owners(self) -> str:
         return f"{consumer_root(self.group)}/owners"
 
@@ -92,7 +98,7 @@ class GroupLayout:
     def owner(self, partition: TopicPartition) -> str:
         return f"{self.owners}/{partition.topic}/{partition.partition}"
 
-    @property
+    @cached_property
     def offsets(self) -> str:
         return f"{consumer_root(self.group)}/offsets"
 
@@ -102,12 +108,12 @@ class GroupLayout:
     def offset(self, partition: TopicPartition) -> str:
         return f"{self.offsets}/{partition.topic}/{partition.partition}"
 
-    @property
+    @cached_property
     def kiel_members(self) -> str:
         """Where kiel, which computes its shares without owning anything, registers its members."""
         return f"{KIEL_GROUPS}/{self.group}/members"
 
-    @property
+    @cached_property
     def parents(self) -> tuple[str, ...]:
         """The persistent folders that must exist before a member registers, parents first."""
         return (
