@@ -67,7 +67,10 @@ def test_a_slice_of_a_lower_generation_is_followed_at_once(world: World) -> None
 
 
 def test_what_is_released_is_claimed_at_once(world: World) -> None:
-    """Who waits for an owner znode watches it."""
+    """Who waits for an owner znode, while the application of its owner is busy, watches it."""
+    for consumer in world.consumers:
+        for _ in list(consumer.flowing):
+            consumer.work(0.0, 1, SOON_S / 2)
     newcomer = world.join(world.topics)
     world.run_for(SOON_S)
     assert newcomer.flowing
