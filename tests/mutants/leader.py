@@ -233,6 +233,7 @@ MUTANTS = (
         _PLAN_READER,
         "newest[found[1].slot][0] < found[0]",
         "newest[found[1].slot][0] > found[0]",
+        "tests/unit/test_plan_reader.py",
     ),
     Mutant(
         "a value that changed while it was read and that is kept",

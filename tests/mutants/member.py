@@ -164,6 +164,7 @@ MUTANTS = (
         "coordination/topic_watch.py",
         "        if before:\n",
         "        if False:\n",
+        "tests/sim/test_following.py",
     ),
     # Joining, and the application's callbacks
     Mutant(

@@ -121,7 +121,7 @@ MUTANTS = (
         _COMMITS,
         "        async with self.writing:\n            return await self.store_finished",
         "        if True:\n            return await self.store_finished",
-        "tests/sim/test_found_once.py",
+        "tests/sim/test_whose_commit.py",
     ),
     Mutant(
         "an offset that was deleted and that a release does not store",

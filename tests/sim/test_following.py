@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kiel_groups.coordination import machine
+from kiel_groups.group.layout import topic_path
 from kiel_groups.testing import SimulatedMachine
 from tests.sim.story import make_story
 from tests.sim.world import RECONCILE_INTERVAL_MS, World
@@ -94,3 +95,16 @@ def test_a_claim_that_somebody_deleted_is_found(world: World) -> None:
     world.run_for(LATE_S)
     assert consumer.metrics.total("partitions_lost") == 1
     world.settle(60.0)
+
+
+def test_a_topic_that_is_created_again_is_read_from_its_beginning(world: World) -> None:
+    """Its owners stay; what they know of the old log means nothing in the new one."""
+    for consumer in world.consumers:
+        for _ in list(consumer.flowing):
+            consumer.work(0.0, 3, 0.01)
+    world.run_for(LATE_S)
+    assert [world.ledger.stored(partition) for partition in world.partitions()] != [0] * 4
+    world.operator.delete(topic_path("t0"))
+    world.operator.create(topic_path("t0"), world.topic_data("t0"))
+    world.run_for(SOON_S)
+    assert [world.ledger.stored(partition) for partition in world.partitions()] == [0] * 4

@@ -57,6 +57,16 @@ def test_another_offset_in_the_place_of_a_commit_that_is_lost(world: World) -> N
     assert world.ledger.stored(partition) == 1
 
 
+def test_two_commits_at_once(world: World) -> None:  # noqa: F811
+    """The second one waits for the first, and has nothing left to store; it is not taken for somebody else's."""
+    consumer = world.consumers[0]
+    partition = one_unstored(world)
+    commits = [consumer.process.start(consumer.member.commit()) for _ in range(2)]
+    world.timeline.run_until(lambda: all(commit.done() for commit in commits))
+    assert [commit.result() for commit in commits] == [{partition}, frozenset()]
+    assert consumer.metrics.total("commits_superseded") == 0
+
+
 def test_an_offset_that_is_deleted_is_stored_again(world: World) -> None:  # noqa: F811
     """With the next commit, or with the release where that comes first."""
     consumer = world.consumers[0]

@@ -109,3 +109,22 @@ async def test_what_people_set_and_cannot_have_meant_is_said_once(caplog: pytest
         await reader.read()
         await reader.read()
         assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == said
+
+
+@pytest.mark.parametrize("newer", ["m1", "m2"])
+async def test_of_two_members_in_one_place_the_newer_one_counts(newer: str) -> None:
+    """By the order in which ZooKeeper took them, whatever they are called: the other one finds itself replaced."""
+
+    class Two(Znodes):
+        async def children(self, path: str, watcher: Callable[[], None] | None = None) -> list[str] | None:
+            return ["m1", "m2"] if path == LAYOUT.members else None
+
+        async def get(self, path: str, watcher: Callable[[], None] | None = None) -> Node | None:
+            name = path.rpartition("/")[2]
+            if name not in ("m1", "m2"):
+                return None
+            info = MemberInfo(member_id=name, session_timeout_ms=1, subscription=("t",), instance_id="i")
+            return Node(info.encode(), 0, 2 if name == newer else 1, 1, 1)
+
+    reader = PlanReader(Two(), LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
+    assert {slot: info.member_id for slot, info in (await reader.read()).members.items()} == {"i": newer}
