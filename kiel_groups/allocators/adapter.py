@@ -12,7 +12,15 @@ from kiel_groups.allocators.validation import validate
 from kiel_groups.errors import AllocatorError
 from kiel_groups.model import Allocation, Slot, TopicPartition
 
-__all__ = ["Allocator", "AllocationOutcome", "GroupAllocator", "NO_SUBSCRIBER", "allocator_name", "run_allocator"]
+__all__ = [
+    "Allocator",
+    "AllocationOutcome",
+    "GroupAllocator",
+    "NO_SUBSCRIBER",
+    "WeighingAllocator",
+    "allocator_name",
+    "run_allocator",
+]
 
 #: Members and "topic:partition" strings, both sorted as text, to ``{member: {topic: [ids]}}``.
 Allocator: TypeAlias = Callable[[list[str], list[str]], Mapping[str, Mapping[str, Collection[int]]]]
@@ -33,6 +41,18 @@ class GroupAllocator(Protocol):
         partitions: Collection[TopicPartition],
         current: Allocation,
     ) -> Mapping[str, Mapping[str, Collection[int]]]: ...
+
+
+@runtime_checkable
+class WeighingAllocator(Protocol):
+    """
+    What an allocator may offer besides that: it is shown what partitions weigh.
+
+    ``weighing`` is given the loads that somebody has set for the group, of some partitions or of none, and returns the
+    allocator to ask.
+    """
+
+    def weighing(self, weights: Mapping[TopicPartition, float]) -> GroupAllocator: ...
 
 
 class _RoundRobin:
@@ -74,6 +94,7 @@ def run_allocator(
     members: Mapping[Slot, Collection[str]],
     partitions: Collection[TopicPartition],
     current: Allocation | None = None,
+    weights: Mapping[TopicPartition, float] | None = None,
 ) -> AllocationOutcome:
     """
     Hand the partitions out to the members that subscribe to their topics.
@@ -87,14 +108,15 @@ def run_allocator(
         members: The topics that each member subscribes to.
         partitions: All partitions there are.
         current: What members have now, for allocators that ask.
+        weights: The load of partitions, as far as known, for allocators that ask.
 
     Raises:
         AllocatorError: The function raised (its error is the cause), or what it returned is no valid allocation.
     """
     eligible = _eligible(members, {partition.topic for partition in partitions})
     owned: dict[Slot, frozenset[TopicPartition]] = dict.fromkeys(members, frozenset())
-    whole = _seeing_the_group(allocator)
     try:
+        whole = _seeing_the_group(allocator, weights or {})
         for sharers, shared in _shares(eligible, partitions, together=whole is not None).items():
             if whole is None:
                 assert allocator is not None
@@ -109,10 +131,15 @@ def run_allocator(
     return AllocationOutcome(owned, unassigned)
 
 
-def _seeing_the_group(allocator: Allocator | None) -> GroupAllocator | None:
+def _seeing_the_group(allocator: Allocator | None, weights: Mapping[TopicPartition, float]) -> GroupAllocator | None:
     if allocator is None or allocator is round_robin:
         return _ROUND_ROBIN
-    return allocator if isinstance(allocator, GroupAllocator) else None
+    asked: object = allocator
+    if isinstance(asked, WeighingAllocator):
+        asked = _guarded(partial(asked.weighing, weights))
+        if not isinstance(asked, GroupAllocator):
+            raise AllocatorError(f"its weighing returned {type(asked).__name__!r}; expected an object with allocate")
+    return asked if isinstance(asked, GroupAllocator) else None
 
 
 def _guarded(allocate: Callable[[], object]) -> object:

@@ -8,11 +8,12 @@ from difflib import get_close_matches
 from kiel_groups.allocators.adapter import Allocator
 from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.allocators.sticky import sticky
+from kiel_groups.allocators.weighted import weighted
 from kiel_groups.errors import ConfigError
 
 __all__ = ["ALLOCATORS", "allocator_of", "named_allocator"]
 
-ALLOCATORS: Mapping[str, Allocator] = {"round_robin": round_robin, "sticky": sticky}
+ALLOCATORS: Mapping[str, Allocator] = {"round_robin": round_robin, "sticky": sticky, "weighted": weighted}
 
 
 def named_allocator(name: str, setting: str) -> Allocator:

@@ -22,12 +22,10 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
 from kiel_groups.allocators.fewest_moves import fewest_moves
+from kiel_groups.allocators.pools import Pool, homes_of, pools_of
 from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["Sticky", "sticky"]
-
-#: Members that may have the very same topics' partitions, ascending.
-Pool: TypeAlias = tuple[Slot, ...]
 
 #: Who gives, a partition of which topic, to whom.
 Link: TypeAlias = tuple[Slot, str, Slot]
@@ -74,13 +72,8 @@ class _Shares:
     """Who has what while it is being shared out."""
 
     def __init__(self, eligible: Mapping[str, Collection[Slot]]) -> None:
-        pools: dict[Pool, Pool] = {}
-        self._pools: dict[str, Pool] = {}
-        for topic, members in eligible.items():
-            if members:
-                pool = tuple(sorted(members))
-                self._pools[topic] = pools.setdefault(pool, pool)
-        members = sorted({member for pool in pools for member in pool})
+        self._pools = pools_of(eligible)
+        members = sorted({member for pool in set(self._pools.values()) for member in pool})
         self._counts = dict.fromkeys(members, 0)
         #: Who had a partition that it may keep.
         self._homes: dict[TopicPartition, Slot] = {}
@@ -92,21 +85,11 @@ class _Shares:
         self, partitions: Sequence[TopicPartition], current: Mapping[Slot, Collection[TopicPartition]]
     ) -> list[TopicPartition]:
         """Leave with every member what it may keep; returns the rest, in order."""
-        holders: dict[TopicPartition, Slot] = {}
-        for member in sorted(current.keys() & self._counts.keys()):
-            for partition in current[member]:
-                holders.setdefault(partition, member)
-        allowed = {topic: frozenset(pool) for topic, pool in self._pools.items()}
-        unowned = []
-        for partition in partitions:
-            holder = holders.get(partition)
-            if holder is None or holder not in allowed[partition.topic]:
-                unowned.append(partition)
-            else:
-                self._counts[holder] += 1
-                self._homes[partition] = holder
-                self._kept[holder].setdefault(partition.topic, []).append(partition.partition)
-        return unowned
+        self._homes = homes_of(partitions, self._pools, current)
+        for partition, holder in self._homes.items():
+            self._counts[holder] += 1
+            self._kept[holder].setdefault(partition.topic, []).append(partition.partition)
+        return [partition for partition in partitions if partition not in self._homes]
 
     def deal_out(self, partitions: Sequence[TopicPartition]) -> None:
         """Give each to the member with least; topics that few may have come first, others can make up for it."""

@@ -74,7 +74,7 @@ _WITHOUT_A_GROUP = ("partitions",)
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="When it leads: round_robin, sticky, or your MODULE:FUNCTION.",
+    help="When it leads: round_robin, sticky, weighted, or your MODULE:FUNCTION.",
     shell_complete=complete_allocators,
 )
 @click.option(

@@ -41,7 +41,7 @@ _PATIENCE_S = 1.0
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="round_robin, sticky, or a function of yours: MODULE:FUNCTION.",
+    help="round_robin, sticky, weighted, or a function of yours: MODULE:FUNCTION.",
     shell_complete=complete_allocators,
 )
 @click.option(

@@ -54,8 +54,8 @@ class GroupedConsumer(MemberAttributes):
         zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181), with a chroot after the last where there is one.
         deserializer: Makes a value of a message's bytes; without one, records hold bytes. A message that it raises on
             is logged, counted and passed over.
-        partition_allocator: ``fn(members, partitions)``, ``"sticky"`` or ``"round_robin"``, for when this member leads;
-            round robin without one.
+        partition_allocator: ``fn(members, partitions)``, ``"round_robin"``, ``"sticky"`` or ``"weighted"``, for when
+            this member leads; round robin without one.
         autocommit: Whether finished records are committed without being told.
         max_wait_time: How long a broker may wait for ``min_bytes``, in milliseconds.
         min_bytes: How many bytes a broker waits for.

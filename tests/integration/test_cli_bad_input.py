@@ -119,7 +119,7 @@ def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, uni
         ({"topic": "x"}, "No such option '--topic'"),
         (
             {"allocator": "stiky"},
-            "there is no allocator 'stiky'; expected one of round_robin, sticky; did you mean 'sticky'?"
+            "there is no allocator 'stiky'; expected one of round_robin, sticky, weighted; did you mean 'sticky'?"
             " A function of yours is named 'module:function'",
         ),
         ({"allocator": "nowhere:function"}, "--allocator: there is no module 'nowhere'"),

@@ -14,6 +14,7 @@ from kiel_groups.allocators import (
     round_robin,
     run_allocator,
     sticky,
+    weighted,
 )
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Allocation, TopicPartition
@@ -112,8 +113,8 @@ def test_who_subscribes_to_what_costs_no_move_too_many(monkeypatch: pytest.Monke
 
 
 def test_names() -> None:
-    """Both allocators have one; nothing given is round robin, a function is itself."""
-    assert dict(ALLOCATORS) == {"round_robin": round_robin, "sticky": sticky}
+    """All allocators have one; nothing given is round robin, a function is itself."""
+    assert dict(ALLOCATORS) == {"round_robin": round_robin, "sticky": sticky, "weighted": weighted}
     assert allocator_of(None, "x") is allocator_of("round_robin", "x") is round_robin
     assert allocator_of("sticky", "x") is allocator_of(sticky, "x") is sticky
 
@@ -121,9 +122,12 @@ def test_names() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("stiky", "x: there is no allocator 'stiky'; expected one of round_robin, sticky; did you mean 'sticky'?"),
-        ("range", "x: there is no allocator 'range'; expected one of round_robin, sticky"),
-        (3, "x: 3 given; expected a function, or one of round_robin, sticky"),
+        (
+            "stiky",
+            "x: there is no allocator 'stiky'; expected one of round_robin, sticky, weighted; did you mean 'sticky'?",
+        ),
+        ("range", "x: there is no allocator 'range'; expected one of round_robin, sticky, weighted"),
+        (3, "x: 3 given; expected a function, or one of round_robin, sticky, weighted"),
     ],
 )
 def test_names_that_are_none(given: object, told: str) -> None:
