@@ -277,7 +277,7 @@ class Leading:
     async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
         """Run an allocator on a thread: it is the user's code and may take its time."""
         name = allocator_name(allocator)
-        run = partial(run_allocator, allocator, inputs.subscriptions, inputs.partitions, inputs.stored)
+        run = partial(run_allocator, allocator, inputs.subscriptions, inputs.partitions, inputs.stored, inputs.weights)
         started_s = _now_s()
         try:
             async with asyncio.timeout(self._config.allocator_timeout_ms / 1000):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.machine import wall_ms
+from kiel_groups.coordination.machine import in_thread, wall_ms
 from kiel_groups.coordination.session import Node, Session
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.absences import absences
@@ -17,6 +17,7 @@ from kiel_groups.group.history import generation_of
 from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.planning import Inputs
 from kiel_groups.group.tuning import Tuning
+from kiel_groups.group.weights import Weights, parse_weights
 from kiel_groups.group.znodes import MemberInfo, Pointer, Slice, parse_topic
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, Slot
@@ -32,7 +33,7 @@ class PlanReader:
     """
     Reads the inputs of one leader's plans, on its session.
 
-    What seldom changes (brokers, topics, settings, each member's znode, which is created anew where the member
+    What seldom changes (brokers, topics, settings, weights, each member's znode, which is created anew where the member
     subscribes to something else) is read once and watched. ``on_change`` is told what kind of thing changed.
     """
 
@@ -71,13 +72,13 @@ class PlanReader:
 
     async def read(self) -> Inputs:
         """Everything that a plan is made from; from now on changes are told."""
-        brokers, members, pointer, slices, history, self._tuning = await asyncio.gather(
+        brokers, members, pointer, slices, history, (self._tuning, weights) = await asyncio.gather(
             self._kept("brokers", self._read_brokers),
             self._living(),
             self._session.get(self._layout.pointer),
             self._slices(),
             self._session.children(self._layout.history),
-            self._kept("config", self._read_tuning),
+            asyncio.gather(self._kept("config", self._read_tuning), self._kept("weights", self._read_weights)),
         )
         away = absences(slices, members, wall_ms(), self.grace_ms)
         self._remark({*members, *away})
@@ -92,6 +93,7 @@ class PlanReader:
             away=away,
             history=tuple(sorted(number for name in history or () if (number := generation_of(name)) is not None)),
             tuning=self._tuning,
+            weights=weights,
         )
 
     async def returned(self, away: Sequence[Slot]) -> bool:
@@ -192,6 +194,14 @@ class PlanReader:
             log.error("group %s: %s; it is not followed", self._layout.group, error)
             self._metrics.count("group_settings_refused")
             return self._tuning
+
+    async def _read_weights(self) -> Weights:
+        """What partitions weigh; what cannot be read is as if there were none, for every leader alike."""
+        node = await self._watched(self._layout.weights, "weights")
+        if node is None:
+            return {}
+        # Those of 100,000 partitions take about a second.
+        return await in_thread(partial(self._parsed, parse_weights, node, self._layout.weights), "weights") or {}
 
     def _remark(self, slots: Container[Slot]) -> None:
         """Say once what people have set and cannot have meant."""

@@ -14,6 +14,7 @@ from kiel_groups.group.history import HistoryEntry, record
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.transactions import Check, Create, Delete, Operation, Put, chunks
 from kiel_groups.group.tuning import Tuning
+from kiel_groups.group.weights import Weights
 from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 
@@ -41,8 +42,9 @@ class Inputs:
     Everything that a plan is made from, read after a proof of leadership.
 
     ``members`` holds one member a slot, the newest. ``slices`` holds None for a slice that cannot be read; ``away`` are
-    those of static slots whose member may come back; ``history`` the generations that are kept; ``pointer`` is None
-    where it is absent or unreadable, and ``pointer_version`` None where it is absent.
+    those of static slots whose member may come back; ``history`` the generations that are kept; ``weights`` the loads
+    that somebody measured, none where they are absent or unreadable; ``pointer`` is None where it is absent or
+    unreadable, and ``pointer_version`` None where it is absent.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -54,6 +56,7 @@ class Inputs:
     away: Mapping[Slot, Slice] = field(default_factory=dict)
     history: tuple[int, ...] = ()
     tuning: Tuning = field(default_factory=Tuning)
+    weights: Weights = field(default_factory=dict)
 
     @property
     def subscriptions(self) -> dict[Slot, tuple[str, ...]]:
@@ -305,6 +308,9 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
     if before is None:
         return "" if after.pointer is None else f"leader change, {len(after.members)} members"
     told = [*_came_and_went(before, after), *(["config"] if after.tuning != before.tuning else [])]
+    # As long as they are not read again they are the very same: no need to compare 100,000 of them.
+    if after.weights is not before.weights and after.weights != before.weights:
+        told.append("weights")
     for topic in sorted(after.topics.keys() | before.topics.keys()):
         then, now = before.topics.get(topic), after.topics.get(topic)
         if (then is None and topic not in before.subscribed) or (now is None and topic not in after.subscribed):

@@ -357,6 +357,7 @@ CHANGES = {
     "join of c, expiry of a": Inputs(members=members("b", "c"), topics=BEFORE.topics, brokers=1),
     "leave of a": Inputs(members=members("a", topics=()) | members("b"), topics=BEFORE.topics, brokers=1),
     "config": replace(BEFORE, tuning=Tuning(allocator="sticky")),
+    "weights": replace(BEFORE, weights={TopicPartition("t", 0): 2}),
     "subscription of b": Inputs(
         members=members("a") | members("b", topics=("t", "u")), topics=BEFORE.topics, brokers=1
     ),

@@ -1,0 +1,102 @@
+"""
+What the ``weights`` znode of a group holds: the load of its partitions, as somebody measured it.
+
+Compressed, since 100,000 partitions are to have room in one znode: JSON, ``{"version": 1, "weights": {"t:0": 12.5}}``,
+packed by zlib. zkCli shows no more of it than that it is there; ``kiel-groups weights show`` shows it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.transactions import LARGEST_BYTES
+from kiel_groups.group.znodes import LARGEST_PARTITION, encode_object, parse_object, typed_field
+from kiel_groups.model import TopicPartition
+
+__all__ = ["Weights", "checked_weights", "encode_weights", "parse_weights", "printed_weights", "LARGEST_LOAD"]
+
+#: Loads by partition, in whatever unit they were measured.
+Weights: TypeAlias = Mapping[TopicPartition, float]
+
+_VERSION = 1
+
+#: More than anybody counts; sums of as many as there may be partitions stay exact enough.
+LARGEST_LOAD = 10**15
+
+#: What a znode may unpack to: some 300,000 partitions. A few bytes of zlib can hold a gigabyte.
+LARGEST_TEXT = 32 << 20
+
+
+def checked_weights(given: Mapping[str, Any]) -> dict[TopicPartition, float]:
+    """
+    Loads as people and programs write them, by ``topic:partition``; in that order.
+
+    Raises:
+        ConfigError: A name is no partition, or a load no number from 0 to ``LARGEST_LOAD``; says which.
+    """
+    return {_partition(name): _load(name, load) for name, load in given.items()}
+
+
+def printed_weights(weights: Weights) -> dict[str, float]:
+    """As ``checked_weights`` takes them, by topic and number; six digits that count, whole numbers without a point."""
+    return {str(partition): _rounded(weights[partition]) for partition in sorted(weights)}
+
+
+def encode_weights(weights: Weights) -> bytes:
+    """
+    The znode's bytes. Of loads six digits are kept: what is measured is not known better, and needs room.
+
+    Raises:
+        ConfigError: A znode has no room for that; says how large it would be.
+    """
+    text = encode_object({"version": _VERSION, "weights": printed_weights(weights)})
+    data = zlib.compress(text)
+    for size, most in ((len(data), LARGEST_BYTES), (len(text), LARGEST_TEXT)):
+        if size > most:
+            packed = " packed" if most == LARGEST_BYTES else ""
+            raise ConfigError(
+                f"weights: {len(weights):,} partitions take {-(-size // 1024):,} KiB{packed}, expected at most"
+                f" {most >> 10:,}; leave out those of usual load: they count as the median of the others"
+            )
+    return data
+
+
+def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
+    """Read the znode; raises ProtocolError for anything else, or where it unpacks to more than ``LARGEST_TEXT``."""
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(data, LARGEST_TEXT)
+    except zlib.error as error:
+        raise ProtocolError(f"{path}: weights packed by zlib were expected, found {data[:40]!r}") from error
+    if not unpacking.eof:
+        what = f"more than {LARGEST_TEXT >> 20} MiB" if unpacking.unconsumed_tail else "the beginning only"
+        raise ProtocolError(f"{path}: weights packed by zlib were expected, found {what} of something")
+    try:
+        return checked_weights(typed_field(parse_object(text, path), "weights", dict, path))
+    except ConfigError as error:
+        raise ProtocolError(f"{path}: {error}") from error
+
+
+def _partition(name: str) -> TopicPartition:
+    try:
+        partition = TopicPartition.parse(name)
+    except ValueError:
+        partition = None
+    if partition is None or partition.partition > LARGEST_PARTITION or str(partition) != name:
+        raise ConfigError(f"weights: {name!r} given; expected a partition such as page-views:3")
+    return partition
+
+
+def _load(name: str, given: Any) -> float:
+    # Of NaN neither is true.
+    if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= LARGEST_LOAD:
+        raise ConfigError(f"weights: {given!r} given for {name}; expected a load, a number from 0 to {LARGEST_LOAD:,}")
+    return given
+
+
+def _rounded(load: float) -> float:
+    rounded = float(f"{load:.6g}")
+    return int(rounded) if rounded.is_integer() else rounded

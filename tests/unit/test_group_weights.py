@@ -1,0 +1,93 @@
+"""What stands in a group's ``weights`` znode, and what is refused."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group import weights as module
+from kiel_groups.group.weights import checked_weights, encode_weights, parse_weights, printed_weights
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+PATH = "/kiel-groups/g/weights"
+loads = st.integers(0, 10**15) | st.floats(0, 1e15)
+weights = st.dictionaries(st.builds(TopicPartition, st.sampled_from(["t", "a.b", "x-1"]), st.integers(0, 300)), loads)
+
+
+@given(weights)
+def test_what_is_written_is_read(written: dict[TopicPartition, float]) -> None:
+    """To six digits, and the same again from then on."""
+    read = parse_weights(encode_weights(written), PATH)
+    assert read.keys() == written.keys()
+    assert all(read[each] == pytest.approx(load, rel=1e-5, abs=1e-300) for each, load in written.items())
+    assert parse_weights(encode_weights(read), PATH) == read
+    assert checked_weights(printed_weights(read)) == read
+
+
+def test_it_is_packed_json() -> None:
+    """With its version; whole numbers as people write them."""
+    data = encode_weights({TopicPartition("t", 10): 2.0, TopicPartition("t", 9): 1234567.8})
+    assert zlib.decompress(data) == b'{"version":1,"weights":{"t:10":2,"t:9":1234570}}'
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "weights packed by zlib were expected, found the beginning only of something"),
+        (b"{}", "weights packed by zlib were expected, found b'{}'"),
+        (encode_weights({TopicPartition("t", 1): 1})[:-3], "found the beginning only of something"),
+        (zlib.compress(b"[]"), "a JSON object was expected, found list"),
+        (zlib.compress(b'{"version":1}'), "field 'weights' should be dict, found None"),
+        (zlib.compress(b'{"weights":{"t":1}}'), "weights: 't' given; expected a partition such as page-views:3"),
+        (zlib.compress(b'{"weights":{"t:0":NaN}}'), "weights: nan given for t:0; expected a load, a number from 0 to"),
+        (zlib.compress(b" " * (33 << 20)), "found more than 32 MiB of something"),
+    ],
+    ids=["nothing", "not packed", "cut", "a list", "no weights", "no partition", "not a number", "a bomb"],
+)
+def test_anything_else_is_refused_in_one_line(data: bytes, told: str) -> None:
+    """With the path; what unpacks to a gigabyte is not unpacked."""
+    with pytest.raises(ProtocolError) as caught:
+        parse_weights(data, PATH)
+    assert str(caught.value).startswith(f"{PATH}: ")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("load", [-1, -0.5, float("nan"), float("inf"), 10**15 + 1, "1", None, True, [1]])
+def test_what_is_no_load(load: Any) -> None:
+    """Numbers from 0 on, in any unit."""
+    with pytest.raises(ConfigError, match=r"^weights: .* given for t:0; expected a load, a number from 0 to 1,000"):
+        checked_weights({"t:0": load})
+
+
+@pytest.mark.parametrize("name", ["", "t", "t:", ":1", "t:-1", "t:x", "t:01", "t:2147483648"])
+def test_what_is_no_partition(name: str) -> None:
+    """Each has one name only."""
+    with pytest.raises(ConfigError, match=r"^weights: .* given; expected a partition such as page-views:3$"):
+        checked_weights({name: 1})
+
+
+def test_what_is_too_large_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed and unpacked; a server would close the connection."""
+    many = {TopicPartition("t", number): number for number in range(1_000)}
+    monkeypatch.setattr(module, "LARGEST_BYTES", 1 << 10)
+    with pytest.raises(ConfigError, match=r"^weights: 1,000 partitions take \d+ KiB packed, expected at most 1; leave"):
+        encode_weights(many)
+    monkeypatch.setattr(module, "LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "LARGEST_TEXT", 2 << 10)
+    with pytest.raises(ConfigError, match=r"^weights: 1,000 partitions take \d+ KiB, expected at most 2; leave"):
+        encode_weights(many)
+
+
+def test_a_large_group_has_room() -> None:
+    """100,000 partitions, each of another load."""
+    loads = {
+        TopicPartition(f"topic-{number % 20}", number // 20): (number * 7919 % 99991) / 7 for number in range(100_000)
+    }
+    assert len(encode_weights(loads)) < 700 << 10
