@@ -21,7 +21,7 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 def plan_lines(plan: ArchivePlan) -> Iterator[str]:
     """What would be read, and where it would go."""
-    yield f"would read {plan.records:,} records at most"
+    yield f"would read {_counted(plan.records, 'record')} at most"
     yield from _topic_lines(plan.ranges)
     yield f"into {plan.output}, {'a new archive' if plan.is_new else 'which goes on'}; checkpoint {plan.checkpoint}"
 
@@ -39,10 +39,15 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
 
 def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
     """What was read, and where it went."""
-    rate = summary.records / max(summary.took_s, 1e-3)
-    yield f"archived {summary.records:,} records in {summary.took_s:.1f} s, {rate:,.0f} records/s"
-    yield from _topic_lines(summary.ranges)
-    yield f"into {summary.output}: {summary.files:,} new files, {_size(summary.size_bytes)}"
+    if not summary.records:
+        yield f"archived nothing new in {summary.took_s:.1f} s"
+        yield from _topic_lines(summary.ranges)
+        yield f"into {summary.output}: no new files"
+    else:
+        rate = summary.records / max(summary.took_s, 1e-3)
+        yield f"archived {_counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
+        yield from _topic_lines(summary.ranges)
+        yield f"into {summary.output}: {_counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
     if summary.group is not None:
         yield f"committed for the group {summary.group}"
 
@@ -71,8 +76,8 @@ def _topic_lines(ranges: Iterable[OffsetRange]) -> Iterator[str]:
         offsets = sum(each.size for each in parts)
         shown = [f"{each.topic_partition.partition}: {each.start}–{each.end}" for each in parts[:_MOST_PARTITIONS]]
         more = ", …" if len(parts) > _MOST_PARTITIONS else ""
-        named = f"{len(parts)} partition{'' if len(parts) == 1 else 's'}"
-        yield f"  {topic}: {offsets:,} offsets in {named} ({', '.join(shown)}{more})"
+        counts = f"{_counted(offsets, 'offset')} in {_counted(len(parts), 'partition')}"
+        yield f"  {topic}: {counts} ({', '.join(shown)}{more})"
 
 
 def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]]]:
@@ -81,6 +86,10 @@ def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]
         topic: {str(each.topic_partition.partition): {"from": each.start, "to": each.end} for each in found}
         for topic, found in groupby(ranges, lambda each: each.topic_partition.topic)
     }
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _size(size: float) -> str:

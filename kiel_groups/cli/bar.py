@@ -36,6 +36,7 @@ def bar(total: float | None, told: str) -> Iterator[Tell]:
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+    from rich.table import Column
 
     class SteadyConsole(Console):
         """Leaves the cursor: a process that a signal ends at once could not show it again."""
@@ -43,7 +44,9 @@ def bar(total: float | None, told: str) -> Iterator[Tell]:
         def show_cursor(self, show: bool = True) -> bool:
             return False
 
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}", markup=False))
+    # Where all of it has no room, the bar gives way first.
+    share = TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4))
+    columns = (BarColumn(), share, TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=SteadyConsole(stderr=True), transient=True) as shown:
         task = shown.add_task(told, total=total)
 

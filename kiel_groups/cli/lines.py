@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 __all__ = ["Lines"]
@@ -19,5 +21,6 @@ class Lines:
         last_level, last = self._last
         # What was a warning is an error once it ends a command.
         if level != last_level or not last.endswith(line):
-            click.echo(f"{level}: {line}", err=True)
+            # By its name: click would find the stream behind the one that puts lines above a bar.
+            click.echo(f"{level}: {line}", file=sys.stderr, err=True)
         self._last = (level, line)

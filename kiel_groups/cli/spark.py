@@ -41,6 +41,10 @@ _OPTIONS = {
 }
 
 
+#: Names of settings with which errors begin, and those of the options here.
+_NAMES = {"output": "--output", "checkpoint": "--checkpoint", "brokers": "--brokers", "topics": "TOPIC"}
+
+
 @click.group(epilog=EPILOG)
 def spark() -> None:
     """Run jobs on Spark."""
@@ -181,8 +185,8 @@ def _in_our_words() -> Iterator[None]:
         for theirs, ours in _OPTIONS.items():
             text = text.replace(theirs, ours)
         name, colon, rest = text.partition(": ")
-        if colon and f"--{name}" in ("--output", "--checkpoint", "--brokers"):
-            text = f"--{name}: {rest}"
+        if colon and name in _NAMES:
+            text = f"{_NAMES[name]}: {rest}"
         raise type(error)(text) from error
 
 

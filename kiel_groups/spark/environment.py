@@ -6,7 +6,9 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
+import sys
 
 from kiel_groups.errors import ConfigError
 
@@ -28,8 +30,8 @@ def check_libraries() -> None:
     missing = [library for library in _LIBRARIES if importlib.util.find_spec(library) is None]
     if missing:
         raise ConfigError(
-            f"{' and '.join(missing)} missing in this Python: install kiel-groups[spark], on the driver and on every"
-            " worker"
+            f"{' and '.join(missing)} missing in {sys.executable} on {socket.gethostname()}: install kiel-groups[spark]"
+            " there; the driver and every worker need it"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Self
 
-__all__ = ["REPOSITORY", "Running", "environment", "kiel_groups"]
+__all__ = ["REPOSITORY", "Running", "at_a_terminal", "environment", "kiel_groups"]
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -32,6 +33,23 @@ def environment() -> dict[str, str]:
     """For a process of this project in any folder."""
     # The checkout is found from any folder, also where it is not installed.
     return os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+
+
+def at_a_terminal(words: list[str], **variables: str) -> bytes:
+    """Run a command at a terminal, as wide as ``COLUMNS`` says: all that the terminal got."""
+    ours, theirs = pty.openpty()
+    env = {key: value for key, value in environment().items() if key != "NO_COLOR"} | {"TERM": "xterm"} | variables
+    with subprocess.Popen(words, env=env, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        got = b""
+        try:
+            while data := os.read(ours, 65536):
+                got += data
+        except OSError:
+            assert process.wait(30) == 0  # The last one to write has gone.
+        finally:
+            os.close(ours)
+    return got
 
 
 class Running:

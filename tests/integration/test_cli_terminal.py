@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.znodes import Pointer
-from tests.integration.commands import environment
+from tests.integration.commands import at_a_terminal, environment
 from tests.integration.members import zookeeper
 
 pytestmark = pytest.mark.integration
@@ -37,23 +36,6 @@ def group(cluster_39: Cluster, unique: Callable[[str], str]) -> Iterator[str]:
 def command(cluster: Cluster, *words: str) -> list[str]:
     """The command line, for this cluster."""
     return [sys.executable, "-m", "kiel_groups", *words, f"--zookeeper={cluster.zk_hosts}"]
-
-
-def at_a_terminal(words: list[str], **variables: str) -> bytes:
-    """Run a command at a terminal: all that the terminal got."""
-    ours, theirs = pty.openpty()
-    env = {key: value for key, value in environment().items() if key != "NO_COLOR"} | {"TERM": "xterm"} | variables
-    with subprocess.Popen(words, env=env, stdout=theirs, stderr=theirs) as process:
-        os.close(theirs)
-        got = b""
-        try:
-            while data := os.read(ours, 65536):
-                got += data
-        except OSError:
-            assert process.wait(30) == 0  # The last one to write has gone.
-        finally:
-            os.close(ours)
-    return got
 
 
 def test_no_color_is_heeded(cluster_39: Cluster, group: str) -> None:

@@ -31,7 +31,7 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
     """PySpark does not bring pyarrow along."""
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyarrow" else find(name))
-    with pytest.raises(ConfigError, match=r"pyarrow missing in this Python: install kiel-groups\[spark\]"):
+    with pytest.raises(ConfigError, match=rf"pyarrow missing in {sys.executable} on .+: install kiel-groups\[spark\]"):
         KielDataSource(OPTIONS)
     with pytest.raises(ConfigError, match=r"install kiel-groups\[spark\]"):
         _ = kiel_groups.spark.KielDataSource

@@ -146,6 +146,17 @@ def test_a_summary_isplain_error() -> None:
     assert document["topics"]["views"]["4"] == {"from": 10, "to": 24}
 
 
+def test_a_run_that_found_nothing_says_so() -> None:
+    """A rate of nothing, and files that there are not, would have to be read before one knew."""
+    nothing = tuple(OffsetRange(TopicPartition("views", number), 20, 20) for number in range(1))
+    assert list(summary_lines(ArchiveSummary(nothing, 0, 0, 0, 2.0, "lake", "file:///lake"))) == [
+        "archived nothing new in 2.0 s",
+        "  views: 0 offsets in 1 partition (0: 20–20)",
+        "into file:///lake: no new files",
+        "committed for the group lake",
+    ]
+
+
 def test_progress_is_a_line_a_batch_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """How many, how fast, and how many are left, if nobody says by what was there at the start."""
     with progress(Lines(), 100, quiet=False) as tell:
