@@ -134,7 +134,9 @@ class Trials:
         if killer == SIM:
             seeds = ("--seeds", str(self._seeds), "--seed-base", str(SEED_BASE))
             return await _run(root, "seed ", "tests.sim", "--jobs", "1", "--first", *seeds)
-        return await _run(root, "FAILED ", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", killer)
+        # The plugin of hypothesis costs two seconds at each start, and its tests run without it, too.
+        without = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+        return await _run(root, "FAILED ", "pytest", "-n0", "-x", "-q", *without, killer)
 
 
 async def _run(root: Path, failure: str, module: str, *arguments: str) -> Ran:
