@@ -34,6 +34,7 @@ _COMMANDS = {
     "consume": ("kiel_groups.cli.consume", "consume", "Print records, as a member of a group or alone."),
     "groups": ("kiel_groups.cli.groups", "groups", "List the groups of a cluster."),
     "describe": ("kiel_groups.cli.describe", "describe", "Show a group: what is wrong, who owns what, the lag."),
+    "weights": ("kiel_groups.cli.weights", "weights", "Show and set what partitions weigh, for fair shares."),
     "release": ("kiel_groups.cli.release", "release", "Take partitions from a member that does not let go."),
     "serve": ("kiel_groups.cli.serve", "serve", "Allocate the partitions of a group without consuming."),
     "spark": ("kiel_groups.cli.spark", "spark", "Run jobs on Spark: copy topics into Parquet."),

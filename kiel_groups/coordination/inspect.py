@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from kiel_groups.config import check_name
-from kiel_groups.coordination.admin import Client, zookeeper
-from kiel_groups.errors import CoordinationError, ProtocolError
+from kiel_groups.coordination.admin import Client, broker_ids, zookeeper
+from kiel_groups.errors import CoordinationError, ProtocolError, UnknownGroupError
 from kiel_groups.group.layout import BROKER_IDS, CONSUMERS, KIEL_GROUPS, ROOT, GroupLayout, consumer_root, topic_path
 from kiel_groups.group.snapshot import Snapshot, Znode
 from kiel_groups.group.znodes import GroupSettings, MemberInfo
 
 __all__ = [
+    "check_group",
     "group_reader",
     "list_groups",
     "list_members",
     "read_brokers",
     "read_group",
     "read_outlines",
+    "read_plan",
     "read_settings",
 ]
 
@@ -94,6 +97,26 @@ def list_groups(client: Client) -> list[str]:
     return sorted(names)
 
 
+def check_group(client: Client, group: str, place: str) -> None:
+    """
+    Refuse a group that there is not; ``place`` is what to call ZooKeeper.
+
+    Raises:
+        UnknownGroupError: Nothing of it stands in ZooKeeper; names one that is called alike.
+        CoordinationError: As of ``list_groups``.
+    """
+    groups = list_groups(client)
+    if group in groups:
+        return
+    text = f"group {group!r} does not exist in ZooKeeper at {place}"
+    if near := get_close_matches(group, groups, 1):
+        raise UnknownGroupError(f"{text}; did you mean {near[0]!r}?")
+    if groups:
+        raise UnknownGroupError(f"{text}; 'kiel-groups groups' lists the {len(groups)} that do")
+    aside = "" if broker_ids(client) else ", and no broker: is the chroot right?"
+    raise UnknownGroupError(f"{text}, nor does any other{aside}")
+
+
 def list_members(client: Client, group: str) -> list[str]:
     """The ids of a group's members, in the order of the alphabet."""
     return sorted(_children_of(client.get_children_async(GroupLayout(group).members)))
@@ -107,6 +130,11 @@ def read_outlines(client: Client, groups: Iterable[str], *, offsets: bool) -> di
     trees += [layout.offsets for layout in layouts] if offsets else []
     found = _read_trees(client, trees)
     return found | _read(client, [path for layout in layouts for path in (layout.root, layout.pointer)])
+
+
+def read_plan(client: Client, group: str) -> dict[str, Znode]:
+    """The pointer of a group, and the slices below it."""
+    return _read_trees(client, [GroupLayout(group).pointer])
 
 
 def read_brokers(client: Client) -> dict[str, Znode]:

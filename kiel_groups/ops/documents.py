@@ -72,6 +72,7 @@ def group_document(
         if settings is None
         else {"store": settings.store, "mode": settings.mode, "auto_offset_reset": settings.auto_offset_reset},
         "follows": _tuning(view),
+        "weights": view.weights,
         "brokers": view.brokers,
         "lag": view.known_lag,
         "partitions_of_unknown_lag": _unknown(view.partitions),

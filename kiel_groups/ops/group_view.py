@@ -86,7 +86,7 @@ class GroupView:
     lists what stands in the way of a complete picture. ``tuning`` is what people have set for the group, None
     where that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None where nobody looked.
     ``closed`` are paths of znodes whose ACL keeps whoever looked out: what stands there, and below, is not known.
-    ``history`` is of its last generations, the newest first.
+    ``history`` is of its last generations, the newest first; ``weights`` how many partitions somebody gave one.
     """
 
     group: str
@@ -105,6 +105,7 @@ class GroupView:
     brokers: int | None = None
     closed: tuple[str, ...] = ()
     history: tuple[HistoryEntry, ...] = ()
+    weights: int = 0
 
     @property
     def lag(self) -> int:
@@ -196,6 +197,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         tuning=tuning,
         refused=refused,
         history=reading.history(),
+        weights=reading.weights(),
         unreadable=tuple(dict.fromkeys(reading.unreadable)),
         closed=reading.closed,
     )

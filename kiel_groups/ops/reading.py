@@ -11,6 +11,7 @@ from kiel_groups.group.history import HistoryEntry, generation_of
 from kiel_groups.group.layout import TOPICS, GroupLayout, consumer_root, topic_path
 from kiel_groups.group.snapshot import Snapshot, Znode
 from kiel_groups.group.tuning import Tuning
+from kiel_groups.group.weights import parse_weights
 from kiel_groups.group.znodes import (
     GroupSettings,
     MemberInfo,
@@ -92,6 +93,10 @@ class Reading:
         except ProtocolError as error:
             # What is no JSON at all has been noted by who read the settings.
             return None, "" if str(error) in self.unreadable else str(error)
+
+    def weights(self) -> int:
+        """How many partitions somebody has given a weight."""
+        return len(self._parsed(parse_weights, self._layout.weights) or ())
 
     def target(self, info: MemberInfo) -> frozenset[TopicPartition]:
         """What a member is to own: the slice of its slot, once that is meant for it and not for one before it."""

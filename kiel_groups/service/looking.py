@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 
 from kiel_groups.clients.log_ends import LogEnds, find_log_ends
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.coordination import admin
-from kiel_groups.coordination.inspect import list_groups, read_brokers, read_group, read_outlines
-from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError, UnknownGroupError
+from kiel_groups.coordination.inspect import check_group, list_groups, read_brokers, read_group, read_outlines
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError
 from kiel_groups.group.snapshot import Snapshot
 from kiel_groups.group.znodes import parse_broker
 from kiel_groups.ops.group_view import GroupView, view_group
@@ -89,9 +88,8 @@ def _look(client: admin.Client, zookeeper: str, group: str, timeout_s: float) ->
     if not client.connected:
         # A read would wait for the connection, however long that takes.
         raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
-    groups, brokers = list_groups(client), read_brokers(client)
-    if group not in groups:
-        raise UnknownGroupError(_unknown(group, groups, zookeeper, len(brokers)))
+    check_group(client, group, zookeeper)
+    brokers = read_brokers(client)
     znodes = read_group(client, group)
     return _with_lag((view_group(group, znodes),), brokers, admin.topics(client), timeout_s)
 
@@ -136,12 +134,3 @@ def _addresses(brokers: Snapshot) -> list[HostPort]:
 
 def _count(brokers: Snapshot) -> int:
     return len(_addresses(brokers))
-
-
-def _unknown(group: str, groups: list[str], zookeeper: str, brokers: int) -> str:
-    text = f"group {group!r} does not exist in ZooKeeper at {zookeeper}"
-    if near := get_close_matches(group, groups, 1):
-        return f"{text}; did you mean {near[0]!r}?"
-    if groups:
-        return f"{text}; 'kiel-groups groups' lists the {len(groups)} that do"
-    return f"{text}, nor does any other" + ("" if brokers else ", and no broker: is the chroot right?")

@@ -98,7 +98,7 @@ async def test_topics(cluster_39: Cluster, unique: Callable[[str], str], tmp_pat
     assert completed(f"kiel-groups consume {start}") == [topic]
 
 
-@pytest.mark.parametrize("words", ["describe", "release", "serve --group", "consume --group"])
+@pytest.mark.parametrize("words", ["describe", "release", "weights set", "serve --group", "consume --group"])
 def test_groups(cluster_39: Cluster, unique: Callable[[str], str], words: str) -> None:
     """Wherever one is named, of every kind: this one has but the znodes of a Java consumer."""
     group = unique("completed")

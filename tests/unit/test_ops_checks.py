@@ -11,6 +11,7 @@ from rich.console import Console
 
 from kiel_groups.group.history import HistoryEntry
 from kiel_groups.group.snapshot import Snapshot, Znode
+from kiel_groups.group.weights import encode_weights
 from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer, Slice
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.checks import SETTLING_MS, Finding, check_group
@@ -274,6 +275,18 @@ def test_what_the_group_follows_is_shown() -> None:
     refused = view_group("g", WRONG["refused"][0])
     assert group_document(refused, (), lag_problem="")["follows"] is None
     assert "config refused, see above" in " ".join(drawn(refused).split())
+
+
+def test_weights_are_told_of() -> None:
+    """How many there are; a znode that holds none is a finding."""
+    weights = encode_weights({PARTITIONS[0]: 3, PARTITIONS[1]: 1})
+    view = view_group("g", {**WELL, "/kiel-groups/g/weights": Znode(weights)}, LOG_ENDS)
+    assert "weights of 2 partitions; 'kiel-groups weights show g' shows them" in " ".join(
+        drawn(view, width=200).split()
+    )
+    assert group_document(view, (), lag_problem="")["weights"] == 2
+    broken = view_group("g", {**WELL, "/kiel-groups/g/weights": Znode(b"{}")}, LOG_ENDS)
+    assert [finding.kind for finding in check_group(broken, LATER_MS)] == ["unreadable"]
 
 
 def test_lag_that_is_not_known_is_not_shown_as_none() -> None:

@@ -1,0 +1,175 @@
+"""``kiel-groups weights show|set|remove``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from kiel_groups.cli.completing import complete_groups, complete_topics
+from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.statuses import DONE, EPILOG
+
+if TYPE_CHECKING:
+    from kiel_groups.coordination.admin import Client
+    from kiel_groups.model import TopicPartition
+
+__all__ = ["weights"]
+
+group_argument = click.argument("group", shell_complete=complete_groups)
+
+
+@click.group(epilog=EPILOG)
+def weights() -> None:
+    """Show, set and remove what the partitions of a group weigh."""
+
+
+@weights.command(epilog=EPILOG)
+@group_argument
+@zookeeper_option
+@json_option
+@click.pass_obj
+def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
+    """
+    Show the weights, and what members carry.
+
+    What --json prints, 'weights set GROUP --file' takes.
+    """
+    from kiel_groups.cli import rendering
+    from kiel_groups.coordination import inspect
+    from kiel_groups.coordination.admin import zookeeper as session
+    from kiel_groups.coordination.weights import read_weights
+    from kiel_groups.group.weights import printed_weights
+    from kiel_groups.ops.weights import view_plan, weights_report
+
+    with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        inspect.check_group(client, group, zookeeper)
+        found = read_weights(client, group)
+        plan = view_plan(group, inspect.read_plan(client, group), inspect.list_members(client, group))
+    if as_json:
+        rendering.show_json(printed_weights(found))
+    elif found:
+        rendering.show(*weights_report(found, plan))
+    else:
+        lines.say("info", f"group {group} has no weights; 'kiel-groups weights set' gives it some")
+    if found and plan.hint:
+        lines.say("warning", plan.hint)
+    return DONE
+
+
+@weights.command("set", epilog=EPILOG)
+@group_argument
+@click.argument("changes", nargs=-1, metavar="[TOPIC:PARTITION=LOAD...]", shell_complete=complete_topics)
+@click.option(
+    "--file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help='All weights, in JSON: {"page-views:0": 12.5}; - is standard input.',
+)
+@zookeeper_option
+@click.pass_context
+def set_weights(
+    context: click.Context, *, group: str, changes: tuple[str, ...], file: IO[bytes] | None, zookeeper: str
+) -> int:
+    """
+    Say what partitions weigh.
+
+    A load is any number from 0 on: records a second, bytes a day. Others keep their weights, but --file sets all of
+    them: what does not stand in it has none from then on, and counts as the median of those that have one.
+    """
+    from kiel_groups.coordination import inspect
+    from kiel_groups.coordination.admin import zookeeper as session
+    from kiel_groups.coordination.weights import change_weights, check_partitions, put_weights
+    from kiel_groups.ops.weights import view_plan
+
+    if bool(changes) == (file is not None):
+        raise click.UsageError("give either partitions with their loads, or --file.", context)
+    given = _in_file(file) if file is not None else _in_words(changes)
+    with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        inspect.check_group(client, group, zookeeper)
+        check_partitions(client, given)
+        if file is None:
+            now = len(change_weights(client, group, lambda before: before | given))
+        else:
+            put_weights(client, group, given)
+            now = len(given)
+        hint = view_plan(group, inspect.read_plan(client, group), inspect.list_members(client, group)).hint
+    lines: Lines = context.obj
+    lines.say("info", f"group {group} has weights for {now:,} partitions, {len(given):,} of them given now")
+    if hint:
+        lines.say("warning", hint)
+    return DONE
+
+
+@weights.command(epilog=EPILOG)
+@group_argument
+@click.argument("partitions", nargs=-1, metavar="[TOPIC:PARTITION...]", shell_complete=complete_topics)
+@zookeeper_option
+@click.pass_obj
+def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: str) -> int:
+    """Forget the weights of some partitions, or of all."""
+    from kiel_groups.coordination import inspect
+    from kiel_groups.coordination.admin import zookeeper as session
+    from kiel_groups.coordination.weights import remove_weights
+
+    with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        inspect.check_group(client, group, zookeeper)
+        if partitions:
+            left = _remove_some(client, group, partitions)
+            lines.say("info", f"group {group} has weights for {left:,} partitions left")
+        elif remove_weights(client, group):
+            lines.say("info", f"group {group} has no weights any more")
+        else:
+            lines.say("info", f"group {group} had no weights")
+    return DONE
+
+
+def _remove_some(client: Client, group: str, names: Sequence[str]) -> int:
+    from kiel_groups.coordination.weights import change_weights
+    from kiel_groups.errors import ConfigError
+    from kiel_groups.group.weights import checked_weights
+
+    gone = checked_weights(dict.fromkeys(names, 0)).keys()
+
+    def without(before: dict[TopicPartition, float]) -> dict[TopicPartition, float]:
+        if missing := sorted(gone - before.keys()):
+            raise ConfigError(
+                f"{missing[0]} has no weight in group {group}; 'kiel-groups weights show' lists those that do"
+            )
+        return {partition: load for partition, load in before.items() if partition not in gone}
+
+    return len(change_weights(client, group, without))
+
+
+def _in_words(changes: Sequence[str]) -> dict[TopicPartition, float]:
+    from kiel_groups.errors import ConfigError
+    from kiel_groups.group.weights import checked_weights
+
+    loads = {}
+    for change in changes:
+        name, equals, load = change.rpartition("=")
+        try:
+            loads[name] = float(load)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise ConfigError(f"weights: {change!r} given; expected TOPIC:PARTITION=LOAD, such as page-views:3=12.5")
+    return checked_weights(loads)
+
+
+def _in_file(file: IO[bytes]) -> dict[TopicPartition, float]:
+    from kiel_groups.errors import ConfigError, ProtocolError
+    from kiel_groups.group.weights import checked_weights
+    from kiel_groups.group.znodes import parse_object
+
+    name = "standard input" if file.name == "<stdin>" else file.name
+    try:
+        return checked_weights(parse_object(file.read(), name))
+    except ProtocolError as error:
+        raise ConfigError(f'{error}; expected {{"page-views:0": 12.5}}') from error
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error

@@ -1,0 +1,124 @@
+"""What the partitions of a group weigh, and what that makes its members carry."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kiel_groups.allocators import ALLOCATORS, WeighingAllocator, loads_of
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.snapshot import Snapshot
+from kiel_groups.group.weights import Weights, printed_weights
+from kiel_groups.group.znodes import Pointer, Slice
+from kiel_groups.model import Allocation, MemberId, TopicPartition
+from kiel_groups.ops.checks import counted, short_name
+
+__all__ = ["PlanView", "view_plan", "weights_report"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """
+    The newest plan of a group: by which ``allocator``, "" before the first one, and what members are to own.
+
+    Members go by the session that their ids end in, static ones by their instance ids.
+    """
+
+    group: str
+    allocator: str
+    allocation: Allocation
+
+    @property
+    def hint(self) -> str:
+        """Why weights change nothing, or may not; "" where they are looked at, or nobody knows."""
+        known = ALLOCATORS.get(self.allocator)
+        if not self.allocator or isinstance(known, WeighingAllocator):
+            return ""
+        looks = "looks at weights only if whoever wrote it saw to that" if known is None else "does not look at weights"
+        return (
+            f"group {self.group} is allocated by {self.allocator}, which {looks}; to have them followed, start its"
+            f' members with the allocator "weighted", or add "allocator":"weighted" to {GroupLayout(self.group).config}'
+        )
+
+
+def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> PlanView:
+    """
+    What znodes say; those that cannot be read are left out, and empty slices of who went.
+
+    Args:
+        group: Its name.
+        znodes: Its pointer and slices.
+        members: The ids of those that live.
+    """
+    layout = GroupLayout(group)
+    allocator, allocation = "", {}
+    for path, znode in znodes.items():
+        try:
+            if path == layout.pointer:
+                allocator = Pointer.parse(znode.data, path).allocator
+                continue
+            found = Slice.parse(znode.data, path)
+        except ProtocolError:
+            continue  # ``describe`` tells of it.
+        slot = path.rpartition("/")[2]
+        if found.partitions or found.member_id in members:
+            allocation[short_name(slot) if slot == found.member_id else slot] = found.partitions
+    return PlanView(group, allocator, allocation)
+
+
+def weights_report(weights: Weights, plan: PlanView) -> Iterator[RenderableType]:
+    """The members with what they carry by the newest plan, then each topic's partitions that have a weight."""
+    owners = {partition: slot for slot, owned in plan.allocation.items() for partition in owned}
+    yield Text(f"group {plan.group}: {counted(weights, 'partition has a weight', 'partitions have weights')}")
+    loads = loads_of(owners, weights)
+    if others := [partition for partition in owners if partition not in weights]:
+        usual = _number(loads[others[0]])
+        each = "the median of the others" if len(others) < len(owners) else "as nothing is known of any"
+        yield Text(
+            f"  {counted(others, 'partition without one counts', 'partitions without one count')} {usual}, {each}"
+        )
+    if owners:
+        yield Text("\nmembers, and what they are to own", style="bold")
+        yield _members(plan.allocation, loads)
+    for topic, partitions in groupby(sorted(weights), key=lambda partition: partition.topic):
+        yield Text(f"topic {topic}", style="bold", overflow="fold")
+        yield _partitions(list(partitions), weights, owners)
+
+
+def _members(allocation: Allocation, loads: Mapping[TopicPartition, float]) -> Table:
+    table = _table()
+    table.add_column("member", overflow="fold")
+    for column in ("partitions", "load", "share"):
+        table.add_column(column, justify="right")
+    whole = sum(loads.values())
+    for slot, owned in sorted(allocation.items()):
+        load = sum(loads[partition] for partition in owned)
+        share = f"{100 * load / whole:.1f} %" if whole else ""
+        table.add_row(slot, f"{len(owned):,}", _number(load), share)
+    return table
+
+
+def _partitions(partitions: list[TopicPartition], weights: Weights, owners: Mapping[TopicPartition, str]) -> Table:
+    table = _table()
+    table.add_column("partition", justify="right")
+    table.add_column("load", justify="right")
+    table.add_column("member", overflow="fold")
+    for partition in partitions:
+        table.add_row(str(partition.partition), _number(weights[partition]), owners.get(partition, ""))
+    return table
+
+
+def _number(load: float) -> str:
+    """As a znode keeps it."""
+    return f"{next(iter(printed_weights({TopicPartition('t', 0): load}).values())):,}"
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -1,0 +1,230 @@
+"""What partitions weigh: set by hand or by a pipeline, followed by a leader whose allocator looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from kiel_groups.coordination.weights import change_weights, put_weights, read_weights
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ConfigError
+from kiel_groups.group.history import HistoryEntry
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import Pointer
+from kiel_groups.model import TopicPartition
+from tests.integration.commands import kiel_groups
+from tests.integration.members import Member, eventually, group_of, zookeeper
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+
+def pointer(client: KazooClient, layout: GroupLayout) -> Pointer:
+    return Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+
+
+def last_entry(client: KazooClient, layout: GroupLayout) -> HistoryEntry:
+    path = f"{layout.history}/{max(client.get_children(layout.history))}"
+    return HistoryEntry.parse(client.get(path)[0], path)
+
+
+def topic_weights(topic: str, *loads: float) -> dict[TopicPartition, float]:
+    return {TopicPartition(topic, number): load for number, load in enumerate(loads)}
+
+
+def shares(topic: str, *members: Member) -> list[list[int]]:
+    return sorted(member.partitions(topic) for member in members)
+
+
+async def test_members_share_by_weight_and_follow_what_changes(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Few partitions move, the cause is told; what cannot be read is told once and as if there were none."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 6)
+    layout = GroupLayout(name)
+    caplog.set_level(logging.INFO, "kiel_groups")
+    async with group_of(cluster_39, name, [topic], partition_allocator="weighted") as group:
+        first = await group.join()
+        with zookeeper(cluster_39) as client:
+            put_weights(client, name, topic_weights(topic, 50, 10, 10, 10, 10, 10))
+            second = await group.join()
+            await eventually(lambda: shares(topic, first, second) == [[0], [1, 2, 3, 4, 5]], "shares of equal load")
+            assert pointer(client, layout).allocator == "weighted"
+
+            change_weights(client, name, lambda before: before | topic_weights(topic, 10))
+            await eventually(lambda: [len(share) for share in shares(topic, first, second)] == [3, 3], "equal again")
+            assert pointer(client, layout).cause == "weights"
+            assert (last_entry(client, layout).cause, last_entry(client, layout).moved) == ("weights", 2)
+            assert "partitions move: weights" in caplog.text
+
+            change_weights(client, name, lambda before: before | topic_weights(topic, 60))
+            await eventually(lambda: shares(topic, first, second) == [[0], [1, 2, 3, 4, 5]], "by weight")
+            client.set(layout.weights, b"\xff garbage")
+            await eventually(lambda: [len(share) for share in shares(topic, first, second)] == [3, 3], "by number")
+            told = f"{layout.weights}: weights packed by zlib were expected, found b'\\xff garbage'; it is left out"
+            assert caplog.text.count(told) == 1
+            leader = first if first.consumer.metrics.total("znodes_unreadable") else second
+            assert leader.consumer.metrics.total("znodes_unreadable") == 1
+            await group.join()
+            await group.balanced(topic, 6)
+            assert caplog.text.count(told) == 1
+            client.delete(layout.weights)
+
+
+async def test_weights_change_nothing_where_nobody_looks_at_them(cluster_39: Cluster, unique: Unique) -> None:
+    """No generation is published for them; a group without any is as before."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 4)
+    layout = GroupLayout(name)
+    async with group_of(cluster_39, name, [topic]) as group:
+        first, second = await group.join(), await group.join()
+        await group.balanced(topic, 4)
+        with zookeeper(cluster_39) as client:
+            before = pointer(client, layout)
+            plans = [member.consumer.metrics.latency("allocator").count for member in (first, second)]
+            put_weights(client, name, topic_weights(topic, 9, 1, 1, 1))
+            await eventually(
+                lambda: [member.consumer.metrics.latency("allocator").count for member in (first, second)] > plans,
+                "the leader has looked",
+            )
+            await group.join()
+            await group.balanced(topic, 4)
+            assert pointer(client, layout).generation == before.generation + 1
+            assert last_entry(client, layout).cause.startswith("join of ")
+            assert ", weights" not in last_entry(client, layout).cause
+
+
+async def test_two_who_set_weights_at_once_lose_nothing(cluster_39: Cluster, unique: Unique) -> None:
+    """Who was slower begins anew with what stands there now."""
+    name = unique("group")
+    with zookeeper(cluster_39) as client:
+        client.ensure_path(GroupLayout(name).root)
+        calls = []
+
+        def slow(before: dict[TopicPartition, float]) -> dict[TopicPartition, float]:
+            calls.append(dict(before))
+            if len(calls) < 3:  # Once it is created meanwhile, once changed.
+                put_weights(client, name, topic_weights("t", *range(len(calls))))
+            return before | {TopicPartition("t", 9): 9}
+
+        change_weights(client, name, slow)
+        assert calls == [{}, topic_weights("t", 0), topic_weights("t", 0, 1)]
+        assert read_weights(client, name) == topic_weights("t", 0, 1) | {TopicPartition("t", 9): 9}
+        client.delete(GroupLayout(name).root, recursive=True)
+
+
+async def test_the_commands(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """Set by hand, shown, taken from a file and from standard output, removed; a hint where nobody looks at them."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 3)
+    at = ("--zookeeper", cluster_39.zk_hosts)
+
+    async def run(*arguments: str) -> tuple[int, str, str]:
+        done = await asyncio.to_thread(kiel_groups, "weights", *arguments, *at)
+        return done.returncode, done.stdout, done.stderr
+
+    async with group_of(cluster_39, name, [topic], partition_allocator="weighted") as group:
+        await group.join()
+        await group.balanced(topic, 3)
+        none = f"info: group {name} has no weights; 'kiel-groups weights set' gives it some\n"
+        assert await run("show", name) == (0, "", none)
+        assert await run("set", name, f"{topic}:0=12.5", f"{topic}:2=3") == (
+            0,
+            "",
+            f"info: group {name} has weights for 2 partitions, 2 of them given now\n",
+        )
+        assert (await run("set", name, f"{topic}:1=0"))[2].endswith("for 3 partitions, 1 of them given now\n")
+        status, shown, _ = await run("show", name, "--json")
+        assert (status, json.loads(shown)) == (0, {f"{topic}:0": 12.5, f"{topic}:1": 0, f"{topic}:2": 3})
+        status, table, told = await run("show", name)
+        assert (status, told) == (0, "")
+        assert table.startswith(f"group {name}: 3 partitions have weights\n")
+        assert [line.split()[:2] for line in table.splitlines()[-3:]] == [["0", "12.5"], ["1", "0"], ["2", "3"]]
+        assert re.search(r" 3 +15\.5 +100\.0 %", table)
+        (tmp_path / "w.json").write_text(json.dumps({f"{topic}:1": 8}))
+        assert (await run("set", name, "--file", str(tmp_path / "w.json")))[0] == 0
+        _, table, _ = await run("show", name)
+        assert "1 partition has a weight\n  2 partitions without one count 8, the median of the others" in table
+        assert (await run("remove", name, f"{topic}:1"))[2] == f"info: group {name} has weights for 0 partitions left\n"
+        assert (await run("remove", name))[2] == f"info: group {name} has no weights any more\n"
+        assert await run("remove", name) == (0, "", f"info: group {name} had no weights\n")
+    async with group_of(cluster_39, unique("other"), [topic]) as group:
+        await group.join()
+        await group.balanced(topic, 3)
+        _, _, told = await run("set", group.name, f"{topic}:0=1")
+        assert told.splitlines()[1].startswith(
+            f"warning: group {group.name} is allocated by round_robin, which does not look at weights; to have them"
+        )
+
+
+async def test_likely_mistakes(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
+    """One line each, nothing is written."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 3)
+    layout, at = GroupLayout(name), ("--zookeeper", cluster_39.zk_hosts)
+    broken, list_file, missing = tmp_path / "broken", tmp_path / "list", tmp_path / "missing"
+    broken.write_text("{")
+    list_file.write_text("[]")
+    with zookeeper(cluster_39) as client:
+        client.ensure_path(layout.root)
+        for arguments, words in (
+            (("set", name), "give either partitions with their loads, or --file. See 'kiel-groups weights set --help'"),
+            (("set", name, f"{topic}:3=1"), f"{topic}:3 given; topic '{topic}' has 3 partitions, 0 to 2"),
+            (("set", name, f"{topic[:-1]}:0=1"), f"topic '{topic[:-1]}' does not exist in ZooKeeper"),
+            (
+                ("set", name, topic),
+                f"weights: '{topic}' given; expected TOPIC:PARTITION=LOAD, such as page-views:3=12.5",
+            ),
+            (("set", name, f"{topic}:0=x"), "expected TOPIC:PARTITION=LOAD, such as page-views:3=12.5"),
+            (("set", name, f"{topic}=1"), f"weights: '{topic}' given; expected a partition such as page-views:3"),
+            (("set", name, f"{topic}:0=-1"), f"weights: -1.0 given for {topic}:0; expected a load, a number from 0 to"),
+            (("set", name, f"{topic}:0=nan"), f"weights: nan given for {topic}:0; expected a load, a number from 0 to"),
+            (("set", name, "--file", str(broken)), "broken: not JSON ("),
+            (
+                ("set", name, "--file", str(list_file)),
+                'a JSON object was expected, found list; expected {"page-views:0"',
+            ),
+            (("set", name, "--file", str(missing)), "missing': No such file or directory"),
+            (("remove", name, f"{topic}:0"), f"{topic}:0 has no weight in group {name}; 'kiel-groups weights show'"),
+            (("show", name[:-1]), f"group '{name[:-1]}' does not exist in ZooKeeper at {cluster_39.zk_hosts}"),
+            (("set", name[:-1], f"{topic}:0=1"), f"; did you mean '{name}'?"),
+        ):
+            done = await asyncio.to_thread(kiel_groups, "weights", *arguments, *at)
+            assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), (arguments, done)
+            assert done.stderr.startswith("error: ")
+            assert words in done.stderr
+            assert client.exists(layout.weights) is None
+        client.create(layout.weights, b"{}")
+        done = kiel_groups("weights", "show", name, *at)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "found b'{}'; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it" in done.stderr
+        client.ensure_path(GroupLayout(f"{name}-java").ids)
+        done = kiel_groups("weights", "set", f"{name}-java", f"{topic}:0=1", *at)
+        assert "no member of kiel-groups was ever in it" in done.stderr
+        client.delete(layout.root, recursive=True)
+
+
+async def test_what_is_too_large_is_not_written(cluster_39: Cluster, unique: Unique) -> None:
+    """What stood there stays; almost as much is written, and read by others."""
+    name = unique("group")
+    many = topic_weights("t", *(number * 7919 % 99991 / 7 for number in range(150_000)))
+    with zookeeper(cluster_39) as client:
+        client.ensure_path(GroupLayout(name).root)
+        put_weights(client, name, many)
+        assert len(client.get(GroupLayout(name).weights)[0]) > 700 << 10
+        assert read_weights(client, name).keys() == many.keys()
+        with pytest.raises(ConfigError, match=r"weights: 300,000 partitions take 1,\d+ KiB packed, expected at"):
+            put_weights(
+                client, name, many | topic_weights("u", *(number * 7919 % 99991 / 7 for number in range(150_000)))
+            )
+        assert read_weights(client, name).keys() == many.keys()
+        client.delete(GroupLayout(name).root, recursive=True)

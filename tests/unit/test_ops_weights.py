@@ -1,0 +1,75 @@
+"""What is shown of weights, and when they change nothing."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from kiel_groups.group.snapshot import Snapshot, Znode
+from kiel_groups.group.znodes import Pointer, Slice
+from kiel_groups.model import TopicPartition
+from kiel_groups.ops.weights import PlanView, view_plan, weights_report
+
+pytestmark = pytest.mark.unit
+
+A, LONG = "g_host-1-aaaa", "a" * 90
+PARTITIONS = [TopicPartition("t", number) for number in range(4)]
+
+#: A dynamic member and a static one; empty slices of a member that lives, and of one that went; one that is broken.
+PLAN: Snapshot = {
+    "/kiel-groups/g/allocation": Znode(Pointer(generation=4, state="done", leader=A, allocator="weighted").encode()),
+    f"/kiel-groups/g/allocation/{A}": Znode(Slice(4, A, frozenset(PARTITIONS[:1])).encode()),
+    "/kiel-groups/g/allocation/shelf-1": Znode(Slice(4, "g_host-1-bbbb", frozenset(PARTITIONS[1:])).encode()),
+    "/kiel-groups/g/allocation/g_host-1-cccc": Znode(Slice(4, "g_host-1-cccc", frozenset()).encode()),
+    "/kiel-groups/g/allocation/g_host-1-dddd": Znode(Slice(4, "g_host-1-dddd", frozenset()).encode()),
+    "/kiel-groups/g/allocation/g_host-1-eeee": Znode(b"{"),
+}
+
+
+def drawn(weights: dict[TopicPartition, float], plan: PlanView) -> list[str]:
+    text = StringIO()
+    output = Console(file=text, width=80)
+    for part in weights_report(weights, plan):
+        output.print(part)
+    return [line.strip() for line in text.getvalue().splitlines() if line.strip()]
+
+
+def test_members_go_by_their_sessions_and_static_ones_by_their_instances() -> None:
+    """Who went is not shown, nor what cannot be read; a partition without a weight counts as the median."""
+    plan = view_plan("g", PLAN, [A, "g_host-1-bbbb", "g_host-1-cccc"])
+    assert plan.allocation == {"aaaa": {PARTITIONS[0]}, "shelf-1": set(PARTITIONS[1:]), "cccc": set()}
+    shown = drawn({PARTITIONS[0]: 1_000_000, PARTITIONS[1]: 0.5, PARTITIONS[2]: 2, TopicPartition(LONG, 0): 1}, plan)
+    assert shown[:2] == [
+        "group g: 4 partitions have weights",
+        "1 partition without one counts 2, the median of the others",
+    ]
+    rows = [line.split() for line in shown]
+    assert ["aaaa", "1", "1,000,000", "100.0", "%"] in rows
+    assert ["shelf-1", "3", "4.5", "0.0", "%"] in rows
+    assert ["cccc", "0", "0", "0.0", "%"] in rows
+    assert rows[-3:] == [["0", "1,000,000", "aaaa"], ["1", "0.5", "shelf-1"], ["2", "2", "shelf-1"]]
+    assert max(map(len, shown)) <= 80
+
+
+def test_before_the_first_plan_there_are_weights_only() -> None:
+    """Nobody carries anything yet."""
+    assert drawn({PARTITIONS[0]: 1}, view_plan("g", {}, []))[:2] == ["group g: 1 partition has a weight", "topic t"]
+
+
+@pytest.mark.parametrize(
+    ("allocator", "told"),
+    [
+        ("", ""),
+        ("weighted", ""),
+        ("round_robin", "group g is allocated by round_robin, which does not look at weights; to have them followed,"),
+        ("sticky", "group g is allocated by sticky, which does not look at weights; to have them followed, start its"),
+        ("mine", "group g is allocated by mine, which looks at weights only if whoever wrote it saw to that; to have"),
+    ],
+)
+def test_weights_that_change_nothing_are_told_of(allocator: str, told: str) -> None:
+    """With what to do; nothing is said where they are followed, or nobody has planned yet."""
+    hint = PlanView("g", allocator, {}).hint
+    assert hint.startswith(told)
+    assert bool(hint) == bool(told)
