@@ -12,7 +12,7 @@ Rules
      the other one too little.
   6. A partition of unknown load weighs as much as the median of the known ones.
 
-So members that may have the same are within the load of the heaviest partition of each other. Where all partitions
+So members that subscribe to the same are within the load of the heaviest partition of each other. Where all partitions
 weigh the same, or no load is known, this is the sticky allocator.
 """
 

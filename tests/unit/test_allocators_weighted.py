@@ -31,10 +31,11 @@ def allocated(members: str, loads: list[float], current: Allocation) -> Allocati
         ("a b", [9, 3, 3, 3], {"a": some(1, 2, 3), "b": some(0)}, {"a": some(1, 2, 3), "b": some(0)}),
         ("a b", [9, 3, 3, 3], {"a": some(0, 1), "b": some(2, 3)}, {"a": some(0), "b": some(1, 2, 3)}),
         ("a b", [50, 51, 50, 51], {"a": some(1, 3), "b": some(0, 2)}, {"a": some(1, 3), "b": some(0, 2)}),
+        ("a b", [100, 1, 1, 100], {"a": some(0, 1, 2), "b": some(3)}, {"a": some(0, 1, 2), "b": some(3)}),
         ("b", [1, 2], {"a": some(0, 1)}, {"b": some(0, 1)}),
         ("a b", [0, 0, 5], {}, {"a": some(2), "b": some(0, 1)}),
     ],
-    ids=["afresh", "even", "changed loads", "nearly even", "a leave", "idle ones"],
+    ids=["afresh", "even", "changed loads", "nearly even", "not worth a move", "a leave", "idle ones"],
 )
 def test_loads_are_made_equal(members: str, loads: list[float], before: Allocation, after: Allocation) -> None:
     """And nothing moves where they nearly are."""
