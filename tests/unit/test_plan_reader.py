@@ -11,8 +11,10 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.plan_reader import PlanReader
 from kiel_groups.coordination.session import Node
 from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.weights import encode_weights
 from kiel_groups.group.znodes import MemberInfo
 from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
 
@@ -29,6 +31,7 @@ class Znodes:
     def __init__(self) -> None:
         self.data = member("old")
         self.config: bytes | None = None
+        self.weights: bytes | None = None
         self.reads: list[str] = []
         self.before_answer: Callable[[Callable[[], None]], None] = lambda watcher: None
 
@@ -36,6 +39,8 @@ class Znodes:
         self.reads.append(path)
         if path == LAYOUT.config and self.config is not None:
             return Node(self.config, 0, 1, 1, 0)
+        if path == LAYOUT.weights and self.weights is not None:
+            return Node(self.weights, 0, 1, 1, 0)
         if path != LAYOUT.member("m"):
             return None
         assert watcher is not None
@@ -128,3 +133,22 @@ async def test_of_two_members_in_one_place_the_newer_one_counts(newer: str) -> N
 
     reader = PlanReader(Two(), LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
     assert {slot: info.member_id for slot, info in (await reader.read()).members.items()} == {"i": newer}
+
+
+async def test_weights_are_read_once_and_garbage_counts_as_none(caplog: pytest.LogCaptureFixture) -> None:
+    """Told of once, while its watch stands; the rest of the plan is made all the same."""
+    znodes, metrics = Znodes(), Metrics()
+    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), metrics, lambda what: None)  # type: ignore[arg-type]
+    loads = {TopicPartition("t", 0): 3.5}
+    for data, found in ((None, {}), (encode_weights(loads), loads), (b"{}", {})):
+        znodes.weights = data
+        reader.forget()
+        first, second = await reader.read(), await reader.read()
+        assert first.weights == found
+        assert second.weights is first.weights
+        assert set(first.members) == {"m"}
+    assert znodes.reads.count(LAYOUT.weights) == 3
+    assert (
+        caplog.text.count(f"{LAYOUT.weights}: weights packed by zlib were expected, found b'{{}}'; it is left out") == 1
+    )
+    assert metrics.total("znodes_unreadable") == 1
