@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from kiel_groups.cli.app import run
 from kiel_groups.cli.archive_progress import progress
 from kiel_groups.cli.archive_report import plan_lines, summary_document, summary_lines
+from kiel_groups.cli.ending import BlockingEnding
 from kiel_groups.cli.lines import Lines
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.model import TopicPartition
@@ -155,6 +157,21 @@ def test_a_run_that_found_nothing_says_so() -> None:
         "into file:///lake: no new files",
         "committed for the group lake",
     ]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_signal_asks_and_the_second_ends(number: int, status: int) -> None:
+    """Both signals alike, in any order: a second one finds the system's own way, which nothing holds up."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        ending = BlockingEnding()
+        assert (ending.asked.is_set(), ending.status) == (False, None)
+        signal.raise_signal(number)
+        assert (ending.asked.is_set(), ending.status) == (True, status)
+        assert {signal.getsignal(each) for each in before} == {signal.SIG_DFL}
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def test_progress_is_a_line_a_batch_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
