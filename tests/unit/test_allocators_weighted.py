@@ -33,13 +33,37 @@ def allocated(members: str, loads: list[float], current: Allocation) -> Allocati
         ("a b", [50, 51, 50, 51], {"a": some(1, 3), "b": some(0, 2)}, {"a": some(1, 3), "b": some(0, 2)}),
         ("a b", [100, 1, 1, 100], {"a": some(0, 1, 2), "b": some(3)}, {"a": some(0, 1, 2), "b": some(3)}),
         ("b", [1, 2], {"a": some(0, 1)}, {"b": some(0, 1)}),
-        ("a b", [0, 0, 5], {}, {"a": some(2), "b": some(0, 1)}),
+        ("a b c", [0, 0, 5], {}, {"a": some(2), "b": some(0), "c": some(1)}),
     ],
     ids=["afresh", "even", "changed loads", "nearly even", "not worth a move", "a leave", "idle ones"],
 )
 def test_loads_are_made_equal(members: str, loads: list[float], before: Allocation, after: Allocation) -> None:
     """And nothing moves where they nearly are."""
     assert allocated(members, loads, before) == after
+
+
+def among_topics(subscribed: dict[str, str], loads: dict[str, float], current: dict[str, str]) -> dict[str, str]:
+    """Who gets what, and has it now, by names such as "t:0 u:1"; topics are letters."""
+    weights = {TopicPartition.parse(text): load for text, load in loads.items()}
+    before = {name: frozenset(map(TopicPartition.parse, owned.split())) for name, owned in current.items()}
+    after = run_allocator(weighted, subscribed, list(weights), before, weights).allocation
+    return {name: " ".join(map(str, sorted(owned))) for name, owned in after.items()}
+
+
+def test_what_one_topic_evens_out_goes_on_in_the_next() -> None:
+    """b gives to c of u, and then has room for a part of t that a may give to it."""
+    subscribed = {"a": "t", "b": "tu", "c": "u"}
+    loads = dict.fromkeys(["t:0", "t:1", "t:2", "t:3", "u:0", "u:1", "u:2"], 10) | {"u:3": 9}
+    before = {"a": "t:0 t:1 t:2 t:3", "b": "u:0 u:1 u:2 u:3"}
+    assert len(among_topics(subscribed, loads, before)["a"].split()) == 3
+
+
+def test_what_is_moved_already_is_moved_first() -> None:
+    """a got t:2 and then had too much: it passes that on, and keeps what it had, though t:0 would even out more."""
+    subscribed = {"a": "tu", "b": "t", "c": "u"}
+    loads = {"t:0": 8, "t:1": 21, "t:2": 5, "t:3": 12, "u:0": 10, "u:1": 80}
+    before = {"a": "t:0 t:3", "b": "t:1", "c": "u:1"}
+    assert among_topics(subscribed, loads, before) == {"a": "t:0 t:3 u:0", "b": "t:1 t:2", "c": "u:1"}
 
 
 def test_a_partition_of_unknown_load_counts_as_the_median() -> None:
