@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kiel_groups.group.layout import TOPICS, GroupLayout
+from kiel_groups.group.znodes import parse_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.ensemble import Entry
 from kiel_groups.testing.tree import Change, Kind
@@ -40,6 +41,8 @@ class Ledger:
         self.forced: set[TopicPartition] = set()
         #: Topics that were created again, and the partitions of them that did not start over yet.
         self.restarting: set[TopicPartition] = set()
+        #: Partitions of such topics that had no offset yet: their first one may still be of the old log.
+        self._unread: set[TopicPartition] = set()
         #: Partitions that flow at more than one consumer; their gates tell.
         self.contested: set[TopicPartition] = set()
         #: Called once, when a publication of several transactions begins.
@@ -142,13 +145,15 @@ class Ledger:
                     break
 
     def _operator_changed(self, entry: Entry) -> None:
-        for kind, path in ((change.kind, change.path) for change in entry.changes):
-            if kind is Kind.DELETED and path == self._pointer:
+        for change in entry.changes:
+            if change.kind is Kind.DELETED and change.path == self._pointer:
                 self.generations.append(0)
                 self._publishing = False
-            elif kind is Kind.DELETED and path.startswith(f"{TOPICS}/"):
-                topic = path.rpartition("/")[2]
+            elif change.kind is Kind.DELETED and change.path.startswith(f"{TOPICS}/"):
+                topic = change.path.rpartition("/")[2]
                 self.restarting |= {partition for partition in self._stored if partition.topic == topic}
+                numbers = parse_topic(change.znode.data, change.path)
+                self._unread |= {TopicPartition(topic, number) for number in numbers} - self._stored.keys()
 
     def _session_ends(self, entry: Entry) -> None:
         self._closed.add(entry.session_id)
@@ -199,6 +204,9 @@ class Ledger:
             self._begin_epoch(partition, offset)
             if before is None and by_member:
                 self._check_first(entry, partition, offset)
+                if partition in self._unread:
+                    self._unread.discard(partition)
+                    self.restarting.add(partition)
         else:
             self._check_commit(entry, partition, before, offset)
         self._stored[partition] = offset

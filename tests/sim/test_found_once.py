@@ -6,15 +6,17 @@ A seed tells another story as soon as the product sends one request more; what i
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from kiel_groups.coordination import machine
 from kiel_groups.testing import SimulatedMachine
-from tests.sim.story import make_story
+from tests.sim.acts import perform
+from tests.sim.story import Event, make_story
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -59,3 +61,24 @@ def test_a_subscription_that_is_changed_back_while_the_answer_is_lost(world: Wor
     member = world.ensemble.truth.znodes[world.layout.member(consumer.member.member_id or "")]
     assert set(json.loads(member.data)["subscription"]) == before
     world.settle(60.0)
+
+
+def test_a_topic_that_is_created_again_while_its_first_positions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those of the old log, perhaps: the group starts over, and it is right that its offsets go back."""
+    world = World(replace(make_story(1), members=1, topics=(3,), reset="latest", is_static=False, events=()))
+    (consumer,) = world.consumers
+    ask = consumer.log_offsets
+
+    async def answer_late(topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
+        offsets = await ask(topic, partitions, policy)
+        if policy == "latest":
+            perform(world, Event(0.0, "recreate_topic", 0, 0.0, 0.0))
+            await asyncio.sleep(0.1)
+        return offsets
+
+    monkeypatch.setattr(consumer, "log_offsets", answer_late)
+    with machine.replaced(SimulatedMachine(world.timeline)):
+        world.settle(60.0)
+        world.run_for(1.0)
+        assert [world.ledger.stored(partition) for partition in world.partitions()] == [0, 0, 0]
+    consumer.kill()
