@@ -196,7 +196,9 @@ class _Shares:
             gap = carried[giver] - carried[taker]
             if gap <= slack:
                 break
-            chosen = self._choose(giver, pool, gap, min(carried[giver] - mean, mean - carried[taker]))
+            # Half the slack beyond the mean is even enough, and takes fewer and larger ones.
+            aim = min(carried[giver] - mean, mean - carried[taker]) + slack // 2
+            chosen = self._choose(giver, pool, gap, aim)
             if chosen is None:
                 heappop(givers)
                 continue
