@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import warnings
+import inspect
 from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -232,10 +232,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._turn_is_due = False
 
     def drop(self) -> None:
-        """Forget what was to be done; of what had not begun Python says that nobody waits for it, and that is so."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            self._ready.clear()
+        """Forget what was to be done; what had not begun is ended, lest Python say that nobody waited for it."""
+        for task in asyncio.all_tasks(self):
+            work = task.get_coro()
+            if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
+        self._ready.clear()
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
