@@ -53,6 +53,10 @@ def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many seeds the simulator played; its tests may have run in other processes."""
     reports = terminalreporter.getreports("passed")
-    seeds = sum(value for report in reports for name, value in report.user_properties if name == "simulated_seeds")
+    told = [known for report in reports for known in report.user_properties]
+    seeds = sum(value for name, value in told if name == "simulated_seeds")
     if seeds:
-        terminalreporter.write_line(f"simulator: {seeds} seeds played, none failed in these")
+        base = next(value for name, value in told if name == "simulated_from")
+        terminalreporter.write_line(
+            f"simulator: {seeds} seeds played, none failed in these; the same again: SIM_SEED_BASE={base}"
+        )
