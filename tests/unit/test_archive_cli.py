@@ -115,6 +115,38 @@ def test_a_machine_that_is_too_busy_is_told() -> None:
     assert told.retriable
 
 
+def test_a_python_that_cannot_run_workers_is_told() -> None:
+    """Without PySpark, or without this package: what it says itself, and what to do."""
+    lacks_pyspark = (
+        "An error occurred while calling o45.load.\n: org.apache.spark.SparkException: \nError from python worker:\n"
+        "  /opt/bin/python3: No module named pyspark\nPYTHONPATH was:\n  /lake/jars\njava.io.EOFException"
+    )
+    for text, told in (
+        (
+            lacks_pyspark,
+            "Spark's Python does not start: /opt/bin/python3: No module named pyspark; set PYSPARK_PYTHON to",
+        ),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kiel. Make", "Spark's Python knows no data source"),
+    ):
+        found = plain_error(text)
+        assert isinstance(found, ConfigError)
+        assert str(found).startswith(told)
+        assert "kiel-groups[spark]" in str(found)
+
+
+def test_what_a_worker_raised_is_told() -> None:
+    """Spark's first line is about a query or a call, Python's last one about the matter."""
+    told = plain_error(
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure\n"
+        'Traceback (most recent call last):\n  File "worker.py", line 1\n'
+        "RuntimeError: the Spark worker on lake-7 has no module kiel_groups: install it there\n\tat java.A.b\n"
+        "Caused by: java.io.IOException: gone"
+    )
+    assert str(told) == "Spark failed: the Spark worker on lake-7 has no module kiel_groups: install it there"
+    told = plain_error("An error occurred while calling o1.start.\n: java.io.IOException: no space left\n\tat java.A.b")
+    assert str(told) == "Spark failed: no space left"
+
+
 def test_anything_else_is_told_in_a_line() -> None:
     """The first that says something."""
     told = plain_error("\n[TASK_FAILED] disk full\n\tat java.io.File\n")

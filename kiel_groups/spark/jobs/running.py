@@ -24,6 +24,14 @@ __all__ = ["Batch", "LateWorkerError", "plain_error", "run_query", "spark_errors
 _LOOK_S = 0.2
 #: One of ours, wherever it was raised: Spark hands on its text, with a traceback or two.
 _OURS = re.compile(r"kiel_groups\.errors\.(\w+): (.+)")
+#: The last line of a Python traceback, and what stands in front of a message of Java's.
+_PYTHON_RAISED = re.compile(r"(?!org\.|java\.|Caused by)(?:[\w.]+\.)?\w*Error: (.+)")
+_JAVA_RAISED = re.compile(r"^: (?:[\w.$]+: )?")
+#: What Spark says where the Python of its workers cannot run them, and where that does not have this package.
+_NO_WORKER = re.compile(r"Error from python worker:\s*\n(.+?)\n\s*PYTHONPATH was:", re.DOTALL)
+_NO_SOURCE = "Failed to find the data source: kiel"
+_REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
+_OF_THE_CALL = "An error occurred while calling "
 #: What Spark says where a process of Python took longer to start than it allows, which nobody can set.
 _LATE = ("Python worker failed to connect back", "waiting for the Python worker to connect back")
 #: What Spark says where two queries write down a batch of one number.
@@ -117,5 +125,17 @@ def plain_error(text: str) -> KielGroupsError:
         name, message = found[-1]
         kind = getattr(errors, name, KielGroupsError)
         return (ConfigError if issubclass(kind, ConfigError) else KielGroupsError)(message.strip())
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return KielGroupsError(f"Spark failed: {lines[0] if lines else 'it does not say why'}")
+    if found := _NO_WORKER.findall(text):
+        return ConfigError(f"Spark's Python does not start: {found[-1].strip().splitlines()[-1].strip()}; {_REMEDY}")
+    if _NO_SOURCE in text:
+        return ConfigError(f"Spark's Python knows no data source 'kiel'; {_REMEDY}")
+    return KielGroupsError(f"Spark failed: {_telling(text)}")
+
+
+def _telling(text: str) -> str:
+    """What a traceback of Python ends with, where there is one; else the first line that is not about the call."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_OF_THE_CALL)]
+    raised = [found[1] for line in lines if (found := _PYTHON_RAISED.fullmatch(line))]
+    if raised:
+        return raised[-1]
+    return _JAVA_RAISED.sub("", lines[0]) if lines else "it does not say why"
