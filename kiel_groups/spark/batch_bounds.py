@@ -6,20 +6,25 @@ The same for a query by itself and for a member of a group; both say which parti
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 
+from kiel_groups.group.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.limits import shared_out, waits_for_more
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.options import GROUP, ReadOptions
 from kiel_groups.spark.planning import ReadTask, plan_tasks
 from kiel_groups.spark.positions import Positions, Span, ranges_between
 from kiel_groups.spark.resolving import judge_loss
 from kiel_groups.spark.tasks import task_bounds
 
 __all__ = ["BatchBounds"]
+
+log = logging.getLogger(__name__)
 
 #: How often an end that lies before what was read already is looked up at least, before it is believed.
 _LOOKS = 3
@@ -56,19 +61,26 @@ class BatchBounds:
         until_s = time.monotonic() + self._options.request_timeout_ms / 1000
         for look in count(1):
             ends = self._view.latest(self._view.partitions(all_must_exist=False))
-            settled = all(ends.get(partition, -1) >= span.to for partition, span in known.items())
-            if settled or (look >= _LOOKS and time.monotonic() > until_s):
+            short = next((each for each, span in known.items() if ends.get(each, -1) < span.to), None)
+            if short is None or (look >= _LOOKS and time.monotonic() > until_s):
                 break
+            if look == _LOOKS:
+                log.warning(
+                    "%s: offset %d is to be read next, and brokers do not have it; that is looked at again for %d s",
+                    short,
+                    known[short].to,
+                    self._options.request_timeout_ms // 1000,
+                )
             time.sleep(self._options.offset_retry_interval_ms / 1000)
-        if self._target is not None:
-            # What is not in the target has come later, and waits for the next run.
-            ends = {
-                partition: min(end, self._target[partition])
-                for partition, end in ends.items()
-                if partition in self._target
-            }
-        self.seen = Positions({partition: Span(end, end) for partition, end in ends.items()})
+        self.seen = Positions({partition: Span(end, end) for partition, end in self.within(ends).items()})
         return ends
+
+    def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """These ends as far as they may be read: what has come after ``stop_at_present`` waits for the next run."""
+        target = self._target
+        if target is None:
+            return dict(ends)
+        return {partition: min(end, target[partition]) for partition, end in ends.items() if partition in target}
 
     def without_losses(
         self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int]
@@ -76,29 +88,38 @@ class BatchBounds:
         """
         What of these can be read on; the logs of the others are gone, or are other ones now.
 
+        Args:
+            known: Where the query stands.
+            ends: Where the logs end, whatever of them may be read.
+
         Raises:
             OffsetOutOfRangeError: There are such, and ``failOnDataLoss`` is set.
         """
         spans = dict(known)
         for partition, span in known.items():
             if partition not in ends:
-                if self._target is not None and partition not in self._target:
-                    continue
-                self._judge(f"{partition}: offset {span.to} is to be read next, and there is no such partition")
+                self._judge(partition, f"offset {span.to} is to be read next, and there is no such partition")
                 del spans[partition]
-            elif ends[partition] < span.to and self._target is None:
-                self._judge(f"{partition}: offset {span.to} is to be read next, and the log ends at {ends[partition]}")
+            elif ends[partition] < span.to:
+                self._judge(partition, f"offset {span.to} is to be read next, and the log ends at {ends[partition]}")
                 del spans[partition]
         return spans
 
-    def _judge(self, what: str) -> None:
-        judge_loss(what, fail_on_data_loss=self._options.fail_on_data_loss)
+    def _judge(self, partition: TopicPartition, what: str) -> None:
+        options = self._options
+        group = options.group if options.joins or options.starting == GROUP else None
+        judge_loss(
+            f"{partition}: {what}",
+            fail_on_data_loss=options.fail_on_data_loss,
+            offset_znode=None if group is None else GroupLayout(group).offset(partition),
+        )
 
     def advanced(
         self, spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int], *, limited: bool
     ) -> dict[TopicPartition, Span]:
         """As far as the options let a batch go."""
-        available = {partition: max(0, ends.get(partition, 0) - span.to) for partition, span in spans.items()}
+        bounded = self.within(ends)
+        available = {partition: max(0, bounded.get(partition, 0) - span.to) for partition, span in spans.items()}
         total = sum(available.values())
         options = self._options
         if limited and self._target is None:
@@ -111,17 +132,37 @@ class BatchBounds:
             self._advanced_at_s = time.monotonic()
         return {partition: span.up_to(span.to + available[partition]) for partition, span in spans.items()}
 
-    def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
-        """What the batch between these reads."""
+    def tasks(self, start: Positions, end: Positions, *, blind: bool = False) -> list[ReadTask]:
+        """
+        What the batch between these reads.
+
+        Args:
+            start: Where it starts.
+            end: Where it ends.
+            blind: Whether nobody knew of the start when the end was looked up, so that losses are still to be found.
+
+        Raises:
+            OffsetOutOfRangeError: There are such, and ``failOnDataLoss`` is set.
+        """
+        if not start.initial:
+            start = replace(start, spans=self._without_unseen_losses(start.spans, end.spans, blind))
         unknown = [p for p, span in end.spans.items() if span.token is None and p not in start.spans]
         ranges = ranges_between(start, end, self._view.earliest(unknown) if unknown else {})
-        if not start.initial:
-            self._check_ends(start, end)
         leaders = self._view.leaders({each.topic_partition for each in ranges})
         return plan_tasks(ranges, leaders, task_bounds(self._options))
 
-    def _check_ends(self, start: Positions, end: Positions) -> None:
-        for partition, span in end.spans.items():
-            known = start.spans.get(partition)
-            if known is not None and span.token in (None, known.token) and span.to < known.to:
-                self._judge(f"{partition}: offset {known.to} is to be read next, and the log ended at {span.to}")
+    def _without_unseen_losses(
+        self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, Span], blind: bool
+    ) -> dict[TopicPartition, Span]:
+        spans = dict(known)
+        for partition, start in known.items():
+            end = ends.get(partition)
+            if end is None:
+                if blind:
+                    self._judge(partition, f"offset {start.to} is to be read next, and there is no such partition")
+            elif end.token in (None, start.token) and end.to < start.to:
+                self._judge(partition, f"offset {start.to} is to be read next, and the log ended at {end.to}")
+                if end.token is None:
+                    # Unknown from here on: the new log is read from its beginning.
+                    del spans[partition]
+        return spans

@@ -96,8 +96,11 @@ class GroupOffsets:
         self._options = options
         self._usable: bool | None = None
         self._told = False
-        #: What stands there, as far as it was read or written.
+        #: What stood there when it was read or written last.
         self._stored: dict[TopicPartition, int] = {}
+        #: Whose stored offsets are those of another log.
+        self._anew: set[TopicPartition] = set()
+        self._told_ahead: set[TopicPartition] = set()
 
     def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
         """
@@ -142,26 +145,57 @@ class GroupOffsets:
     def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
         if not self._is_usable(group):
             return False
-        if unread := [partition for partition in offsets if partition not in self._stored]:
-            found = self._view.run(lambda: fetch_offsets(self._view.cluster, group, unread))
-            self._stored |= dict.fromkeys(unread, _NOTHING) | found
-        ahead = {
-            partition: offset
-            for partition, offset in offsets.items()
-            if self._stored[partition] == _NOTHING or (not only_missing and offset > self._stored[partition])
-        }
+        if not self._ahead(offsets, only_missing):
+            return True
+        # Others write, too: other queries of the group, tools, and members that have come since.
+        found = self._view.run(lambda: fetch_offsets(self._view.cluster, group, list(offsets)))
+        self._stored |= dict.fromkeys(offsets, _NOTHING) | found
+        if not only_missing:
+            self._tell_of_later_ones(group, offsets)
+        ahead = self._ahead(offsets, only_missing)
         if not ahead:
             return True
+        refuse_live_group(self._options)
         answers = self._view.run(lambda: commit_offsets(self._view.cluster, Metrics(), group, ahead, ""))
-        self._stored |= {partition: ahead[partition] for partition, answer in answers.items() if answer == NO_ERROR}
+        written = {partition: ahead[partition] for partition, answer in answers.items() if answer == NO_ERROR}
+        self._stored |= written
+        self._anew -= written.keys()
         for partition, answer in answers.items():
             if answer != NO_ERROR:
                 raise BrokerError(f"the offset of {partition} was not stored: {answer}: {answer.hint}")
         return True
 
+    def _ahead(self, offsets: Mapping[TopicPartition, int], only_missing: bool) -> dict[TopicPartition, int]:
+        """What is to be stored of these, by what is known to stand there; what is not known is."""
+        return {
+            partition: offset
+            for partition, offset in offsets.items()
+            if (stored := self._stored.get(partition, _NOTHING)) == _NOTHING
+            or (not only_missing and (offset > stored or partition in self._anew))
+        }
+
+    def _tell_of_later_ones(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Once for each partition."""
+        later = {each for each, offset in offsets.items() if offset < self._stored[each]} - self._anew
+        if not (fresh := sorted(later - self._told_ahead)):
+            return
+        self._told_ahead.update(fresh)
+        log.warning(
+            "group %s: what is stored of %d partitions is ahead of this query, first %s (%d, and the query is at %d);"
+            " it stays until the query has passed it. Where it is from before the topic was created again, set it:"
+            " 'set %s %d' in zkCli",
+            group,
+            len(fresh),
+            fresh[0],
+            self._stored[fresh[0]],
+            offsets[fresh[0]],
+            GroupLayout(group).offset(fresh[0]),
+            offsets[fresh[0]],
+        )
+
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """The logs of these began anew: what is stored of them is another log's, and may be written over."""
-        self._stored |= dict.fromkeys(partitions, _NOTHING)
+        self._anew.update(partitions)
 
     def _is_usable(self, group: str) -> bool:
         if self._usable is None:

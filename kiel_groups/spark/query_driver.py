@@ -114,7 +114,7 @@ class LogDriver:
         ends = self._bounds.ends(known.spans)
         spans = self._bounds.without_losses(known.spans, ends)
         self._offsets.forget([partition for partition in known.spans if partition not in spans])
-        spans |= self._beginnings([partition for partition in ends if partition not in spans])
+        spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
         return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
 
     def _latest_of_unknown(self) -> Positions:
@@ -125,7 +125,7 @@ class LogDriver:
         except ConfigError:
             # A new query will be told; one that goes on has partitions by now that its options do not name.
             starts = {}
-        ends = self._bounds.ends({})
+        ends = self._bounds.within(self._bounds.ends({}))
         return Positions(
             {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
         )
@@ -148,7 +148,9 @@ class LogDriver:
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
         self._query = end.query or start.query
-        return self._bounds.tasks(start, end)
+        # Whoever knew where the query stands has named it.
+        blind = end.query is None and all(span.token is None for span in end.spans.values())
+        return self._bounds.tasks(start, end, blind=blind)
 
     def done(self, end: Positions) -> None:
         if self._start is None or end.offsets() != self._start.offsets():

@@ -97,17 +97,25 @@ def check_bounds(
     return found
 
 
-def judge_loss(what: str, *, fail_on_data_loss: bool) -> None:
+def judge_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
     """
     Messages that were to be read are not there (any more).
+
+    Args:
+        what: Partition and offsets.
+        fail_on_data_loss: Whether that is not allowed.
+        offset_znode: Where the group's offset stands, where a query that starts anew would begin there again.
 
     Raises:
         OffsetOutOfRangeError: That is not allowed.
     """
     if fail_on_data_loss:
+        first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
+        start = f"{first}start with a new checkpoint"
         raise OffsetOutOfRangeError(
-            f"{what}: retention was faster, or the topic was deleted and created again. Start with a new checkpoint (a"
-            " batch: with other offsets), or set failOnDataLoss to false to go on with what there is"
+            f"{what}: retention was faster, or the topic was deleted and created again."
+            f" {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or set"
+            " failOnDataLoss to false to go on with what there is"
         )
     log.warning("%s; going on with what there is, as failOnDataLoss is false", what)
 

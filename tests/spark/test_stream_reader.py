@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,55 @@ def test_a_topic_that_is_gone_is_a_loss(cluster_39: Cluster, topic: str, unique:
         assert values_of(lenient.trigger()) == [b"5"]
 
 
+def made_anew(cluster: Cluster, topic: str, partitions: int, values: Iterable[bytes]) -> None:
+    """Delete a topic and create it again, with these in its first partition."""
+    delete_topic(cluster.zk_hosts, topic)
+    create_topic(cluster.zk_hosts, topic, partitions)
+    await_partitions(cluster, topic, partitions)
+    fill(cluster, topic, values, partition=0)
+
+
+def test_available_now_finds_a_topic_that_was_made_anew(cluster_39: Cluster, unique: Unique) -> None:
+    """Where its run would otherwise say that there is nothing to read; allowed, it reads the new log."""
+    name = filled(cluster_39, unique("topic"), 1, VALUES)
+    options = {"subscribe": name, "startingOffsets": "earliest", **IMPATIENT}
+    with running(Query(cluster_39, **options)) as query:
+        assert values_of(query.trigger()) == VALUES
+    made_anew(cluster_39, name, 1, [b"7", b"8"])
+    with running(Query(cluster_39, query.checkpoint, **options)) as strict:
+        strict.reader.prepareForTriggerAvailableNow()
+        with pytest.raises(OffsetOutOfRangeError, match=f"{name}:0: offset 100 is to be .* the log ends at 2: "):
+            strict.trigger()
+    with running(Query(cluster_39, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+        lenient.reader.prepareForTriggerAvailableNow()
+        fill(cluster_39, name, [b"9"])
+        assert values_of(lenient.trigger()) == [b"7", b"8"]
+        assert lenient.trigger() == []
+
+
+def test_available_now_finds_a_topic_that_is_gone(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """Although another one is still there; what came after the beginning of the run is not read for that."""
+    other = unique("other")
+    create_topic(cluster_39.zk_hosts, other, 1)
+    options = {"subscribe": f"{topic},{other}", "startingOffsets": "earliest", **IMPATIENT}
+    with running(Query(cluster_39, **options)) as query:
+        query.trigger()
+    delete_topic(cluster_39.zk_hosts, topic)
+    await_partitions(cluster_39, topic, 0)
+    fill(cluster_39, other, [b"5"])
+    with running(Query(cluster_39, query.checkpoint, **options)) as strict:
+        strict.reader.prepareForTriggerAvailableNow()
+        with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):
+            strict.trigger()
+    with running(Query(cluster_39, query.checkpoint, **options, failOnDataLoss="false")) as lenient:
+        lenient.reader.prepareForTriggerAvailableNow()
+        grow_topic(cluster_39.zk_hosts, other, 2)
+        await_partitions(cluster_39, other, 2)
+        fill(cluster_39, other, [b"6"], partition=1)
+        assert values_of(lenient.trigger()) == [b"5"]
+        assert lenient.trigger() == []
+
+
 # ---------------------------------------------------------------------- the group's offsets
 
 
@@ -249,6 +299,74 @@ def test_offsets_never_go_back(cluster_39: Cluster, topic: str, unique: Unique) 
         stored = stored_offsets(client, group, topic)
     assert stored[0] == 1000
     assert sum(stored.values()) > 1000
+
+
+def test_what_others_commit_meanwhile_is_not_put_back(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another query of the group is ahead: that is said once for each partition, until this one has passed it."""
+    name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
+    options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
+    slow = Query(cluster_39, **options, startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    with zookeeper(cluster_39) as client, running(slow):
+        slow.trigger()
+        slow.trigger()
+        assert stored_offsets(client, group, name) == {0: 10}
+        client.set(GroupLayout(group).topic_offsets(name) + "/0", b"35")
+        for stored in (35, 35, 40):
+            slow.trigger()
+            assert stored_offsets(client, group, name) == {0: stored}
+    assert caplog.text.count(f"is ahead of this query, first {name}:0 (35, and the query is at 20)") == 1
+    assert caplog.text.count("is ahead of this query") == 1
+
+
+def test_a_member_that_comes_later_has_its_offsets_to_itself(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query reads on, and commits again when the member has gone."""
+    name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
+    options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
+    query = Query(cluster_39, **options, startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    strict = Query(cluster_39, query.checkpoint, **options, maxOffsetsPerTrigger="10", failOnCommitError="true")
+    with zookeeper(cluster_39) as client, running(query), running(strict):
+        query.trigger()
+        query.trigger()
+        strict.reader.latestOffset(json.loads(query.checkpoint.ends[0]), None)
+        member = f"{GroupLayout(group).ids}/java-consumer-1"
+        client.create(member, b"{}", ephemeral=True, makepath=True)
+        assert len(query.trigger()) == 10
+        assert stored_offsets(client, group, name) == {0: 10}
+        assert re.search(r"not committed.*has live members \(java-consumer-1\).*membership=join", caplog.text)
+        with pytest.raises(ConfigError, match=r"has live members \(java-consumer-1\)"):
+            strict.trigger()
+        client.delete(member)
+        query.trigger()
+        assert stored_offsets(client, group, name) == {0: 30}
+
+
+def test_a_groups_offsets_of_an_earlier_log_are_told(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are never put back, so the operator is told where they stand, by the start and by the commit."""
+    name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
+    options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts, **IMPATIENT}
+    with running(Query(cluster_39, **options, startingOffsets="earliest")) as query:
+        query.trigger()
+        query.trigger()
+    made_anew(cluster_39, name, 1, [b"7", b"8"])
+    with running(Query(cluster_39, **options, startingOffsets="earliest")) as anew:
+        assert values_of(anew.trigger()) == [b"7", b"8"]
+        assert anew.trigger() == []
+    znode = GroupLayout(group).topic_offsets(name) + "/0"
+    assert f"is ahead of this query, first {name}:0 (100, and the query is at 2)" in caplog.text
+    assert f"'set {znode} 2' in zkCli" in caplog.text
+    by_group = Query(cluster_39, **options, startingOffsets="group")
+    with running(by_group), pytest.raises(OffsetOutOfRangeError, match=f"'set {znode} 0' in zkCli"):
+        by_group.trigger()
+    with zookeeper(cluster_39) as client:
+        client.set(znode, b"0")
+    with running(Query(cluster_39, **options, startingOffsets="group")) as helped:
+        assert values_of(helped.trigger()) == [b"7", b"8"]
 
 
 def test_reading_need_not_commit(cluster_39: Cluster, topic: str, unique: Unique) -> None:
@@ -323,7 +441,7 @@ def test_a_group_has_got_nowhere_on_brokers_that_store_no_offsets(
 
 def reader_of_spark_4_0(cluster: Cluster, topic: str, **options: str) -> StreamReader:
     """One that is not told where its query stands, and is asked for an end before it is asked for a start."""
-    made = source(cluster, subscribe=topic, **options)
+    made = source(cluster, **(options if "subscribePattern" in options else {"subscribe": topic, **options}))
     return StreamReader(ReadOptions.parse(made.options, streaming=True), made.schema())
 
 
@@ -372,3 +490,33 @@ def test_before_spark_4_2_a_first_batch_is_done_again_where_it_began(cluster_39:
     assert size_of(second, second.initialOffset(), end) == 1
     assert size_of(second, end, second.latestOffset()) == 1
     second.stop()
+
+
+def test_before_spark_4_2_a_new_process_finds_what_is_gone(cluster_39: Cluster, topic: str, unique: Unique) -> None:
+    """It has looked where logs end before it is told where its query stands."""
+    kept, anew = filled(cluster_39, unique("kept"), 1, VALUES), filled(cluster_39, unique("anew"), 1, VALUES)
+    options = {"subscribePattern": f"{topic}|{kept}|{anew}", "startingOffsets": "earliest", **IMPATIENT}
+    first = reader_of_spark_4_0(cluster_39, topic, **options)
+    end = first.latestOffset()
+    assert size_of(first, first.initialOffset(), end) == 3 * len(VALUES)
+    first.stop()
+    made_anew(cluster_39, anew, 1, [b"7", b"8"])
+
+    def planned(**further: str) -> int:
+        reader = reader_of_spark_4_0(cluster_39, topic, **options, **further)
+        try:
+            return size_of(reader, end, reader.latestOffset())
+        finally:
+            reader.stop()
+
+    with pytest.raises(OffsetOutOfRangeError, match=f"{anew}:0: offset 100 is to be read next, and the log ended at 2"):
+        planned()
+    assert planned(failOnDataLoss="false") == 2
+    made_anew(cluster_39, anew, 1, VALUES)
+    assert planned() == 0
+    delete_topic(cluster_39.zk_hosts, topic)
+    await_partitions(cluster_39, topic, 0)
+    fill(cluster_39, kept, [b"9"])
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: .* there is no such partition"):
+        planned()
+    assert planned(failOnDataLoss="false") == 1
