@@ -129,6 +129,21 @@ class SparkMember:
         """
         return self._loop.run(self._plan(wanted), CALL_S)
 
+    def restart(
+        self, firsts: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Span]
+    ) -> dict[TopicPartition, Span]:
+        """
+        Go on in logs that are other ones than before, which the group's offsets follow.
+
+        Args:
+            firsts: Where they begin.
+            known: Where the query stands, as far as it is known.
+
+        Returns:
+            Where each of these partitions stands now; without those that were asked back meanwhile.
+        """
+        return self._loop.run(self._restart(firsts, known), CALL_S)
+
     def close(self, done: Mapping[TopicPartition, Span] | None = None, timeout_s: float = CLOSE_S) -> None:
         """
         Leave the group: what is known to be done is committed, the batch that runs is not.
@@ -171,7 +186,6 @@ class SparkMember:
         if self._subscription.subscribe(topics):
             await self._member.resubscribe()
         unfenced = self._handler.finish(reached)
-        self._handler.resume(known)
         await self._commit()
         if unfenced:
             self._report(
@@ -202,7 +216,16 @@ class SparkMember:
         log.error("group %s: %s", self._group, error)
 
     async def _plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
+        if self._handler.resume(wanted):
+            await self._commit()
         return self._handler.plan(wanted, may_read=self._member.gate.is_open(boot_time_s()))
+
+    async def _restart(
+        self, firsts: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Span]
+    ) -> dict[TopicPartition, Span]:
+        self._handler.restart(firsts)
+        await self._commit()
+        return {each: span for each, span in self._handler.standing(known).items() if each in firsts}
 
     async def _close(self, done: Mapping[TopicPartition, Span], timeout_s: float) -> None:
         self._handler.finish(done)

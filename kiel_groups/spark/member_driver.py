@@ -64,6 +64,8 @@ class MemberDriver:
         standing = member.next_batch(self._topics(), reached, known.spans)
         ends = self._bounds.ends(standing)
         spans = self._bounds.without_losses(standing, ends)
+        if anew := [partition for partition in standing if partition in ends and partition not in spans]:
+            spans |= member.restart(self._view.earliest(anew), known.spans)
         planned = Positions(member.plan(self._bounds.advanced(spans, ends, limited=limited)))
         self._planned = planned
         return planned

@@ -99,22 +99,36 @@ class BatchHandler:
         self._batch = {}
         self._let_go.set()
 
-    def resume(self, known: Mapping[TopicPartition, Span]) -> None:
+    def resume(self, wanted: Mapping[TopicPartition, Span]) -> bool:
         """
-        Go on where the query stands in partitions that it had before, where nobody has committed since it did.
+        Have intervals begin where ``standing`` said that they may, now that their logs are known to reach there.
 
-        So what it has read twice after a restart is nothing, and the group's offsets catch up with it.
+        Returns:
+            Whether one does that began elsewhere.
         """
-        for partition, interval in self._intervals.items():
-            before, state = known.get(partition), self._subscription.state(partition)
-            if before is None or state is None or interval.planned or before.token == interval.token:
+        found = False
+        for partition, span in wanted.items():
+            interval, state = self._intervals.get(partition), self._subscription.state(partition)
+            if interval is None or state is None or interval.planned or interval.token != span.token:
                 continue
-            if before.group == state.committed and before.to > state.finished:
-                interval.begin = state.finished = state.position = before.to
+            if span.begin > state.finished:
+                interval.begin = state.finished = state.position = span.begin
+                found = True
+        return found
+
+    def restart(self, firsts: Mapping[TopicPartition, int]) -> None:
+        """The logs of these are other ones now: another stretch of reading begins there, and is committed as such."""
+        for partition, first in firsts.items():
+            if partition in self._intervals and self._subscription.is_assigned(partition):
+                self._subscription.seek(partition, first)
+                self.moved(partition, first)
 
     def standing(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         """
         Where every partition stands that may be read.
+
+        That is where the query stands in partitions that it had before, where nobody has committed since it did: so
+        what it has read twice after a restart is nothing, and the group's offsets catch up with it (``resume``).
 
         Args:
             known: Where the query stands; what was read there up to that place is done.
@@ -133,7 +147,10 @@ class BatchHandler:
             if before is not None and before.token == interval.token:
                 spans[partition] = before
                 continue
-            spans[partition] = Span(interval.begin, state.finished, interval.token, state.committed)
+            begin, to = interval.begin, state.finished
+            if before is not None and not interval.planned and before.group == state.committed and before.to > to:
+                begin = to = before.to
+            spans[partition] = Span(begin, to, interval.token, state.committed)
         return spans
 
     def plan(self, wanted: Mapping[TopicPartition, Span], *, may_read: bool) -> dict[TopicPartition, Span]:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.coordination.admin import create_topic
+from kiel_groups.coordination.admin import create_topic, delete_topic
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import GroupConfigError
+from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import GroupedConsumer
 from tests.integration.commands import Running
 from tests.integration.members import owners, stored_offsets, zookeeper
-from tests.spark.queries import Checkpoint, Query, fill, running
+from tests.spark.queries import Checkpoint, Query, await_partitions, fill, running
 
 pytestmark = pytest.mark.spark
 
@@ -234,6 +234,52 @@ def test_an_operators_reset_is_followed(cluster_39: Cluster, topic: str, group: 
         assert values_of(query.trigger()) == numbered(7, 12)
         assert query.trigger() == []
     assert committed(cluster_39, group, topic) == 12
+
+
+def test_a_topic_that_was_made_anew_while_nobody_read_is_a_loss(cluster_39: Cluster, topic: str, group: str) -> None:
+    """Nothing is committed by finding it, so both remedies in the error help; the group follows into the new log."""
+    impatient = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
+    fill(cluster_39, topic, numbered(0, 100), partition=0)
+    with running(joining(cluster_39, topic, group)) as query:
+        query.trigger()
+        query.trigger()
+    assert committed(cluster_39, group, topic) == 100
+    delete_topic(cluster_39.zk_hosts, topic)
+    create_topic(cluster_39.zk_hosts, topic, PARTITIONS)
+    await_partitions(cluster_39, topic, PARTITIONS)
+    fill(cluster_39, topic, numbered(0, 7), partition=0)
+    znode = GroupLayout(group).offset(TopicPartition(topic, 0))
+    for _ in range(2):
+        with running(joining(cluster_39, topic, group, query.checkpoint, **impatient)) as strict:
+            remedies = f"offset 100 is to be read next.*'set {znode} 0' in zkCli.*failOnDataLoss to false"
+            with pytest.raises(OffsetOutOfRangeError, match=remedies):
+                strict.trigger()
+    before = Checkpoint(list(query.checkpoint.ends), query.checkpoint.done)
+    with running(joining(cluster_39, topic, group, before, **impatient, failOnDataLoss="false")) as lenient:
+        assert values_of(lenient.trigger()) == numbered(0, 7)
+        assert lenient.trigger() == []
+        assert committed(cluster_39, group, topic) == 7
+    with zookeeper(cluster_39) as client:
+        client.set(znode, b"0")
+    with running(joining(cluster_39, topic, group, **impatient)) as anew:
+        assert values_of(anew.trigger()) == numbered(0, 7)
+        assert anew.trigger() == []
+    assert committed(cluster_39, group, topic) == 7
+
+
+def test_a_running_query_goes_on_in_a_topic_that_was_made_anew(cluster_39: Cluster, topic: str, group: str) -> None:
+    """Where that is allowed, whoever notices first, the query or its group."""
+    options = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000", "failOnDataLoss": "false"}
+    fill(cluster_39, topic, numbered(0, 100), partition=0)
+    with running(joining(cluster_39, topic, group, **options)) as query:
+        query.trigger()
+        query.trigger()
+        delete_topic(cluster_39.zk_hosts, topic)
+        create_topic(cluster_39.zk_hosts, topic, PARTITIONS)
+        await_partitions(cluster_39, topic, PARTITIONS)
+        fill(cluster_39, topic, numbered(0, 7), partition=0)
+        got = trigger_until(query, lambda: committed(cluster_39, group, topic) == 7, "the new log is read")
+        assert set(values_of(got)) == set(numbered(0, 7))
 
 
 def test_a_group_that_starts_elsewhere_refuses_the_query(cluster_39: Cluster, topic: str, group: str) -> None:

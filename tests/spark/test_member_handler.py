@@ -139,8 +139,11 @@ def test_a_query_that_comes_back_goes_on_where_nobody_else_has(member: Membershi
     """Its last batch, up to 20, is done, and was planned when the group stood at 10."""
     known = {FIRST: Span(0, 20, 7, 10)}
     member.claim(FIRST, stored, token=9)
-    member.handler.resume(known)
-    assert member.handler.standing(known)[FIRST][:3] == (begins, begins, 9)
+    standing = member.handler.standing(known)
+    assert standing[FIRST][:3] == (begins, begins, 9)
+    # Nothing counts before the log is known to reach there.
+    assert member.finished(FIRST) == stored
+    assert member.handler.resume(standing) == (begins != stored)
     assert member.finished(FIRST) == begins
 
 
@@ -152,7 +155,18 @@ def test_an_offset_that_somebody_wrote_begins_an_interval(member: Membership) ->
     member.subscription.mark_committed(FIRST, 2, 1)
     member.handler.moved(FIRST, 2)
     assert member.handler.finish({FIRST: span}) == [OffsetRange(FIRST, 0, 5)]
-    member.handler.resume({FIRST: span})
     begun = member.handler.standing({FIRST: span})[FIRST]
     assert (begun.begin, begun.to) == (2, 2)
     assert begun.token not in (7, None)
+
+
+def test_a_log_that_began_anew_is_read_from_there(member: Membership) -> None:
+    """In an interval of its own, wherever the query and the group stood; what was lost meanwhile is left alone."""
+    known = {FIRST: Span(0, 20, 7, 20)}
+    member.claim(FIRST, 20, token=9)
+    member.handler.restart({FIRST: 3, SECOND: 0})
+    standing = member.handler.standing(known)
+    assert standing.keys() == {FIRST}
+    assert standing[FIRST][:2] == (3, 3)
+    assert standing[FIRST].token not in (7, 9)
+    assert member.finished(FIRST) == 3
