@@ -122,6 +122,22 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
         home(settings(tmp_path, "views"))
 
 
+def test_what_a_killed_claim_left_is_no_obstacle(tmp_path: Path) -> None:
+    """A draft of its first file; the next claim writes over it."""
+
+    def end(*_: object) -> None:
+        raise OSError("no space left")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Path, "replace", end)
+        with pytest.raises(OSError, match="no space left"):
+            begun(tmp_path, "views")
+    assert list((tmp_path / "archive" / "_checkpoint").iterdir()) != []
+    assert home(settings(tmp_path, "views")).is_new
+    assert not home(begun(tmp_path, "views")).is_new
+    assert [path.name for path in (tmp_path / "archive" / "_checkpoint").iterdir()] == ["archive.json"]
+
+
 def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
     """Such as that of another query."""
     (tmp_path / "checkpoint").mkdir()

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.jobs.folders import local_path, obstacle, open_folder
+from kiel_groups.spark.jobs.folders import draft_of, local_path, obstacle, open_folder
 from kiel_groups.spark.positions import Positions, Span
 
 __all__ = ["ArchiveHome"]
@@ -116,7 +116,8 @@ class ArchiveHome:
             ("output", self._output, settings.output_uri),
             ("checkpoint", self._checkpoint, settings.checkpoint_uri),
         ):
-            if strange := sorted(set(folder.names()) - {inside, _LOCK}):
+            ours = {inside, _LOCK, draft_of(_IN_CHECKPOINT)}
+            if strange := sorted(set(folder.names()) - ours):
                 more = ", …" if len(strange) > _MOST_NAMES else ""
                 raise ConfigError(
                     f"{name}: {uri} is no archive, and is not empty ({', '.join(strange[:_MOST_NAMES])}{more}); name"

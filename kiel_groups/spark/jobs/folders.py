@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Folder", "HadoopFolder", "LocalFolder", "local_path", "located", "obstacle", "open_folder"]
+__all__ = ["Folder", "HadoopFolder", "LocalFolder", "draft_of", "local_path", "located", "obstacle", "open_folder"]
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _LOCAL = "file:"
@@ -57,6 +57,11 @@ class Folder(Protocol):
         """Make or replace a file, and its folders."""
 
 
+def draft_of(name: str) -> str:
+    """What a file is called until all of it is written; one may be left of a process that was killed."""
+    return f".{name}.draft"
+
+
 class LocalFolder:
     """A folder of this machine."""
 
@@ -74,7 +79,7 @@ class LocalFolder:
     def write(self, name: str, text: str) -> None:
         path = self._path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.draft")
+        draft = path.with_name(draft_of(path.name))
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
 
