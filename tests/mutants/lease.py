@@ -34,6 +34,7 @@ MUTANTS = (
         _SESSION,
         "                    found[number] = answer\n",
         "                    found[number] = answer\n                    self.gate.renew(machine.boot_time_s())\n",
+        "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "a lease that is never over",

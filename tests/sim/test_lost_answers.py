@@ -29,7 +29,7 @@ def test_a_read_whose_answer_is_lost_is_asked_again(bench: Bench) -> None:  # no
 
 
 def test_a_transaction_that_was_done_renews_the_lease_from_its_sending(bench: Bench) -> None:  # noqa: F811
-    """A commit proves as much as a heartbeat; a refusal, and an answer that is lost, prove nothing."""
+    """A commit proves as much as a heartbeat; a read, a refusal, and an answer that is lost prove nothing."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         await asyncio.sleep(1.0)
@@ -38,6 +38,8 @@ def test_a_transaction_that_was_done_renews_the_lease_from_its_sending(bench: Be
         renewed_s = lease_deadline(sent_s, session.timeout_ms)
         assert session.gate.deadline_s == renewed_s
         await asyncio.sleep(1.0)
+        assert await session.get("/member") is not None
+        assert session.gate.deadline_s == renewed_s
         assert isinstance(await session.transact([Create("/member")]), Refused)
         assert session.gate.deadline_s == renewed_s
         bench.process.lose("reply")
