@@ -145,11 +145,10 @@ class GroupOffsets:
     def _store(self, group: str, offsets: Mapping[TopicPartition, int], *, only_missing: bool) -> bool:
         if not self._is_usable(group):
             return False
-        if not self._ahead(offsets, only_missing):
-            return True
-        # Others write, too: other queries of the group, tools, and members that have come since.
-        found = self._view.run(lambda: fetch_offsets(self._view.cluster, group, list(offsets)))
-        self._stored |= dict.fromkeys(offsets, _NOTHING) | found
+        if self._ahead(offsets, only_missing):
+            # Others write, too: other queries of the group, tools, and members that have come since.
+            found = self._view.run(lambda: fetch_offsets(self._view.cluster, group, list(offsets)))
+            self._stored |= dict.fromkeys(offsets, _NOTHING) | found
         if not only_missing:
             self._tell_of_later_ones(group, offsets)
         ahead = self._ahead(offsets, only_missing)
