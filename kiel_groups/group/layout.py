@@ -71,7 +71,7 @@ class GroupLayout:
     def config(self) -> str:
         return f"{self.root}/config"
 
-    @property
+    @cached_property
     def weights(self) -> str:
         """What partitions weigh, for allocators that look at it."""
         return f"{self.root}/weights"
