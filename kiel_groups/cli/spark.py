@@ -38,6 +38,7 @@ _OPTIONS = {
     "subscribe: ": "TOPIC: ",
     "maxOffsetsPerTrigger": "--batch-records",
     "interval_s": "--every",
+    "set failOnDataLoss to false": "give --allow-loss",
 }
 
 
@@ -82,6 +83,11 @@ def spark() -> None:
     metavar="N",
     help="Records of a batch, at most; with --every a limit of the rate.  [default: 5,000,000; needs Spark 4.2]",
 )
+@click.option(
+    "--allow-loss",
+    is_flag=True,
+    help="Go on, with a warning, where records are gone before they were archived, by retention or with their topic.",
+)
 @click.option("--every", metavar="TIME", help="Go on until Ctrl-C, with a batch every 30s, 5m, …")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")
 @click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; can be repeated.")
@@ -115,15 +121,17 @@ def archive(
     from kiel_groups.spark.option_values import duration_ms
 
     lines = context.ensure_object(Lines)
-    show_logs(lines, verbose=verbose)
+    # The bridge to Java tells what is raised as well.
+    show_logs(lines, verbose=verbose, told_otherwise=["py4j"])
     check_libraries()
     _check(context, options)
     every = options.pop("every")
+    options["fail_on_data_loss"] = not options.pop("allow_loss")
     if options["batch_records"] is None:
         del options["batch_records"]
     with _in_our_words(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
-        from kiel_groups.spark.jobs.sessions import start_session
+        from kiel_groups.spark.jobs.sessions import start_session, stop_session
 
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
         session = None if wanted.is_local else start_session("archive", master=master, settings=settings, log=log)
@@ -135,7 +143,7 @@ def archive(
         try:
             return _run(lines, session, wanted, plan, as_json=as_json, quiet=quiet)
         finally:
-            session.stop()
+            stop_session(session)
 
 
 def _run(
@@ -176,11 +184,11 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
 @contextmanager
 def _in_our_words() -> Iterator[None]:
     """Have errors name options of the command line."""
-    from kiel_groups.errors import ConfigError
+    from kiel_groups.errors import ConfigError, OffsetOutOfRangeError
 
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, OffsetOutOfRangeError) as error:
         text = str(error)
         for theirs, ours in _OPTIONS.items():
             text = text.replace(theirs, ours)

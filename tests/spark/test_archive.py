@@ -6,6 +6,7 @@ import fcntl
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,14 +15,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kiel_groups.cli.app import run
+from kiel_groups.coordination.admin import create_topic, delete_topic
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.spark import archive, plan_archive
+from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError, UnknownTopicError
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark import ArchiveSettings, archive, plan_archive
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
 from kiel_groups.spark.jobs.folders import HadoopFolder
+from kiel_groups.spark.positions import OffsetRange
 from tests.integration.members import stored_offsets, zookeeper
 from tests.spark.archives import assert_complete, settings
-from tests.spark.queries import brokers_of, fill, filled
+from tests.spark.queries import await_partitions, brokers_of, fill, filled
 
 # The session takes seconds to start, and on a busy machine a minute.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
@@ -145,6 +149,76 @@ def test_folders_elsewhere_are_read_and_written_by_spark(spark: SparkSession, tm
     folder.write("in/a", "größer\nals\n")
     assert folder.read("in/a") == "größer\nals\n"
     assert (set(folder.names()), set(folder.names("in")) - {".a.crc"}) == ({"in"}, {"a"})
+
+
+# ---------------------------------------------------------------------- losses
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is believed to be lost is looked at again for a second, not for thirty."""
+    given = ArchiveSettings.source_options
+    quick = {"fetchOffset.retryIntervalMs": "10", "kafka.request.timeout.ms": "1000"}
+    monkeypatch.setattr(ArchiveSettings, "source_options", lambda settings: {**given(settings), **quick})
+
+
+def test_a_topic_that_was_made_anew_ends_a_run(
+    spark: SparkSession,
+    cluster_39: Cluster,
+    unique: Unique,
+    tmp_path: Path,
+    impatient: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The dry run, too; each says which offset is gone and what to do. Allowed, the run takes the new log's records."""
+    topic = filled(cluster_39, unique("topic"), 1, VALUES)
+    archive(spark, settings(cluster_39, topic, tmp_path))
+    delete_topic(cluster_39.zk_hosts, topic)
+    create_topic(cluster_39.zk_hosts, topic, 1)
+    await_partitions(cluster_39, topic, 1)
+    fill(cluster_39, topic, [b"a", b"b"])
+    words = ["spark", "archive", topic, "--brokers", brokers_of(cluster_39), "--output", str(tmp_path / "archive")]
+    for further in (["--dry-run"], []):
+        assert run([*words, *further]) == 1
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith(f"error: {topic}:0: offset 60 is to be read next, and the log ends at 2: ")
+        assert "an archive: in another folder" in error
+        assert error.endswith("or give --allow-loss to go on with what there is")
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset 60 is to be read next"):
+        archive(spark, settings(cluster_39, topic, tmp_path))
+    lenient = settings(cluster_39, topic, tmp_path, fail_on_data_loss=False)
+    assert plan_archive(lenient).ranges == (OffsetRange(TopicPartition(topic, 0), 0, 2),)
+    summary = archive(spark, lenient)
+    assert (summary.records, summary.ranges) == (2, (OffsetRange(TopicPartition(topic, 0), 0, 2),))
+    assert archive(spark, settings(cluster_39, topic, tmp_path)).records == 0
+    rows = spark.read.parquet(str(tmp_path / "archive")).select("offset", "value").collect()
+    assert sorted(rows) == sorted([*enumerate(VALUES), (0, b"a"), (1, b"b")])
+
+
+def test_a_topic_that_is_gone_ends_a_run(cluster_39: Cluster, unique: Unique, tmp_path: Path, impatient: None) -> None:
+    """It is a loss, no name that was never there; another one that is there does not hide it."""
+    gone, kept = filled(cluster_39, unique("gone"), 1, VALUES), filled(cluster_39, unique("kept"), 1, VALUES)
+    wanted = ArchiveSettings(topics=(gone, kept), output=str(tmp_path / "archive"), brokers=brokers_of(cluster_39))
+    begun(wanted, {gone: 60, kept: 50})
+    delete_topic(cluster_39.zk_hosts, gone)
+    await_partitions(cluster_39, gone, 0)
+    with pytest.raises(OffsetOutOfRangeError, match=f"^{gone}:0: offset 60 is to be read next, and there is no such"):
+        plan_archive(wanted)
+    lenient = replace(wanted, fail_on_data_loss=False)
+    assert plan_archive(lenient).ranges == (OffsetRange(TopicPartition(kept, 0), 50, 60),)
+    with pytest.raises(UnknownTopicError, match="no broker knows"):
+        plan_archive(replace(lenient, topics=(gone, kept, unique("never"))))
+
+
+def begun(wanted: ArchiveSettings, reached: dict[str, int]) -> None:
+    """As a run leaves its folders that has archived so many records of the first partitions of topics."""
+    ArchiveHome(wanted, None).claim(wanted.brokers.split(","))
+    place = {topic: {"0": {"from": 0, "to": end, "token": 7}} for topic, end in reached.items()}
+    lists = {"_checkpoint/offsets/0": f"v1\n{{}}\n{json.dumps(place)}", "_checkpoint/commits/0": "v1\n{}"}
+    for name, text in {**lists, "_spark_metadata/0": "v1"}.items():
+        path = Path(wanted.output, name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
 
 
 # ---------------------------------------------------------------------- the command, without Spark

@@ -14,7 +14,7 @@ from kiel_groups.cli.archive_progress import progress
 from kiel_groups.cli.archive_report import plan_lines, summary_document, summary_lines
 from kiel_groups.cli.ending import BlockingEnding
 from kiel_groups.cli.lines import Lines
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchivePlan, ArchiveSummary
 from kiel_groups.spark.jobs.running import Batch, plain_error
@@ -98,7 +98,9 @@ def test_an_error_of_ours_is_found_in_what_spark_says() -> None:
     told = plain_error(text)
     assert isinstance(told, ConfigError)
     assert str(told) == "views: there is no such topic"
-    assert not isinstance(plain_error("kiel_groups.errors.OffsetOutOfRangeError: views:0: gone"), ConfigError)
+    for name in ("OffsetOutOfRangeError", "BrokerError"):
+        assert not isinstance(plain_error(f"kiel_groups.errors.{name}: views:0: gone"), ConfigError)
+    assert isinstance(plain_error("kiel_groups.errors.OffsetOutOfRangeError: views:0: gone"), OffsetOutOfRangeError)
 
 
 @pytest.mark.parametrize("text", ["Multiple streaming jobs detected for 3", "Race while writing batch 7"])

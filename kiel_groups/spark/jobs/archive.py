@@ -25,7 +25,7 @@ from kiel_groups.spark.jobs.archive_plan import plan_archive
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
 from kiel_groups.spark.jobs.running import Batch, LateWorkerError, run_query, spark_errors_told
 from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.positions import OffsetRange, Positions
+from kiel_groups.spark.positions import OffsetRange, Positions, Span
 from kiel_groups.spark.query_driver import group_name
 
 __all__ = ["ArchiveSummary", "archive"]
@@ -151,11 +151,19 @@ def _run(start: Callable[[], StreamingQuery], tell: Callable[[Batch], None], sto
 
 
 def _ranges(before: Positions | None, after: Positions | None) -> tuple[OffsetRange, ...]:
-    starts: Mapping[TopicPartition, int] = {} if before is None else before.offsets()
+    starts: Mapping[TopicPartition, Span] = {} if before is None else before.spans
     spans = {} if after is None else after.spans
     return tuple(
-        OffsetRange(partition, starts.get(partition, span.begin), span.to) for partition, span in sorted(spans.items())
+        OffsetRange(partition, _start(starts.get(partition), span), span.to)
+        for partition, span in sorted(spans.items())
     )
+
+
+def _start(before: Span | None, after: Span) -> int:
+    """Of another interval, which is a log that began anew, all was added."""
+    if before is None or after.token not in (None, before.token):
+        return after.begin
+    return min(before.to, after.to)
 
 
 def _commit(settings: ArchiveSettings, reached: Positions) -> str | None:

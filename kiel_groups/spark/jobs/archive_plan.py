@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from kiel_groups.model import TopicPartition
+from kiel_groups.spark.batch_bounds import BatchBounds
 from kiel_groups.spark.group_offsets import committed_offsets, refuse_live_group
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import GROUP, ReadOptions
-from kiel_groups.spark.positions import OffsetRange, Positions
-from kiel_groups.spark.resolving import resolve
+from kiel_groups.spark.positions import OffsetRange, Positions, Span
+from kiel_groups.spark.resolving import judge_loss, resolve
 
 __all__ = ["ArchivePlan", "plan_archive"]
 
@@ -49,19 +50,25 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
 
     Raises:
         ConfigError: A topic that does not exist, a folder that is not this archive's, a group with live members.
+        OffsetOutOfRangeError: What is to be read next is gone.
+        OffsetOutOfRangeError: What is to be read next is gone, as the run would find it.
         BrokerError: The brokers could not be asked.
     """
     options = settings.read_options()
     home = ArchiveHome(settings, spark)
     refuse_live_group(options)
+    reached = home.positions()
     with LogView(options, patient=False) as view:
-        partitions = view.partitions()
+        partitions = view.partitions(all_must_exist=reached is None)
         brokers = {str(each) for each in (*view.cluster.brokers.values(), *options.brokers)}
         home.check_brokers(brokers)
-        starts = _starts(options, home.positions(), partitions, view)
-        ends = view.latest(partitions)
+        starts = _starts(options, reached, partitions, view)
+        ranges = _ranges(options, starts, view)
+        if not set(settings.topics) <= {each.topic for each in starts}:
+            # One was added that there is not. Not asked before: what an archive has lost is no slip of the pen.
+            view.partitions()
     return ArchivePlan(
-        ranges=tuple(OffsetRange(each, starts[each], max(starts[each], ends[each])) for each in partitions),
+        ranges=ranges,
         output=settings.output_uri,
         checkpoint=settings.checkpoint_uri,
         is_new=home.is_new,
@@ -71,10 +78,29 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
 
 def _starts(
     options: ReadOptions, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
-) -> Mapping[TopicPartition, int]:
+) -> dict[TopicPartition, int]:
     """As the source does it: from the checkpoint on; what has appeared since then from its beginning."""
     if reached is not None:
         known = reached.offsets()
         return view.earliest([each for each in partitions if each not in known]) | known
     committed = committed_offsets(view, options.group, partitions) if options.starting == GROUP else {}
     return resolve("startingOffsets", options.starting, partitions, view, committed)
+
+
+def _ranges(options: ReadOptions, starts: Mapping[TopicPartition, int], view: LogView) -> tuple[OffsetRange, ...]:
+    """What there is from there on; losses are judged as the source does it."""
+    bounds = BatchBounds(view, options)
+    spans = {partition: Span(start, start) for partition, start in starts.items()}
+    ends = bounds.ends(spans)
+    spans = bounds.without_losses(spans, ends)
+    earliest = view.earliest(ends)
+    for partition, span in spans.items():
+        if span.to < earliest[partition]:
+            judge_loss(
+                f"{partition}: offset {span.to} is to be read next, and the log begins at {earliest[partition]}",
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
+    return tuple(
+        OffsetRange(each, max(spans[each].to if each in spans else 0, earliest[each]), ends[each])
+        for each in sorted(ends)
+    )

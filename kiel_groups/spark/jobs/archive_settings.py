@@ -33,6 +33,8 @@ class ArchiveSettings:
         checkpoint: A folder for what has been done; ``_checkpoint`` in the output unless told.
         batch_records: How many records a batch has at most; None: no bound. Before Spark 4.2 there can be none.
         interval_s: How often to read, without end, in seconds; None: read what is there, and stop.
+        fail_on_data_loss: Whether records that are gone before they were archived end the run; otherwise they are
+            warned of, and it goes on with what there is, of a topic that was made anew from its beginning.
 
     Raises:
         ConfigError: A value that cannot work, or two that do not go together.
@@ -48,6 +50,7 @@ class ArchiveSettings:
     checkpoint: str | None = None
     batch_records: int | None = BATCH_RECORDS
     interval_s: float | None = None
+    fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
         if not self.output.strip():
@@ -86,6 +89,7 @@ class ArchiveSettings:
             "startingOffsets": self.start,
             "kafka.group.id": self.group,
             "kiel.zookeeper.connect": self.zookeeper,
+            "failOnDataLoss": None if self.fail_on_data_loss else "false",
             "maxOffsetsPerTrigger": str(self.batch_records) if self._is_bounded else None,
         }
         return {name: text for name, text in named.items() if text is not None}

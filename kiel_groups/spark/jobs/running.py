@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kiel_groups import errors
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.spark.positions import Positions
 
-__all__ = ["Batch", "LateWorkerError", "plain_error", "run_query", "spark_errors_told"]
+__all__ = ["JAVA_IS_GONE", "Batch", "LateWorkerError", "plain_error", "run_query", "spark_errors_told"]
 
+#: What calls into Java raise once that has died: the first one, and those that come after it.
+JAVA_IS_GONE = (Py4JNetworkError, ConnectionError)
 #: How often to look, in seconds: a look is a question to a process beside us.
 _LOOK_S = 0.2
 #: One of ours, wherever it was raised: Spark hands on its text, with a traceback or two.
@@ -32,6 +34,8 @@ _NO_WORKER = re.compile(r"Error from python worker:\s*\n(.+?)\n\s*PYTHONPATH was
 _NO_SOURCE = "Failed to find the data source: kiel"
 _REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
 _OF_THE_CALL = "An error occurred while calling "
+#: What callers tell from other failures.
+_KEPT = (ConfigError, OffsetOutOfRangeError)
 #: What Spark says where a process of Python took longer to start than it allows, which nobody can set.
 _LATE = ("Python worker failed to connect back", "waiting for the Python worker to connect back")
 #: What Spark says where two queries write down a batch of one number.
@@ -107,11 +111,17 @@ def spark_errors_told() -> Iterator[None]:
 
     Raises:
         ConfigError: It comes of an error that is the user's, or of two runs at once.
+        OffsetOutOfRangeError: Records are gone before they were read.
         KielGroupsError: Anything else.
     """
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
+    except JAVA_IS_GONE as error:
+        raise KielGroupsError(
+            "Spark's Java process has ended in the middle of its work (was it killed, or was there no memory for it?);"
+            " what was done stays: run it again, with more memory or smaller batches if need be"
+        ) from error
+    except (PySparkException, Py4JError) as error:
         raise plain_error(str(error)) from error
 
 
@@ -124,7 +134,8 @@ def plain_error(text: str) -> KielGroupsError:
     if found := _OURS.findall(text):
         name, message = found[-1]
         kind = getattr(errors, name, KielGroupsError)
-        return (ConfigError if issubclass(kind, ConfigError) else KielGroupsError)(message.strip())
+        kept = next((each for each in _KEPT if issubclass(kind, each)), KielGroupsError)
+        return kept(message.strip())
     if found := _NO_WORKER.findall(text):
         return ConfigError(f"Spark's Python does not start: {found[-1].strip().splitlines()[-1].strip()}; {_REMEDY}")
     if _NO_SOURCE in text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,11 @@ from pyspark.sql import SparkSession
 
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.spark.environment import check_java
-from kiel_groups.spark.jobs.running import spark_errors_told
+from kiel_groups.spark.jobs.running import JAVA_IS_GONE, spark_errors_told
 
-__all__ = ["start_session"]
+__all__ = ["start_session", "stop_session"]
+
+log = logging.getLogger(__name__)
 
 #: Spark-submit has started Java before us, and with it the master and all that is set on its line.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -68,6 +71,14 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
             if error.getCondition() != "JAVA_GATEWAY_EXITED":
                 raise
             raise KielGroupsError(f"Spark did not start: {_last_line(log)}") from error
+
+
+def stop_session(spark: SparkSession) -> None:
+    """End what ``start_session`` gave, also where its Java has died, which somebody has told by then."""
+    try:
+        spark.stop()
+    except JAVA_IS_GONE as error:
+        log.info("Spark was not stopped: %s", error)
 
 
 def _pair(text: str) -> tuple[str, str]:
