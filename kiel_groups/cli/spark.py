@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import threading
@@ -121,8 +122,9 @@ def archive(
     from kiel_groups.spark.option_values import duration_ms
 
     lines = context.ensure_object(Lines)
-    # The bridge to Java tells what is raised as well.
-    show_logs(lines, verbose=verbose, told_otherwise=["py4j"])
+    show_logs(lines, verbose=verbose)
+    if not verbose:
+        logging.getLogger().addFilter(_is_not_of_py4j)
     check_libraries()
     _check(context, options)
     every = options.pop("every")
@@ -144,6 +146,11 @@ def archive(
             return _run(lines, session, wanted, plan, as_json=as_json, quiet=quiet)
         finally:
             stop_session(session)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """The bridge to Java logs what it raises as well, and that by the root logger, which has no name to tell it by."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _run(
