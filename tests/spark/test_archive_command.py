@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -66,14 +67,34 @@ def test_ctrl_c_ends_after_the_batch_under_way(
     assert_complete(spark, cluster_39, topic, tmp_path)
 
 
-def test_a_driver_that_is_killed_leaves_nothing_twice(
+def java_of(process: Running) -> int:
+    """The only child of the driver, which the script that started it has become."""
+    number = process.process.pid
+    (child,) = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    return int(child)
+
+
+def commits(folder: Path) -> int:
+    """How many batches are done."""
+    return sum(path.name.isdigit() for path in (folder / "archive" / "_checkpoint" / "commits").iterdir())
+
+
+def test_what_is_killed_leaves_nothing_twice(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:
-    """In the middle of its batches, with files that nobody will list."""
+    """Java, which the driver tells in a line, and the driver; between batches, with files that nobody will list."""
+    with driver(cluster_39, topic, tmp_path) as process:
+        process.wait_for_error("info: 5 records, ", PATIENCE_S)
+        os.kill(java_of(process), signal.SIGKILL)
+        assert process.wait(PATIENCE_S) == 1
+    (error,) = (line for line in process.errors if not line.startswith(("info: ", "warning: ")))
+    assert error.startswith("error: Spark's Java process has ended in the middle of its work (was it killed, or ")
+    first = commits(tmp_path)
     with driver(cluster_39, topic, tmp_path) as process:
         process.wait_for_error("info: 5 records, ", PATIENCE_S)
         process.process.kill()
         process.wait()
     asyncio.run(eventually(lambda: unlocked(tmp_path), "Java has ended, too", PATIENCE_S))
+    assert 0 < first < commits(tmp_path) < RECORDS // 5
     archive(spark, settings(cluster_39, topic, tmp_path))
     assert_complete(spark, cluster_39, topic, tmp_path)
