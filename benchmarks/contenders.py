@@ -12,7 +12,7 @@ from benchmarks.ownership import Paths
 from kiel_groups.embedded.classpaths import class_path
 from kiel_groups.embedded.jars import java_class_path
 
-__all__ = ["CONTENDERS", "SESSION_TIMEOUT_MS", "Contender", "Group"]
+__all__ = ["CONTENDERS", "SESSION_TIMEOUT_MS", "Contender", "Group", "kafka_paths"]
 
 MEMBERS = Path(__file__).parent / "members"
 SESSION_TIMEOUT_MS = 4_000
@@ -49,7 +49,8 @@ class Contender:
     mere_names: bool = False
 
 
-def _kafka_paths(group: Group) -> Paths:
+def kafka_paths(group: Group) -> Paths:
+    """Where the members of a group stand that keeps to the paths of Kafka 0.8."""
     folder = f"/consumers/{group.name}"
     return Paths(rf"{folder}/owners/(?P<partition>[^/]+/\d+)", rf"{folder}/ids/[^/]+")
 
@@ -59,7 +60,7 @@ def _ours(name: str, settings: Mapping[str, object]) -> Contender:
         where = [group.zookeeper, group.broker, group.name, ",".join(group.topics)]
         return _python("ours", *where, str(members), str(SESSION_TIMEOUT_MS), json.dumps(settings))
 
-    return Contender(name, command, _kafka_paths)
+    return Contender(name, command, kafka_paths)
 
 
 def _set_partitioner(name: str, settings: Mapping[str, object], *, slow: bool) -> Contender:
@@ -82,7 +83,7 @@ def _java() -> Contender:
         given = [group.zookeeper, group.name, ",".join(group.topics), str(members), str(SESSION_TIMEOUT_MS)]
         return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", classes, program, *given]
 
-    return Contender("Java 0.8.2.2", command, _kafka_paths, one_process=True, balances_topics=True)
+    return Contender("Java 0.8.2.2", command, kafka_paths, one_process=True, balances_topics=True)
 
 
 def _python(module: str, *given: str) -> list[str]:

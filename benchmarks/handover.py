@@ -36,8 +36,9 @@ from typing import Any
 
 import click
 
+from benchmarks.contenders import Group, kafka_paths
 from benchmarks.ownership import Ownership
-from benchmarks.rebalance import Group, create_topics, kafka_paths
+from benchmarks.rebalance import create_topics
 from benchmarks.transaction_log import TransactionLog
 from kiel_groups import GroupedConsumer, Producer, TopicPartition
 from kiel_groups.embedded import Cluster
