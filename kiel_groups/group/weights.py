@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.transactions import LARGEST_BYTES
 from kiel_groups.group.znodes import LARGEST_PARTITION, encode_object, parse_object, typed_field
@@ -65,7 +66,12 @@ def encode_weights(weights: Weights) -> bytes:
 
 
 def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
-    """Read the znode; raises ProtocolError for anything else, or where it unpacks to more than ``LARGEST_TEXT``."""
+    """
+    Read the znode.
+
+    Raises:
+        ProtocolError: It is anything else, of another version, or unpacks to more than ``LARGEST_TEXT``.
+    """
     unpacking = zlib.decompressobj()
     try:
         text = unpacking.decompress(data, LARGEST_TEXT)
@@ -74,8 +80,12 @@ def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
     if not unpacking.eof:
         what = f"more than {LARGEST_TEXT >> 20} MiB" if unpacking.unconsumed_tail else "the beginning only"
         raise ProtocolError(f"{path}: weights packed by zlib were expected, found {what} of something")
+    fields = parse_object(text, path)
+    # Another version may mean other units or names: loads that are read wrong move partitions for nothing.
+    if (version := typed_field(fields, "version", int, path)) != _VERSION:
+        raise ProtocolError(f"{path}: field 'version' should be {_VERSION}, found {version}")
     try:
-        return checked_weights(typed_field(parse_object(text, path), "weights", dict, path))
+        return checked_weights(typed_field(fields, "weights", dict, path))
     except ConfigError as error:
         raise ProtocolError(f"{path}: {error}") from error
 
@@ -83,7 +93,8 @@ def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
 def _partition(name: str) -> TopicPartition:
     try:
         partition = TopicPartition.parse(name)
-    except ValueError:
+        check_name(partition.topic, "weights")
+    except (ValueError, ConfigError):
         partition = None
     if partition is None or partition.partition > LARGEST_PARTITION or str(partition) != name:
         raise ConfigError(f"weights: {name!r} given; expected a partition such as page-views:3")

@@ -17,6 +17,7 @@ from kiel_groups.model import TopicPartition
 pytestmark = pytest.mark.unit
 
 PATH = "/kiel-groups/g/weights"
+ILLEGAL_TOPICS = ["\ud800:0", "\x1b[2J:0", "/../x:0", "..:0", "a b:0", "t:0:0", f"{'t' * 256}:0"]
 loads = st.integers(0, 10**15) | st.floats(0, 1e15)
 weights = st.dictionaries(st.builds(TopicPartition, st.sampled_from(["t", "a.b", "x-1"]), st.integers(0, 300)), loads)
 
@@ -45,16 +46,35 @@ def test_it_is_packed_json() -> None:
         (encode_weights({TopicPartition("t", 1): 1})[:-3], "found the beginning only of something"),
         (zlib.compress(b"[]"), "a JSON object was expected, found list"),
         (zlib.compress(b'{"version":1}'), "field 'weights' should be dict, found None"),
-        (zlib.compress(b'{"weights":{"t":1}}'), "weights: 't' given; expected a partition such as page-views:3"),
-        (zlib.compress(b'{"weights":{"t:0":NaN}}'), "weights: nan given for t:0; expected a load, a number from 0 to"),
+        (
+            zlib.compress(b'{"version":1,"weights":{"t":1}}'),
+            "weights: 't' given; expected a partition such as page-views:3",
+        ),
+        (zlib.compress(b'{"version":1,"weights":{"t:0":NaN}}'), "weights: nan given for t:0; expected a load, a"),
+        (zlib.compress(b'{"version":1,"weights":{"\\ud800:0":1}}'), "weights: '\\ud800:0' given; expected a partition"),
+        (zlib.compress(b'{"version":99,"weights":{"t:0":1}}'), "field 'version' should be 1, found 99"),
+        (zlib.compress(b'{"weights":{"t:0":1}}'), "field 'version' should be int, found None"),
         (zlib.compress(b" " * (33 << 20)), "found more than 32 MiB of something"),
     ],
-    ids=["nothing", "not packed", "cut", "a list", "no weights", "no partition", "not a number", "a bomb"],
+    ids=[
+        "nothing",
+        "not packed",
+        "cut",
+        "a list",
+        "no weights",
+        "no partition",
+        "not a number",
+        "no text",
+        "a later version",
+        "no version",
+        "a bomb",
+    ],
 )
 def test_anything_else_is_refused_in_one_line(data: bytes, told: str) -> None:
-    """With the path; what unpacks to a gigabyte is not unpacked."""
+    """With the path, in letters that any terminal prints; what unpacks to a gigabyte is not unpacked."""
     with pytest.raises(ProtocolError) as caught:
         parse_weights(data, PATH)
+    assert str(caught.value).isprintable()
     assert str(caught.value).startswith(f"{PATH}: ")
     assert told in str(caught.value)
 
@@ -66,9 +86,9 @@ def test_what_is_no_load(load: Any) -> None:
         checked_weights({"t:0": load})
 
 
-@pytest.mark.parametrize("name", ["", "t", "t:", ":1", "t:-1", "t:x", "t:01", "t:2147483648"])
+@pytest.mark.parametrize("name", ["", "t", "t:", ":1", "t:-1", "t:x", "t:01", "t:2147483648", *ILLEGAL_TOPICS])
 def test_what_is_no_partition(name: str) -> None:
-    """Each has one name only."""
+    """Each has one name only, of letters that Kafka allows: no lone surrogate, no escape sequence, no path."""
     with pytest.raises(ConfigError, match=r"^weights: .* given; expected a partition such as page-views:3$"):
         checked_weights({name: 1})
 
