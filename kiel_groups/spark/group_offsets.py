@@ -8,6 +8,7 @@ read: what the sink of a batch that failed did not get is never committed.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Mapping
 
 from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
@@ -25,6 +26,8 @@ __all__ = ["GroupOffsets", "committed_offsets", "refuse_live_group"]
 log = logging.getLogger(__name__)
 
 _MOST_NAMES = 3
+#: How often it is looked whether others live in the group by now: each look is a session with ZooKeeper.
+_LOOK_EVERY_S = 5.0
 #: In place of an offset: none is stored.
 _NOTHING = -1
 
@@ -101,6 +104,7 @@ class GroupOffsets:
         #: Whose stored offsets are those of another log.
         self._anew: set[TopicPartition] = set()
         self._told_ahead: set[TopicPartition] = set()
+        self._next_look_s = time.monotonic()
 
     def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
         """
@@ -154,7 +158,9 @@ class GroupOffsets:
         ahead = self._ahead(offsets, only_missing)
         if not ahead:
             return True
-        refuse_live_group(self._options)
+        if time.monotonic() >= self._next_look_s:
+            refuse_live_group(self._options)
+            self._next_look_s = time.monotonic() + _LOOK_EVERY_S
         answers = self._view.run(lambda: commit_offsets(self._view.cluster, Metrics(), group, ahead, ""))
         written = {partition: ahead[partition] for partition, answer in answers.items() if answer == NO_ERROR}
         self._stored |= written

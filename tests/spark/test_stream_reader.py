@@ -17,6 +17,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, ConfigError, OffsetOutOfRangeError
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.model import Record
+from kiel_groups.spark import group_offsets
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.spark.stream import StreamReader
 from tests.integration.members import stored_offsets, zookeeper
@@ -321,9 +322,10 @@ def test_what_others_commit_meanwhile_is_not_put_back(
 
 
 def test_a_member_that_comes_later_has_its_offsets_to_itself(
-    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query reads on, and commits again when the member has gone."""
+    monkeypatch.setattr(group_offsets, "_LOOK_EVERY_S", 0.0)
     name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
     options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
     query = Query(cluster_39, **options, startingOffsets="earliest", maxOffsetsPerTrigger="10")
