@@ -75,7 +75,8 @@ def alarms(
             together.setdefault(pair, []).append(partition)
             since_s[pair] = min(found.since_s, since_s.get(pair, found.since_s))
     for (wanted, owner), partitions in together.items():
-        counted = f"{len(partitions)} partitions, first {partitions[0]}, for {wanted}"
+        several = f"{len(partitions)} partitions, first {partitions[0]}" if len(partitions) > 1 else str(partitions[0])
+        counted = f"{several}, allocated to {wanted}"
         yield Alarm(*_problem(counted, owner, members, now_s - since_s[wanted, owner], tuple(partitions)))
 
 
@@ -87,10 +88,10 @@ def _problem(
     partitions: tuple[TopicPartition, ...],
 ) -> tuple[str, tuple[TopicPartition, ...], str]:
     if owner is None:
-        told = f"{counted} have had no owner for {for_s:.0f} s: that member does not claim them; look at its log"
+        told = f"{counted}: no owner for {for_s:.0f} s; that member does not claim them; look at its log"
         return "partitions_unowned", partitions, told
     if owner in members:
         why = "which does not let go: it is still processing, or hangs; look at its log"
-        return "partitions_wrongly_owned", partitions, f"{counted} have been owned by {owner} for {for_s:.0f} s, {why}"
+        return "partitions_wrongly_owned", partitions, f"{counted}: owned by {owner} for {for_s:.0f} s, {why}"
     why = "which is no member: its session is about to end, or its member znode was deleted"
-    return "partitions_orphaned", partitions, f"{counted} have been owned by {owner} for {for_s:.0f} s, {why}"
+    return "partitions_orphaned", partitions, f"{counted}: owned by {owner} for {for_s:.0f} s, {why}"

@@ -96,5 +96,5 @@ async def test_a_claim_deleted_by_hand_is_an_alarm_until_it_is_back(
             await eventually(
                 lambda: member.consumer.metrics.total("ownership_alarms") >= 1, "the leader misses an owner"
             )
-            told = f"1 partitions, first {topic}:1, for {member.consumer.member_id} have had no owner for"
+            told = f"{topic}:1, allocated to {member.consumer.member_id}: no owner for"
             assert told in caplog.text

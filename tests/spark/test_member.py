@@ -315,5 +315,5 @@ def test_a_long_batch_is_an_alarm_that_names_the_job(
         with running(joining(cluster_39, topic, group, kafka_client_id="nightly")) as query:
             query.trigger()
             leader.subscribe(topic)
-            job = re.compile(rf"partitions, first {topic}:\d, for \S+ have been owned by {group}_spark-nightly\.")
+            job = re.compile(rf"partitions, first {topic}:\d, allocated to \S+: owned by {group}_spark-nightly\.")
             wait_until(lambda: job.search(caplog.text) is not None, "the alarm")

@@ -52,9 +52,9 @@ def test_an_alarm_names_holder_and_cause_for_all_partitions_of_two_members() -> 
         ("partitions_orphaned", 1),
     ]
     unowned, held, orphaned = (alarm.text for alarm in told)
-    assert unowned.startswith("1 partitions, first t:0, for a have had no owner for 32 s")
-    assert held.startswith("2 partitions, first t:1, for a have been owned by b for 31 s, which does not let go")
-    assert orphaned.startswith("1 partitions, first t:3, for a have been owned by dead for 32 s, which is no member")
+    assert unowned.startswith("t:0, allocated to a: no owner for 32 s")
+    assert held.startswith("2 partitions, first t:1, allocated to a: owned by b for 31 s, which does not let go")
+    assert orphaned.startswith("t:3, allocated to a: owned by dead for 32 s, which is no member")
 
 
 def test_owners_are_read_as_they_are_written() -> None:
