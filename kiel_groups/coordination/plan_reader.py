@@ -56,6 +56,8 @@ class PlanReader:
         self._reading: dict[str, object] = {}
         self._member_names: set[MemberId] = set()
         self._tuning = Tuning()
+        #: The last that could be read; None before the first look.
+        self._weights: Weights | None = None
         #: What was said of it and is still so.
         self._remarks: set[str] = set()
 
@@ -80,6 +82,7 @@ class PlanReader:
             self._session.children(self._layout.history),
             asyncio.gather(self._kept("config", self._read_tuning), self._kept("weights", self._read_weights)),
         )
+        self._weights = weights
         away = absences(slices, members, wall_ms(), self.grace_ms)
         self._remark({*members, *away})
         topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
@@ -196,12 +199,26 @@ class PlanReader:
             return self._tuning
 
     async def _read_weights(self) -> Weights:
-        """What partitions weigh; what cannot be read is as if there were none, for every leader alike."""
+        """
+        What partitions weigh; where that cannot be read, what they weighed before.
+
+        A znode that is garbled for a while must not move partitions, and move them back when it is mended.
+        """
         node = await self._watched(self._layout.weights, "weights")
         if node is None:
             return {}
-        # Those of 100,000 partitions take about a second.
-        return await in_thread(partial(self._parsed, parse_weights, node, self._layout.weights), "weights") or {}
+        try:
+            # Those of 100,000 partitions take about a second.
+            return await in_thread(partial(parse_weights, node.data, self._layout.weights), "weights")
+        except ProtocolError as error:
+            kept = (
+                "this leader has read none before, and goes without"
+                if self._weights is None
+                else "what was read before still counts"
+            )
+            log.error("group %s: %s; %s", self._layout.group, error, kept)
+            self._metrics.count("znodes_unreadable")
+            return self._weights or {}
 
     def _remark(self, slots: Container[Slot]) -> None:
         """Say once what people have set and cannot have meant."""
