@@ -43,8 +43,8 @@ class Inputs:
 
     ``members`` holds one member a slot, the newest. ``slices`` holds None for a slice that cannot be read; ``away`` are
     those of static slots whose member may come back; ``history`` the generations that are kept; ``weights`` the loads
-    that somebody measured, none where they are absent or unreadable; ``pointer`` is None where it is absent or
-    unreadable, and ``pointer_version`` None where it is absent.
+    that somebody measured, none where they are absent, and where they are unreadable those that were read before;
+    ``pointer`` is None where it is absent or unreadable, and ``pointer_version`` None where it is absent.
     """
 
     members: Mapping[Slot, MemberInfo]

@@ -11,6 +11,7 @@ _PLANNING = "group/planning.py"
 _LEADER = "group/leader.py"
 _ELECTION = "group/election.py"
 _PLAN_READER = "coordination/plan_reader.py"
+_OVERSEER = "coordination/overseer.py"
 _VALIDATION = "allocators/validation.py"
 
 MUTANTS = (
@@ -249,6 +250,41 @@ MUTANTS = (
         "            raise\n",
         "tests/unit/test_leading_driver.py",
     ),
+    Mutant(
+        "a place that is kept while its partitions move",
+        _LEADING,
+        "        if inputs.away and still_fits(inputs):\n",
+        "        if False:\n",
+        "tests/unit/test_leading_driver.py",
+    ),
+    Mutant(
+        "a grace whose end nobody sees",
+        _LEADING,
+        'call_later(delay_s, self.changed, "end of grace")',
+        "call_later(delay_s, lambda: None)",
+        "tests/unit/test_leading_driver.py",
+    ),
+    Mutant(
+        "who returns to a place that was kept and whom nobody looks for",
+        _LEADING,
+        'leader.Changed("return", _now_s(), urgent=True)',
+        'leader.Changed("return", _now_s(), urgent=False)',
+        "tests/unit/test_leading_driver.py",
+    ),
+    Mutant(
+        "a leader that believes its watches for ever",
+        _LEADING,
+        "        self._reader.forget()\n",
+        "",
+        "tests/unit/test_leading_driver.py",
+    ),
+    Mutant(
+        "weights that do not count while they are garbled",
+        _PLAN_READER,
+        "            return self._weights or {}\n",
+        "            return {}\n",
+        "tests/unit/test_plan_reader.py",
+    ),
     # Whom the leader trusts
     Mutant(
         "a partition that is handed out twice",
@@ -270,6 +306,20 @@ MUTANTS = (
         "if now_s - found.since_s >= limit_s:",
         "if False:",
         "tests/unit/test_group_oversight.py",
+    ),
+    Mutant(
+        "a suspicion that waits for its turn",
+        _OVERSEER,
+        "return sorted({*islice(owned, start, self._next), *(p for p in owned if p in self._suspicions)})",
+        "return sorted(islice(owned, start, self._next))",
+        "tests/unit/test_overseer.py",
+    ),
+    Mutant(
+        "a leader that resigned and watches owners on",
+        _LEADING,
+        "        self._overseer.stop()\n        self._feed(leader.Deposed())\n",
+        "        self._feed(leader.Deposed())\n",
+        "tests/sim/test_leading.py",
     ),
     Mutant(
         "a candidate that makes another znode where the answer is lost",

@@ -47,6 +47,13 @@ MUTANTS = (
         "return replace(claims, phases={}, ended=True), ((Lose(lost),) if lost else ())",
         "return replace(claims, phases={}, ended=True), ()",
     ),
+    Mutant(
+        "claims that are looked at on a server that lags",
+        _CLAIMING,
+        "        await self._writer.prove()\n",
+        "",
+        "tests/sim/test_claims.py",
+    ),
     # Hand-over
     Mutant(
         "a release without a commit",

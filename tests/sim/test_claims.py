@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from kiel_groups.coordination import machine
-from kiel_groups.group.layout import topic_path
-from kiel_groups.testing import SimulatedMachine
+from kiel_groups.coordination.claiming import Claimant
+from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.session import Session
+from kiel_groups.group.layout import GroupLayout, topic_path
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing import Host, SimulatedMachine, fake_client
 from tests.sim.story import make_story
+from tests.sim.test_fences import Bench
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -44,3 +53,28 @@ def test_a_claim_gives_its_offsets_new_versions() -> None:
             world.join(world.topics)
     for consumer in world.consumers:
         consumer.kill()
+
+
+def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:
+    """What is read after an answered write is no older than that: the server must have caught up first."""
+    bench, layout, partition = Bench(servers=2), GroupLayout("g"), TopicPartition("t", 0)
+    follower = bench.ensemble.servers[-1]
+    bench.process.only = follower
+    operator = fake_client(Host(bench.ensemble))
+
+    async def work(session: Session, writer: FencedWriter) -> None:
+        no_store = cast(Any, None)
+        claimant = Claimant(session, layout, "m", writer, no_store, SubscriptionState(), Metrics(), commits=False)
+        assert await claimant.claim([partition]) == {partition}
+        assert await claimant.verify([partition]) == frozenset()
+        follower.lag_s = 1.0
+        bench.timeline.after(0.0, operator.delete_async, layout.owner(partition))
+        await asyncio.sleep(0.3)
+        assert layout.owner(partition) not in bench.ensemble.truth.znodes
+        assert await session.exists(layout.owner(partition)) is not None
+        assert await claimant.verify([partition]) == {partition}
+
+    with machine.replaced(SimulatedMachine(bench.timeline)):
+        operator.start()
+        bench.run(work)
+    assert follower is not bench.ensemble.leader

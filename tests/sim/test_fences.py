@@ -23,11 +23,11 @@ Work = Callable[[Session, FencedWriter], Awaitable[object]]
 
 
 class Bench:
-    """One process with one session, and its member znode."""
+    """One process with one session, and its member znode; on one server unless told."""
 
-    def __init__(self) -> None:
+    def __init__(self, servers: int = 1) -> None:
         self.timeline = Timeline(1)
-        self.ensemble = FakeEnsemble(self.timeline)
+        self.ensemble = FakeEnsemble(self.timeline, servers)
         self.process = SimulatedProcess(self.ensemble)
 
     def run(self, work: Work, limit_s: float = 60.0) -> object:

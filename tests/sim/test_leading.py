@@ -44,3 +44,21 @@ def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
         assert sum(consumer.member.leads for consumer in others) == 1
     for consumer in world.consumers:
         consumer.kill()
+
+
+def test_a_leader_that_resigned_says_nothing_of_owners_any_more() -> None:
+    """They are as the next leader wants them, and not as it wanted them itself."""
+    world = World(replace(make_story(1), members=2, topics=(4,), is_static=False, events=()))
+    with machine.replaced(SimulatedMachine(world.timeline)):
+        world.settle(60.0)
+        (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
+        truth, folder = world.ensemble.truth, world.layout.election
+        stood = {truth.znodes[f"{folder}/{name}"].data.decode(): name for name in truth.children(folder)}
+        world.operator.delete(f"{folder}/{stood[leader.member.member_id or '']}")
+        world.join(world.topics)
+        world.run_for(180.0)
+        assert not leader.member.leads
+        assert sum(consumer.member.leads for consumer in world.consumers) == 1
+        assert [consumer.metrics.total("ownership_alarms") for consumer in world.consumers] == [0, 0, 0]
+    for consumer in world.consumers:
+        consumer.kill()

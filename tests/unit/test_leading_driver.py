@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,21 +19,27 @@ from kiel_groups.coordination.session import Node
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.transactions import Answer, Check, Create, Done, Failure, Operation, Put, Refused, Unknown
-from kiel_groups.group.znodes import MemberInfo, Pointer
+from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
 from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
 
 LAYOUT = GroupLayout("g")
 CANDIDATE = f"{LAYOUT.election}/c"
-MEMBER = MemberInfo(member_id="m", session_timeout_ms=1, subscription=("t",)).encode()
+INFO = MemberInfo(member_id="m", session_timeout_ms=1, subscription=("t",))
+MEMBER = INFO.encode()
 TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
 
 Watcher = Callable[[], None]
 
 
 class Znodes:
-    """Stands for a session: one member, one topic; takes note of what it is asked for, in order."""
+    """
+    Stands for a session: one member, one topic; takes note of what it is asked for, in order, and of what is written.
+
+    ``watchers`` are those of the last look at the children of a znode.
+    """
 
     def __init__(self, proof: Answer) -> None:
         self.client = SimpleNamespace(chroot="")
@@ -39,6 +47,7 @@ class Znodes:
         self.written: list[Operation] = []
         self.brokers = ["0"]
         self.nodes = {LAYOUT.member("m"): MEMBER, topic_path("t"): TOPIC}
+        self.watchers: dict[str, Watcher | None] = {}
         self._proof = proof
 
     async def submit(self, operations: Sequence[Operation]) -> Answer:
@@ -50,6 +59,7 @@ class Znodes:
     async def transact(self, operations: Iterable[Operation]) -> Answer:
         listed = list(operations)
         self.written += listed
+        self.nodes |= {each.path: each.data for each in listed if isinstance(each, Create | Put)}
         return Done((None,) * len(listed), (None,) * len(listed))
 
     async def ensure(self, folders: Collection[str]) -> None:
@@ -57,7 +67,9 @@ class Znodes:
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:
         self.asked.append(path)
-        return {LAYOUT.members: ["m"], BROKER_IDS: self.brokers}.get(path)
+        self.watchers[path] = watcher
+        below = [name for folder, _, name in (each.rpartition("/") for each in self.nodes) if folder == path]
+        return self.brokers if path == BROKER_IDS else below or None
 
     async def get(self, path: str, watcher: Watcher | None = None) -> Node | None:
         return (await self.get_many([path]))[0]
@@ -79,30 +91,59 @@ class Znodes:
 class Bench:
     """A leader that has just been elected; it plans at once."""
 
-    def __init__(self, proof: Answer, allocator: Any = round_robin) -> None:
+    def __init__(
+        self,
+        proof: Answer,
+        allocator: Any = round_robin,
+        *,
+        quiet_ms: int = 0,
+        grace_ms: int = 60_000,
+        allocator_ms: int = 5_000,
+    ) -> None:
         self.znodes, self.metrics = Znodes(proof), Metrics()
         self.doubts = 0
         self._failures: list[BaseException] = []
         self._config = GroupConfig(
-            group="g", debounce=DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0), allocator_timeout_ms=10
+            group="g",
+            debounce=DebounceConfig(quiet_ms=quiet_ms, bound_ms=quiet_ms, initial_delay_ms=0),
+            allocator_timeout_ms=allocator_ms,
+            static_grace_ms=grace_ms,
         )
         self._allocator = allocator
 
     async def plan(self, until: str) -> None:
         """Lead until something was counted."""
+        async with self.leading():
+            await self.come_true(lambda: self.metrics.total(until))
+
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[Leading]:
+        """Lead for the block."""
         tasks = TaskSet(self._failures.append)
         leading = Leading(
             cast(Any, self.znodes), LAYOUT, "m", self._config, self._allocator, tasks, self.metrics, self._doubt
         )
         leading.lead(CANDIDATE, succeeds=False)
         try:
-            async with asyncio.timeout(5.0):
-                while not self.metrics.total(until):  # noqa: ASYNC110 -- metrics have no listeners
-                    await asyncio.sleep(0.001)
+            yield leading
         finally:
             leading.close()
             await tasks.cancel()
         assert not self._failures
+
+    async def come_true(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(5.0):
+            while not condition():  # noqa: ASYNC110 -- metrics have no listeners
+                await asyncio.sleep(0.001)
+
+    def went(self, partition: int) -> None:
+        """There is a place of a static member, which just went, with one partition; ``m`` has the other one."""
+        for slot, member, number in (("i", "gone", partition), ("m", "m", 1 - partition)):
+            self.znodes.nodes[LAYOUT.slice(slot)] = Slice(1, member, frozenset({TopicPartition("t", number)})).encode()
+
+    def slice(self, slot: str) -> Slice:
+        """As it stands there."""
+        return Slice.parse(self.znodes.nodes[LAYOUT.slice(slot)], slot)
 
     def _doubt(self) -> None:
         self.doubts += 1
@@ -158,7 +199,7 @@ async def test_an_allocator_that_does_not_return_is_replaced() -> None:
         over.wait()
         return {}
 
-    bench = Bench(DONE, hanging)
+    bench = Bench(DONE, hanging, allocator_ms=10)
     try:
         await bench.plan("generations_published")
     finally:
@@ -173,3 +214,45 @@ async def test_what_cannot_be_read_is_left_out() -> None:
     bench.znodes.nodes[LAYOUT.pointer] = b"\xff"
     await bench.plan("generations_published")
     assert bench.metrics.total("znodes_unreadable") == 1
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+async def test_while_somebody_is_away_nothing_moves(partition: int) -> None:
+    """Not even for an allocator that always hands out in the same order, whoever has what."""
+    bench = Bench(DONE)
+    bench.went(partition)
+    await bench.plan("generations_published")
+    assert bench.slice("i").away_since_ms is not None
+    assert bench.slice("i").partitions == {TopicPartition("t", partition)}
+    assert bench.slice("m").partitions == {TopicPartition("t", 1 - partition)}
+
+
+async def test_a_place_that_was_kept_is_given_away_when_its_grace_ends() -> None:
+    """Nobody tells of that: the leader looks at its clock."""
+    bench = Bench(DONE, grace_ms=20)
+    bench.went(0)
+    async with bench.leading():
+        await bench.come_true(lambda: len(bench.slice("m").partitions) == 2)
+
+
+async def test_who_returns_to_a_place_that_was_kept_does_not_wait_for_others() -> None:
+    """Nothing is to be gathered for it: however long the quiet is that other changes wait for."""
+    bench = Bench(DONE, quiet_ms=3_600_000, grace_ms=3_600_000)
+    bench.went(0)
+    async with bench.leading():
+        await bench.come_true(lambda: bench.metrics.total("generations_published"))
+        bench.znodes.nodes[LAYOUT.member("back")] = replace(INFO, member_id="back", instance_id="i").encode()
+        watcher = bench.znodes.watchers[LAYOUT.members]
+        assert watcher is not None
+        watcher()
+        await bench.come_true(lambda: bench.slice("i").member_id == "back")
+
+
+async def test_a_leader_that_leads_on_reads_again_what_it_watched() -> None:
+    """A watch may be lost, and a regular look is what finds the change."""
+    bench = Bench(DONE)
+    async with bench.leading() as leading:
+        await bench.come_true(lambda: bench.metrics.total("generations_published"))
+        bench.znodes.nodes[topic_path("t")] = b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}'
+        leading.lead(CANDIDATE, succeeds=False)
+        await bench.come_true(lambda: len(bench.slice("m").partitions) == 3)

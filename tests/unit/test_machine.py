@@ -1,0 +1,17 @@
+"""What the real machine is asked for."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kiel_groups.coordination.machine import boot_time_s
+
+pytestmark = pytest.mark.unit
+
+
+def test_leases_are_measured_by_the_clock_that_counts_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session ends while a laptop sleeps: by a clock that stops for that, its lease would be good when it wakes."""
+    monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 7.5, time.CLOCK_MONOTONIC: 1.5}.__getitem__)
+    assert boot_time_s() == 7.5

@@ -1,0 +1,58 @@
+"""Whose claims a leader looks at, and when again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from kiel_groups.coordination import overseer
+from kiel_groups.coordination.overseer import Overseer
+from kiel_groups.coordination.session import Node
+from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import encode_owner
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = GroupLayout("g")
+PARTITIONS = [TopicPartition("t", number) for number in range(6)]
+
+
+class Owners:
+    """Stands for a session: ``owners`` of all partitions; ``looks`` is which of them were read together."""
+
+    def __init__(self, looks: int) -> None:
+        self.owners = {LAYOUT.owner(partition): encode_owner("m") for partition in PARTITIONS}
+        self.looks: list[list[int]] = []
+        self.enough = asyncio.Event()
+        self._most = looks
+
+    async def children(self, path: str) -> list[str]:
+        return [str(partition.partition) for partition in PARTITIONS]
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        self.looks.append([int(path.rpartition("/")[2]) for path in paths])
+        if len(self.looks) == self._most:
+            self.enough.set()
+        return [Node(self.owners[path], 0, 1, 1, 1) for path in paths]
+
+
+async def test_what_is_suspicious_is_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turn: where there are many, an alarm that is over, or not yet, must not wait for the next."""
+    monkeypatch.setattr(overseer, "MOST_OWNERS", 2)
+    session, failures = Owners(looks=4), list[BaseException]()
+    session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
+    tasks = TaskSet(failures.append)
+    looking = Overseer(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
+    looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
+    async with asyncio.timeout(5.0):
+        await session.enough.wait()
+    looking.stop()
+    await tasks.cancel()
+    assert session.looks[:4] == [[0, 1], [0, 2, 3], [0, 4, 5], [0, 1]]
+    assert not failures
