@@ -30,6 +30,13 @@ MUTANTS = (
         "tests/unit/test_lease.py",
     ),
     Mutant(
+        "a lease by a clock that stops while the machine is suspended",
+        "coordination/machine.py",
+        "time.CLOCK_BOOTTIME",
+        "time.CLOCK_MONOTONIC",
+        "tests/unit/test_machine.py",
+    ),
+    Mutant(
         "a lease that pings renew",
         _SESSION,
         "                    found[number] = answer\n",
