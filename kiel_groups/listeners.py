@@ -65,8 +65,9 @@ class StallListener(Protocol):
     """
     What a listener may have besides: a hook that is told to hurry, before the watchdog ends the member's session.
 
-    It is called on the watchdog's own thread, for the event loop may be what is blocked: it should set a flag that the
-    work looks at, or dump the stacks, and return soon.
+    It is called on a daemon thread of its own, for the event loop may be what is blocked: it may set a flag that the
+    work looks at, or dump the stacks. Never two calls at once; the session is closed in time whether or not it has
+    returned. What raises in it, ``SystemExit`` included, is logged and counted, and ends nothing.
     """
 
     def on_stalled(self, stall: Stall) -> None:

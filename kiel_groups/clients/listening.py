@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,7 @@ class ListenerCalls:
         self._listener = listener
         self._metrics = metrics
         self._turn = asyncio.Lock()
+        self._stall_turn = threading.Lock()
         self._running: _Running | None = None
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -77,14 +79,16 @@ class ListenerCalls:
         return [] if running is None else [Work(running, "listener", running.partitions)]
 
     def stalled(self, stall: Stall) -> None:
-        """Tell a listener that has a hook for it, on the thread that calls."""
+        """Tell a listener that has a hook for it, on the thread that calls; two threads do so in turns."""
         listener: object = self._listener
         if isinstance(listener, StallListener):
-            try:
-                listener.on_stalled(stall)
-            except Exception:
-                log.exception("the listener's on_stalled failed")
-                self._metrics.count("listener_failures")
+            with self._stall_turn:
+                try:
+                    listener.on_stalled(stall)
+                except BaseException:
+                    # SystemExit ends a thread without a word.
+                    log.exception("the listener's on_stalled failed")
+                    self._metrics.count("listener_failures")
 
     async def _in_turn(
         self, hook: Callable[..., Any], partitions: Collection[TopicPartition], *, is_loss: bool = False

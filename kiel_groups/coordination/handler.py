@@ -58,4 +58,4 @@ class PartitionHandler(Protocol):
         """What the application is busy with at this moment; called from another thread, too."""
 
     def stalled(self, stall: Stall) -> None:
-        """Something of that does not get on: half of its time is over; called from another thread."""
+        """Something of that does not get on: half of its time is over; called from another thread, may block."""

@@ -141,7 +141,7 @@ class Life:
         return ()
 
     def _hurry(self, stall: Stall) -> None:
-        """Something does not get on; called on the watchdog's thread."""
+        """Something does not get on; called on a thread of its own."""
 
     def _give_up(self, reason: str) -> None:
         """On the watchdog's thread: the time is up."""

@@ -3,9 +3,12 @@ The watchdog of one session: whoever is alive and does not get on must not keep 
 
 Heartbeats have a thread of their own, so a blocked event loop, or an application that hangs, costs no lease: liveness
 is not progress. This thread looks at progress: does the loop turn, and is the application still busy with the same? At
-half of its time somebody is told to hurry; at the end of it the gate is shut and the session closed, all from here, for
-the loop may never run again. Time counts only while this thread runs, too: a process that was stopped, or a machine
-that was suspended, has lost its lease, but it was not slow.
+half of its time somebody is told to hurry; at the end of it the gate is shut and the session closed, all without the
+loop, which may never run again. Until then nothing is done on this thread that may block: neither the application's
+hook, nor a line for the log, whose lock the blocked loop may hold.
+
+Time counts only while this thread runs, too: a process that was stopped, or a machine that was suspended, has lost its
+lease, but it was not slow.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import Work
@@ -46,7 +50,7 @@ class Watchdog:
     Args:
         config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop; 0: for ever.
         in_progress: What the application is busy with at the moment; called on this thread.
-        hurry: Told of what does not get on, at half of its time; called on this thread.
+        hurry: Told of what does not get on, at half of its time; called on a thread of its own, which it may block.
         on_stalled: Told, in words, that the time is up; called on this thread, once.
         metrics: Counts ``stalls`` and ``watchdog_exits``, by kind.
     """
@@ -93,15 +97,16 @@ class Watchdog:
         passed_s, self._last_s = min(now_s - self._last_s, self._pause_s), now_s
         try:
             stalled = self._look_at_loop(passed_s) or self._look_at_work(passed_s)
-        except Exception:
-            # An application's own object may be behind it; a watchdog that is gone would not be missed for long.
+        except BaseException:
+            # An application's own object may be behind it, SystemExit included; nobody would miss a watchdog that is
+            # gone.
             log.exception("the watchdog could not look; it looks again")
             return self._pause_s
         if stalled is None:
             return self._pause_s
         self._metrics.count("watchdog_exits", kind=stalled.kind)
-        log.error("%s: this member's session is closed", stalled)
         self._on_stalled(f"watchdog: {stalled}")
+        log.error("%s: this member's session is closed", stalled)
         return None
 
     def _look_at_loop(self, passed_s: float) -> Stall | None:
@@ -136,6 +141,10 @@ class Watchdog:
         if stall.elapsed_s >= limit_s * HURRY_SHARE and not watched.told:
             watched.told = True
             self._metrics.count("stalls", kind=stall.kind)
-            log.warning("%s", stall)
-            self._hurry(stall)
+            ticker(partial(self._tell, stall), "hurry").start()
         return None
+
+    def _tell(self, stall: Stall) -> None:
+        """On a thread of its own."""
+        log.warning("%s", stall)
+        self._hurry(stall)

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "integration/test_group_watchdog.py": (
         "an_event_loop_is_blocked_for_good",
         "an_application_hangs_in_a_record",
+        "on_stalled_hangs_or_exits",
         "a_listener_hangs",
     ),
     "integration/test_group_static.py": (

@@ -143,6 +143,34 @@ async def test_an_application_hangs_in_a_record(cluster: Cluster, unique: Unique
         assert hanging.consumer.member_id != old_id
 
 
+@pytest.mark.parametrize("held", [True, False], ids=["hangs", "exits"])
+async def test_on_stalled_hangs_or_exits(cluster_39: Cluster, unique: Unique, held: bool) -> None:
+    """The hook that is to hurry an application may be as stuck as that: the session is closed in time all the same."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    values = await produce(cluster_39, topic, 20)
+    hook_let_go = threading.Event()
+
+    def stick(_: Stall) -> None:
+        if not held:
+            raise SystemExit(1)
+        hook_let_go.wait()
+
+    async with group_of(cluster_39, name, [topic]) as group:
+        hanging = HangingMember(cluster_39, name, [topic], max_poll_interval_ms=1_000)
+        hanging.on_stalled = stick  # type: ignore[method-assign]
+        group.members.append(hanging)
+        try:
+            await hanging.start()
+            await eventually(lambda: hanging.records, "it has a record in hand")
+            survivor = await group.join()
+            await eventually(lambda: len(survivor.partitions(topic)) == 2, "the survivor has everything")
+            await group.delivered(values)
+            assert hanging.consumer.metrics.counter("watchdog_exits", kind="processing") == 1
+        finally:
+            hook_let_go.set()
+
+
 async def test_a_slow_application_is_left_alone(cluster_39: Cluster, unique: Unique) -> None:
     """However slow all of its records together, as long as it gets on with each."""
     topic, name = unique("topic"), unique("group")

@@ -182,8 +182,22 @@ MUTANTS = (
     Mutant(
         "a watchdog that tells nobody to hurry",
         _WATCHDOG,
-        "            self._hurry(stall)\n",
+        "        self._hurry(stall)\n",
         "",
+        "tests/unit/test_watchdog.py",
+    ),
+    Mutant(
+        "a watchdog that waits for the application's hook",
+        _WATCHDOG,
+        'ticker(partial(self._tell, stall), "hurry").start()',
+        "self._tell(stall)",
+        "tests/unit/test_watchdog.py",
+    ),
+    Mutant(
+        "a watchdog that an exit ends",
+        _WATCHDOG,
+        "        except BaseException:\n",
+        "        except Exception:\n",
         "tests/unit/test_watchdog.py",
     ),
     Mutant(

@@ -114,7 +114,7 @@ class Plain:
 class Hurrying(Plain):
     """One that can be told to hurry."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.told: list[Stall] = []
         self._error = error
 
@@ -137,9 +137,10 @@ def test_a_listener_with_that_hook_is_told() -> None:
     assert listener.told == [STALL]
 
 
-def test_a_hook_that_fails_is_contained(caplog: pytest.LogCaptureFixture) -> None:
-    """It must not end the watchdog."""
+@pytest.mark.parametrize("error", [RuntimeError("of the application"), SystemExit("of the application")])
+def test_a_hook_that_fails_is_contained(caplog: pytest.LogCaptureFixture, error: BaseException) -> None:
+    """It is told of as loudly where it wants to end the process, which a thread cannot."""
     metrics = Metrics()
-    ListenerCalls(Hurrying(RuntimeError("of the application")), metrics).stalled(STALL)
+    ListenerCalls(Hurrying(error), metrics).stalled(STALL)
     assert metrics.total("listener_failures") == 1
     assert "of the application" in caplog.text

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import logging
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 from manual_machine import ManualMachine
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import Work
-from kiel_groups.coordination.machine import replaced
+from kiel_groups.coordination.machine import Ticking, replaced
+from kiel_groups.coordination.threads import Ticker
 from kiel_groups.coordination.watchdog import Watchdog
 from kiel_groups.errors import ConfigError
 from kiel_groups.listeners import Stall
@@ -33,14 +36,22 @@ def machine() -> Iterator[ManualMachine]:
 class Watched:
     """An application under a watchdog; ``works`` is what it is busy with."""
 
-    def __init__(self, machine: ManualMachine, *, work_ms: int = 0, loop_ms: int = 0) -> None:
+    def __init__(
+        self,
+        machine: ManualMachine,
+        *,
+        work_ms: int = 0,
+        loop_ms: int = 0,
+        hurry: Callable[[Stall], None] | None = None,
+    ) -> None:
         self.machine = machine
         self.works: list[Work] = []
         self.hurried: list[Stall] = []
         self.given_up: list[str] = []
         self.metrics = Metrics()
         config = GroupConfig(group="g", max_poll_interval_ms=work_ms, loop_stall_ms=loop_ms)
-        self.watchdog = Watchdog(config, lambda: self.works, self.hurried.append, self.given_up.append, self.metrics)
+        hurry = hurry or self.hurried.append
+        self.watchdog = Watchdog(config, lambda: self.works, hurry, self.given_up.append, self.metrics)
         self.watchdog.start()
 
     def busy(self, token: object = "a", kind: str = "processing") -> None:
@@ -166,6 +177,95 @@ async def test_a_watchdog_that_cannot_look_looks_again(
     watched.works = None  # type: ignore[assignment]
     machine.pass_s(5)
     assert "the watchdog could not look" in caplog.text
+    watched.busy()
+    machine.pass_s(12)
+    assert len(watched.given_up) == 1
+
+
+class ThreadedMachine(ManualMachine):
+    """The watchdog itself ticks by hand; what it starts has real threads."""
+
+    def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:  # type: ignore[override]
+        return super().ticker(tick, name) if name == "watchdog" else Ticker(tick, name)
+
+
+class Holding(logging.Handler):
+    """A log that takes no line of other threads while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+        self.home = threading.current_thread()
+        self.waited_here = False
+
+    def createLock(self) -> None:
+        """None: the last line is told on the thread of the test."""
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if threading.current_thread() is self.home:
+            self.waited_here |= record.levelno < logging.ERROR
+        else:
+            self.let_go.wait()
+
+
+@pytest.mark.parametrize("held", ["hook", "log"])
+async def test_a_hook_or_a_log_that_hangs_does_not_hold_the_watchdog(held: str) -> None:
+    """Both are asked on another thread; the session is given up in time although they never return."""
+    home, let_go, called = threading.current_thread(), threading.Event(), threading.Event()
+    log, holding = logging.getLogger("kiel_groups.coordination.watchdog"), Holding()
+    there: list[bool] = []
+
+    def hang(_: Stall) -> None:
+        there.append(threading.current_thread() is home)
+        called.set()
+        if not there[-1]:
+            let_go.wait()
+
+    try:
+        if held == "log":
+            log.addHandler(holding)
+        with replaced(machine := ThreadedMachine()):
+            watched = Watched(machine, work_ms=10_000, hurry=hang)
+            watched.busy()
+            machine.pass_s(6)
+            if held == "hook":
+                assert called.wait(30)
+            assert not watched.given_up
+            machine.pass_s(6)
+        assert len(watched.given_up) == 1
+        assert not any(there)
+        assert not holding.waited_here
+    finally:
+        log.removeHandler(holding)
+        holding.let_go.set()
+        let_go.set()
+
+
+async def test_the_session_is_given_up_before_it_is_told(
+    machine: ManualMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log whose lock a blocked loop holds must not keep the gate open."""
+    watched = Watched(machine, work_ms=10_000)
+    told: list[str] = []
+    watched.given_up = told
+    watched.watchdog._on_stalled = lambda reason: told.append(caplog.text)
+    watched.busy()
+    machine.pass_s(12)
+    assert "session is closed" not in told[0]
+    assert "session is closed" in caplog.text
+
+
+async def test_an_exit_does_not_end_the_watchdog(machine: ManualMachine) -> None:
+    """SystemExit ends a thread without a word; an application's own object may raise it."""
+    watched = Watched(machine, work_ms=10_000)
+
+    def leave() -> list[Work]:
+        raise SystemExit(1)
+
+    look, watched.watchdog._in_progress = watched.watchdog._in_progress, leave
+    machine.pass_s(5)
+    watched.watchdog._in_progress = look
     watched.busy()
     machine.pass_s(12)
     assert len(watched.given_up) == 1
