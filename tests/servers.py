@@ -16,6 +16,9 @@ from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, KAFKAS
 
 ZOOKEEPERS = ("3.9.5", "3.4.6")
+#: A machine that stands still for some seconds is no fault to be tried: a lone broker of 0.8 whose session has expired
+#: finds its own old registration, and leads nothing for a while.
+PATIENT = {"zookeeper.session.timeout.ms": 10_000}
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +34,8 @@ def shared_clusters() -> Iterator[Callable[..., Cluster]]:
         def cluster_on(zookeeper: str, kafka: str = DEFAULT_KAFKA) -> Cluster:
             versions = (zookeeper, kafka)
             if versions not in running:
-                running[versions] = stack.enter_context(Cluster(zookeeper=zookeeper, kafka=kafka))
+                cluster = Cluster(zookeeper=zookeeper, kafka=kafka, broker_overrides=PATIENT)
+                running[versions] = stack.enter_context(cluster)
             return running[versions]
 
         yield cluster_on
