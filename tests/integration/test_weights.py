@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -214,6 +215,11 @@ async def test_likely_mistakes(cluster_39: Cluster, unique: Unique, tmp_path: Pa
         done = kiel_groups("weights", "show", name, *at)
         assert (done.returncode, done.stdout) == (1, "")
         assert "found b'{}'; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it" in done.stderr
+        client.set(layout.weights, zlib.compress(b'{"version":1,"weights":{"\\ud800:0":1}}'))
+        for words in (("show", name), ("show", name, "--json"), ("set", name, f"{topic}:0=1")):
+            done = kiel_groups("weights", *words, *at)
+            assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), (words, done)
+            assert "weights: '\\ud800:0' given; expected a partition such as page-views:3; 'kiel-" in done.stderr
         client.ensure_path(GroupLayout(f"{name}-java").ids)
         done = kiel_groups("weights", "set", f"{name}-java", f"{topic}:0=1", *at)
         assert "no member of kiel-groups was ever in it" in done.stderr
