@@ -54,8 +54,9 @@ def force_release(
         client: A session of the caller's own.
         group: The member's group.
         member_id: As ``describe`` shows it.
-        wait_ms: How long to wait before owner znodes are deleted; what the member itself says unless given, or
-            ``LONGEST_SESSION_MS`` where it says nothing any more.
+        wait_ms: How long to wait before owner znodes are deleted where nobody knows the session timeout any more, for
+            the member znode is gone; ``LONGEST_SESSION_MS`` unless given. A member that is there has its session
+            timeout at least: a shorter wait would make two owners.
         tell: Hears in one line what is being waited for.
         sleep: Waits so many seconds.
 
@@ -70,7 +71,10 @@ def force_release(
             f"group {group} has no member {member_id!r}, and nobody of that name owns anything; 'kiel-groups describe"
             f" {group}' names them"
         )
-    wait_ms = next(given for given in (wait_ms, granted_ms, LONGEST_SESSION_MS) if given is not None)
+    if granted_ms is None:
+        wait_ms = LONGEST_SESSION_MS if wait_ms is None else wait_ms
+    else:
+        wait_ms = max(granted_ms, wait_ms or 0)
     for path in (layout.member(member_id), layout.consumer_id(member_id)):
         with suppress(NoNodeError):
             client.delete(path)
@@ -109,7 +113,7 @@ def _instance_id(client: Client, layout: GroupLayout, member_id: MemberId) -> st
 
 
 def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId) -> int | None:
-    """What the server granted it, as it says itself; None where it is gone or says nothing that can be read."""
+    """What the server granted it, as it says itself, or the most where that cannot be read; None where it is gone."""
     path = layout.member(member_id)
     try:
         return MemberInfo.parse(member_id, client.get(path)[0], path).session_timeout_ms
@@ -146,7 +150,13 @@ def _children(client: Client, path: str) -> list[str]:
 
 
 def _take(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> tuple[TopicPartition, ...]:
-    """Delete the owner znodes that still are those of then: another one may own the partition by now."""
+    """
+    Delete the owner znodes that still are those of then: another one may own the partition by now.
+
+    This cannot be exact: ZooKeeper deletes by path and version, which is 0 for every claim, and has no condition on the
+    transaction that created a znode. So each is looked at right before. A claim that is given up and taken by another
+    within that one round trip is deleted, and its member notices at its next regular look.
+    """
     taken = []
     for partition, czxid in sorted(owned.items()):
         path = layout.owner(partition)

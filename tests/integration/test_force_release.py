@@ -20,7 +20,10 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-async def test_a_live_member_stops_before_its_claims_could_be_deleted(cluster_39: Cluster, unique: Unique) -> None:
+@pytest.mark.parametrize("options", [(), ("--wait", "0")], ids=["as_it_is", "no_wait"])
+async def test_a_live_member_stops_before_its_claims_could_be_deleted(
+    cluster_39: Cluster, unique: Unique, options: tuple[str, ...]
+) -> None:
     """It finds its member znode gone, gives its session up and joins anew; nothing was handed out by two at once."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 4)
@@ -30,7 +33,7 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(cluster_39
         await group.balanced(topic, 4)
         old = first.consumer.member_id
         assert old is not None
-        run = await _command(cluster_39, name, old.rpartition("-")[2])
+        run = await _command(cluster_39, name, old.rpartition("-")[2], *options)
         assert run == (0, f"info: {old} owned 2 partitions: it let go of 2 itself, and was relieved of 0")
         await eventually(lambda: first.consumer.member_id not in (None, old), "it joined anew")
         await group.balanced(topic, 4)
@@ -39,11 +42,11 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(cluster_39
         assert second.lost_partitions == []
 
 
-async def _command(cluster: Cluster, group: str, member: str) -> tuple[int, str]:
+async def _command(cluster: Cluster, group: str, member: str, *options: str) -> tuple[int, str]:
     """Exit status and last line of the command, while the members of this process go on."""
     import asyncio
 
-    done = await asyncio.to_thread(kiel_groups, "release", group, member, "--zookeeper", cluster.zk_hosts)
+    done = await asyncio.to_thread(kiel_groups, "release", group, member, "--zookeeper", cluster.zk_hosts, *options)
     return done.returncode, done.stderr.splitlines()[-1]
 
 
@@ -67,6 +70,24 @@ def test_claims_that_nobody_gives_up_are_deleted_after_the_wait(cluster_39: Clus
         assert waited == [LONGEST_SESSION_MS / 1000]
         assert (released.owned, released.taken) == (tuple(partitions), (partitions[0],))
         assert client.get_children(layout.topic_owners("t")) == ["2"]
+
+
+@pytest.mark.parametrize(("is_member", "waited_ms"), [(True, 6_000), (False, 1_000)])
+def test_the_wait_that_is_given_is_for_who_is_no_member(
+    cluster_39: Cluster, unique: Unique, is_member: bool, waited_ms: int
+) -> None:
+    """A member znode names its session timeout, and no wait is shorter than that."""
+    name = unique("group")
+    layout, member = GroupLayout(name), f"{name}_host-1-ff"
+    info = MemberInfo(member_id=member, session_timeout_ms=6_000, subscription=())
+    waited: list[float] = []
+    with zookeeper(cluster_39) as holder, zookeeper(cluster_39) as client:
+        if is_member:
+            holder.create(layout.member(member), info.encode(), ephemeral=True, makepath=True)
+        holder.create(layout.owner(TopicPartition("t", 0)), encode_owner(member), ephemeral=True, makepath=True)
+        released = force_release(client, name, member, wait_ms=1_000, sleep=waited.append)
+        assert (waited, released.waited_ms) == ([waited_ms / 1000], waited_ms)
+        assert released.taken == (TopicPartition("t", 0),)
 
 
 def test_a_member_has_several_names(cluster_39: Cluster, unique: Unique) -> None:

@@ -225,6 +225,13 @@ MUTANTS = (
         "tests/sim/test_releasing.py",
     ),
     Mutant(
+        "a release by force that waits as briefly as it is told",
+        _FORCE_RELEASE,
+        "wait_ms = max(granted_ms, wait_ms or 0)",
+        "wait_ms = granted_ms if wait_ms is None else wait_ms",
+        "tests/sim/test_releasing.py",
+    ),
+    Mutant(
         "a release by force that takes what is owned anew",
         _FORCE_RELEASE,
         "if stat is not None and stat.czxid == czxid:",

@@ -40,6 +40,24 @@ def test_nothing_is_taken_from_a_member_that_stops(world: World) -> None:
     world.settle(60.0)
 
 
+@pytest.mark.parametrize(("asked_ms", "waited_ms"), [(0, SESSION_TIMEOUT_MS), (2 * SESSION_TIMEOUT_MS,) * 2])
+def test_a_member_has_its_session_timeout_however_short_the_wait(world: World, asked_ms: int, waited_ms: int) -> None:
+    """A claim that goes before its gate is shut would have two owners; a longer wait is nobody's harm."""
+    consumer = world.consumers[0]
+    member_id, held = consumer.member.member_id or "", sorted(consumer.flowing)
+    assert held
+    waited_s: list[float] = []
+
+    def wait(duration_s: float) -> None:
+        waited_s.append(duration_s)
+        world.run_for(duration_s)
+
+    done = force_release(world.operator, world.group, member_id, wait_ms=asked_ms, sleep=wait)
+    assert (waited_s, done.waited_ms) == ([waited_ms / 1000], waited_ms)
+    assert (done.owned, done.taken) == (tuple(held), ())
+    world.settle(60.0)
+
+
 def test_a_claim_is_taken_when_no_gate_can_be_open_any_more(world: World) -> None:
     """An owner znode that nobody deletes, as of a session that a server keeps, goes after the wait, not before."""
     partition = world.partitions()[0]
