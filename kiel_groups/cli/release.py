@@ -22,8 +22,8 @@ __all__ = ["release"]
     "wait_s",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How long to wait where the member is gone, its claims are not, and nobody knows its session timeout; less than"
-    " that timeout may make two owners. A member that is there always has its own at least.  [default: 40]",
+    help="How long to wait where the member is gone, its claims are not, and nobody knows its session timeout; less"
+    " than that timeout may make two owners. A member that is there always has its own at least.  [default: 40]",
 )
 @click.pass_obj
 def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: bool, wait_s: float | None) -> int:
