@@ -78,10 +78,12 @@ class Trial:
         await self.group.balanced(self.topic, self.partitions, RECOVERY_S)
 
     async def has(self, member: Member, count: int, within_s: float = RECOVERY_S) -> None:
-        """Wait until a member has so many partitions."""
-        await eventually(
-            lambda: len(member.partitions(self.topic)) == count, f"a member has {count} partitions", within_s
-        )
+        """Wait until a member has so many partitions, and knows it."""
+
+        def has() -> bool:
+            return len(member.partitions(self.topic)) == count and member.knows(self.topic)
+
+        await eventually(has, f"a member has {count} partitions", within_s)
 
     async def grow(self, partitions: int) -> None:
         """Give the topic more partitions, so many in all."""

@@ -151,6 +151,10 @@ class Member:
     def partitions(self, topic: str) -> list[int]:
         return self.consumer.allocation.get(topic, [])
 
+    def knows(self, topic: str) -> bool:
+        """Whether its listener was told of all that it has, and no more: that comes a moment after the claim."""
+        return sorted(number for held, number in self.held if held == topic) == self.partitions(topic)
+
 
 class Group:
     """The members of one group in one test."""
@@ -180,17 +184,12 @@ class Group:
         return [value for member in self.members for value in member.values]
 
     async def balanced(self, topic: str, partitions: int, timeout_s: float = 30.0) -> None:
-        """
-        Wait until the living members hold every partition of a topic once, equal to within one.
-
-        By then their listeners were told, too: that comes a moment after the claim.
-        """
+        """Wait until the living members hold every partition of a topic once, equal to within one, and know it."""
 
         def fair() -> bool:
-            shares = [member.partitions(topic) for member in self.living]
-            told = [sorted(number for held, number in member.held if held == topic) for member in self.living]
-            if told != shares:
+            if not all(member.knows(topic) for member in self.living):
                 return False
+            shares = [member.partitions(topic) for member in self.living]
             together = sorted(number for share in shares for number in share)
             sizes = [len(share) for share in shares]
             return together == list(range(partitions)) and max(sizes) - min(sizes) <= 1
