@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
 from kiel_groups.allocators.fewest_moves import fewest_moves
-from kiel_groups.allocators.pools import Pool, homes_of, pools_of
+from kiel_groups.allocators.pools import Keeping, Pool, homes_of, pools_of
 from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["Sticky", "sticky"]
@@ -31,20 +31,10 @@ __all__ = ["Sticky", "sticky"]
 Link: TypeAlias = tuple[Slot, str, Slot]
 
 
-class Sticky:
-    """
-    The sticky allocator; its one instance is :data:`sticky`.
-
-    Called as a plain function it knows of no earlier allocation, and deals out afresh.
-    """
+class Sticky(Keeping):
+    """The sticky allocator; its one instance is :data:`sticky`."""
 
     __name__ = "sticky"
-
-    def __call__(self, members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
-        """Partition ids by topic by member, with an entry for every member; see ``Allocator``."""
-        parsed = [TopicPartition.parse(text) for text in partitions]
-        eligible = {partition.topic: frozenset(members) for partition in parsed if members}
-        return {member: {} for member in members} | self.allocate(eligible, parsed, {})
 
     def allocate(
         self,
@@ -52,14 +42,7 @@ class Sticky:
         partitions: Collection[TopicPartition],
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> dict[Slot, dict[str, list[int]]]:
-        """
-        Partition ids by topic by member, as equal as can be, with as few moves as that takes.
-
-        Args:
-            eligible: The members that may have a topic's partitions, 1 or more; topics without any are left out.
-            partitions: All there are; those of topics that nobody may have are left out.
-            current: What members have now; what is no longer there counts for nothing.
-        """
+        """Partition ids by topic by member, as equal as can be, with as few moves as that takes; see ``Keeping``."""
         shares = _Shares(eligible)
         unowned = shares.keep(sorted(p for p in partitions if eligible.get(p.topic)), current)
         shares.deal_out(unowned)

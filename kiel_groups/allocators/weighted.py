@@ -25,7 +25,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import TypeAlias
 
-from kiel_groups.allocators.pools import Pool, homes_of, pools_of
+from kiel_groups.allocators.pools import Keeping, Pool, homes_of, pools_of
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.model import Slot, TopicPartition
 
@@ -44,7 +44,7 @@ MOST_MOVES = 200_000
 Held: TypeAlias = list[tuple[int, TopicPartition]]
 
 
-class Weighted:
+class Weighted(Keeping):
     """
     The weighted allocator; :data:`weighted` is the one that knows of no loads yet.
 
@@ -61,26 +61,13 @@ class Weighted:
         """The same with these loads; see ``WeighingAllocator``."""
         return Weighted(weights)
 
-    def __call__(self, members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
-        """Partition ids by topic by member, with an entry for every member; see ``Allocator``."""
-        parsed = [TopicPartition.parse(text) for text in partitions]
-        eligible = {partition.topic: frozenset(members) for partition in parsed if members}
-        return {member: {} for member in members} | self.allocate(eligible, parsed, {})
-
     def allocate(
         self,
         eligible: Mapping[str, Collection[Slot]],
         partitions: Collection[TopicPartition],
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> dict[Slot, dict[str, list[int]]]:
-        """
-        Partition ids by topic by member, of nearly equal load, with few moves.
-
-        Args:
-            eligible: The members that may have a topic's partitions, 1 or more; topics without any are left out.
-            partitions: All there are; those of topics that nobody may have are left out.
-            current: What members have now; what is no longer there counts for nothing.
-        """
+        """Partition ids by topic by member, of nearly equal load, with few moves; see ``Keeping``."""
         wanted = sorted(partition for partition in partitions if eligible.get(partition.topic))
         loads = _in_parts(loads_of(wanted, self._weights))
         if len(set(loads.values())) < 2:
