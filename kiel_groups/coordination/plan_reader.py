@@ -80,6 +80,7 @@ class PlanReader:
             self._session.get(self._layout.pointer),
             self._slices(),
             self._session.children(self._layout.history),
+            # Nested, for gather() is typed for no more than six.
             asyncio.gather(self._kept("config", self._read_tuning), self._kept("weights", self._read_weights)),
         )
         self._weights = weights

@@ -50,7 +50,6 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
 
     Raises:
         ConfigError: A topic that does not exist, a folder that is not this archive's, a group with live members.
-        OffsetOutOfRangeError: What is to be read next is gone.
         OffsetOutOfRangeError: What is to be read next is gone, as the run would find it.
         BrokerError: The brokers could not be asked.
     """
