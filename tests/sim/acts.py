@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import NoNodeError
 
 from kiel_groups.group.layout import topic_path
+from kiel_groups.group.weights import encode_weights
 from kiel_groups.testing import FakeServer
 from tests.sim.story import Event
 
@@ -22,6 +23,8 @@ __all__ = ["perform"]
 FORCE_RELEASE_S = 10.5
 #: How many of the lost answers come with followers that lag.
 STALE_SHARE = 0.5
+#: How many of the weights that somebody writes can be read.
+READABLE_SHARE = 0.8
 
 
 def perform(world: World, event: Event) -> str:
@@ -233,6 +236,18 @@ def _recreate_topic(world: World, event: Event) -> str:
     return topic
 
 
+def _weights(world: World, event: Event) -> str:
+    """Somebody measured loads, and now and then writes them in a way that nobody can read."""
+    loads = {partition: 1 + event.who * number % 17 for number, partition in enumerate(world.partitions())}
+    readable = event.choice < READABLE_SHARE
+    data = encode_weights(loads) if readable else b"garbage"
+    if world.layout.weights in world.ensemble.truth.znodes:
+        world.operator.set_async(world.layout.weights, data)
+    else:
+        world.operator.create_async(world.layout.weights, data)
+    return f"of {len(loads)} partitions" if readable else "are garbage"
+
+
 _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
     "work": _work,
     "kill": _kill,
@@ -264,4 +279,5 @@ _ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
     "delete_candidate": _delete_candidate,
     "grow_topic": _grow_topic,
     "recreate_topic": _recreate_topic,
+    "weights": _weights,
 }

@@ -36,7 +36,8 @@ class Story:
     members: int
     topics: tuple[int, ...]
     reset: str
-    is_sticky: bool
+    #: Its name.
+    allocator: str
     is_static: bool
     most_operations: int
     #: None: as often as the product does by itself. Rarer ones cost less of a run's time, and lose more leases.
@@ -75,7 +76,9 @@ FAULTS = {
     "recreate_topic": 1,
 }
 #: What is no fault, and makes partitions move.
-CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1}
+CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1, "weights": 2}
+#: How many of the groups are allocated by whom.
+ALLOCATING = {"sticky": 0.55, "round_robin": 0.25, "weighted": 0.2}
 
 EVENTS = 150
 LEAST_FAULTS, MOST_FAULTS = 5, 9
@@ -102,7 +105,7 @@ def make_story(seed: int) -> Story:
         members=random.randint(3, 6),
         topics=random.choice([(24,), (14, 12), (10, 9, 8)]),
         reset=random.choice(["earliest", "latest"]),
-        is_sticky=random.random() < 0.7,
+        allocator=random.choices(list(ALLOCATING), list(ALLOCATING.values()))[0],
         is_static=random.random() < STATIC_SHARE,
         most_operations=random.choice([3, 8, 200]),
         heartbeat_interval_ms=random.choice([None, 3_000, 3_300, 3_300]),

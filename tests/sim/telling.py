@@ -34,8 +34,7 @@ def _kind(error: str) -> str:
 def tell(story: Story, say: Callable[[str], None]) -> Outcome:
     """Play a story and say what is done, what the product logs, and how it ends."""
     how = f"{story.members} members, topics of {story.topics} partitions, {story.reset}"
-    allocator = "sticky" if story.is_sticky else "round robin"
-    say(f"seed {story.seed}: {how}, {allocator}, at most {story.most_operations} operations a transaction")
+    say(f"seed {story.seed}: {how}, {story.allocator}, at most {story.most_operations} operations a transaction")
     logger, handler = logging.getLogger(LOGGER), _Teller(say)
     level = logger.level
     logger.addHandler(handler)

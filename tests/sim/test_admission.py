@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination import machine
-from kiel_groups.testing import SimulatedMachine
-from tests.sim.story import make_story
-from tests.sim.world import World
+from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
 
@@ -19,12 +15,8 @@ pytestmark = pytest.mark.sim
 @pytest.fixture
 def world() -> Iterator[World]:
     """A member by itself, at rest."""
-    made = World(replace(make_story(1), members=1, topics=(2,), reset="earliest", is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(made.timeline)):
-        made.settle(60.0)
+    with at_rest(members=1, topics=(2,), reset="earliest") as made:
         yield made
-    for consumer in made.consumers:
-        consumer.kill()
 
 
 def members(world: World) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -17,18 +16,15 @@ from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, SimulatedMachine, fake_client
-from tests.sim.story import make_story
 from tests.sim.test_fences import Bench
-from tests.sim.world import World
+from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim
 
 
 def test_a_claim_of_a_topic_that_was_created_again_starts_at_its_beginning() -> None:
     """Nobody was there when it happened: the offsets are older than the topic, and mean nothing in it."""
-    world = World(replace(make_story(1), members=1, topics=(3,), reset="latest", is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(world.timeline)):
-        world.settle(60.0)
+    with at_rest(members=1, topics=(3,), reset="latest") as world:
         world.consumers[-1].leave()
         world.run_for(10.0)
         world.operator.delete(topic_path("t0"))
@@ -36,14 +32,11 @@ def test_a_claim_of_a_topic_that_was_created_again_starts_at_its_beginning() -> 
         world.join(world.topics)
         world.settle(60.0)
         assert [world.ledger.stored(partition) for partition in world.partitions()] == [0, 0, 0]
-    for consumer in world.consumers:
-        consumer.kill()
 
 
 def test_a_claim_gives_its_offsets_new_versions() -> None:
     """Whoever owned them before expects the old ones: what he may still write is refused, whatever became of him."""
-    world = World(replace(make_story(1), members=1, topics=(3,), is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(world.timeline)):
+    with at_rest(members=1, topics=(3,)) as world:
         for claims in (1, 2):
             world.settle(60.0)
             versions = [world.ensemble.truth.znodes[world.layout.offset(p)].version for p in world.partitions()]
@@ -51,8 +44,6 @@ def test_a_claim_gives_its_offsets_new_versions() -> None:
             world.consumers[-1].leave()
             world.run_for(10.0)
             world.join(world.topics)
-    for consumer in world.consumers:
-        consumer.kill()
 
 
 def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination import machine
 from kiel_groups.group.layout import topic_path
-from kiel_groups.testing import SimulatedMachine
-from tests.sim.story import make_story
-from tests.sim.world import RECONCILE_INTERVAL_MS, World
+from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
@@ -25,12 +21,8 @@ LATE_S = 1.5 * RECONCILE_INTERVAL_MS / 1000
 @pytest.fixture
 def world() -> Iterator[World]:
     """A group of two at rest."""
-    made = World(replace(make_story(1), members=2, topics=(4,), is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(made.timeline)):
-        made.settle(60.0)
+    with at_rest(members=2, topics=(4,)) as made:
         yield made
-    for consumer in made.consumers:
-        consumer.kill()
 
 
 def slice_path(world: World) -> str:

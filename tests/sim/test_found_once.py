@@ -17,7 +17,7 @@ from kiel_groups.coordination import machine
 from kiel_groups.testing import SimulatedMachine
 from tests.sim.acts import perform
 from tests.sim.story import Event, make_story
-from tests.sim.world import World
+from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
 
@@ -25,13 +25,8 @@ pytestmark = pytest.mark.sim
 @pytest.fixture
 def world() -> Iterator[World]:
     """A member by itself, at rest, with all of two topics."""
-    calm = make_story(1)
-    made = World(replace(calm, members=1, topics=(2, 2), reset="earliest", is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(made.timeline)):
-        made.settle(60.0)
+    with at_rest(members=1, topics=(2, 2), reset="earliest") as made:
         yield made
-    for consumer in made.consumers:
-        consumer.kill()
 
 
 def test_a_reset_to_the_very_offset_that_was_about_to_be_committed(world: World) -> None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination import machine
-from kiel_groups.testing import SimulatedMachine
 from tests.sim.consumer import Consumer
-from tests.sim.story import make_story
-from tests.sim.world import World
+from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
 
@@ -20,12 +16,8 @@ pytestmark = pytest.mark.sim
 @pytest.fixture
 def world() -> Iterator[World]:
     """A group of two at rest."""
-    made = World(replace(make_story(1), members=2, is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(made.timeline)):
-        made.settle(60.0)
+    with at_rest(members=2) as made:
         yield made
-    for consumer in made.consumers:
-        consumer.kill()
 
 
 def process_some(world: World, consumer: Consumer) -> None:

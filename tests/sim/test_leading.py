@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from kiel_groups.coordination import machine
-from kiel_groups.testing import SimulatedMachine
-from tests.sim.story import make_story
-from tests.sim.world import World
+from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim
 
 
 def test_a_leader_that_is_refused_stands_for_election_again() -> None:
     """It does not wait for the regular look: partitions that were added have their owner within seconds."""
-    world = World(replace(make_story(1), members=2, topics=(4,), is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(world.timeline)):
-        world.settle(60.0)
+    with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         other = next(consumer for consumer in world.consumers if consumer is not leader)
         for name in world.ensemble.truth.children(world.layout.election):
@@ -28,29 +21,21 @@ def test_a_leader_that_is_refused_stands_for_election_again() -> None:
         world.run_for(12.0)
         assert leader.member.leads
         assert len([p for p in leader.flowing if p.partition >= 4]) == 2
-    for consumer in world.consumers:
-        consumer.kill()
 
 
 def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
     """It watches the one before it: the end of that one's session is enough, and no regular look is needed."""
-    world = World(replace(make_story(1), members=3, topics=(4,), is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(world.timeline)):
-        world.settle(60.0)
+    with at_rest(members=3, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         others = [consumer for consumer in world.consumers if consumer is not leader]
         leader.kill()
         world.run_for(12.0)
         assert sum(consumer.member.leads for consumer in others) == 1
-    for consumer in world.consumers:
-        consumer.kill()
 
 
 def test_a_leader_that_resigned_says_nothing_of_owners_any_more() -> None:
     """They are as the next leader wants them, and not as it wanted them itself."""
-    world = World(replace(make_story(1), members=2, topics=(4,), is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(world.timeline)):
-        world.settle(60.0)
+    with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         truth, folder = world.ensemble.truth, world.layout.election
         stood = {truth.znodes[f"{folder}/{name}"].data.decode(): name for name in truth.children(folder)}
@@ -60,5 +45,3 @@ def test_a_leader_that_resigned_says_nothing_of_owners_any_more() -> None:
         assert not leader.member.leads
         assert sum(consumer.member.leads for consumer in world.consumers) == 1
         assert [consumer.metrics.total("ownership_alarms") for consumer in world.consumers] == [0, 0, 0]
-    for consumer in world.consumers:
-        consumer.kill()

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from kiel_groups.coordination import machine
 from kiel_groups.group.lease import lease_deadline
-from kiel_groups.testing import SimulatedMachine
-from tests.sim.story import make_story
-from tests.sim.world import SESSION_TIMEOUT_MS, World
+from tests.sim.world import SESSION_TIMEOUT_MS, at_rest
 
 pytestmark = pytest.mark.sim
 
 
 def test_a_heartbeat_goes_out_as_soon_as_the_connection_is_back() -> None:
     """The lease may be short by then: the next one in turn may be too late."""
-    calm = replace(make_story(1), members=2, topics=(4,), is_static=False, heartbeat_interval_ms=None, events=())
-    world = World(calm)
-    with machine.replaced(SimulatedMachine(world.timeline)):
-        world.settle(60.0)
+    with at_rest(members=2, topics=(4,), heartbeat_interval_ms=None) as world:
         # A leader's next plan would prove the session as well.
         consumer = next(consumer for consumer in world.consumers if not consumer.member.leads)
         gate = consumer.member.gate
@@ -31,5 +23,3 @@ def test_a_heartbeat_goes_out_as_soon_as_the_connection_is_back() -> None:
         world.run_for(1.0)
         assert consumer.metrics.total("zookeeper_suspensions") == 1
         assert gate.deadline_s > lease_deadline(broken_s, SESSION_TIMEOUT_MS)
-    for consumer in world.consumers:
-        consumer.kill()

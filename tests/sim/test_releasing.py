@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination import machine
 from kiel_groups.coordination.force_release import force_release
-from kiel_groups.testing import SimulatedMachine
-from tests.sim.story import make_story
-from tests.sim.world import SESSION_TIMEOUT_MS, World
+from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
@@ -19,12 +15,8 @@ pytestmark = pytest.mark.sim
 @pytest.fixture
 def world() -> Iterator[World]:
     """A group of two at rest."""
-    made = World(replace(make_story(1), members=2, topics=(4,), is_static=False, events=()))
-    with machine.replaced(SimulatedMachine(made.timeline)):
-        made.settle(60.0)
+    with at_rest(members=2, topics=(4,)) as made:
         yield made
-    for consumer in made.consumers:
-        consumer.kill()
 
 
 def test_nothing_is_taken_from_a_member_that_stops(world: World) -> None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from kazoo.client import KazooClient
 
-from kiel_groups.allocators import round_robin, sticky
+from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination import machine
 from kiel_groups.group.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
 from kiel_groups.group.znodes import parse_topic
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+from kiel_groups.testing import FakeEnsemble, Host, SimulatedMachine, Timeline, fake_client
 from tests.sim.consumer import Consumer
 from tests.sim.ledger import Ledger, Violation
-from tests.sim.story import Story
+from tests.sim.story import Story, make_story
 
-__all__ = ["World"]
+__all__ = ["World", "at_rest"]
 
 SESSION_TIMEOUT_MS = 10_000
 RECONCILE_INTERVAL_MS = 30_000
@@ -36,7 +39,7 @@ class World:
         self.ensemble = FakeEnsemble(self.timeline, 3, sync_limit=story.sync_limit)
         self.layout = GroupLayout(self.group)
         self.reset = story.reset
-        self.allocator: Any = sticky if story.is_sticky else round_robin
+        self.allocator = ALLOCATORS[story.allocator]
         self.is_static = story.is_static
         self._heartbeat_interval_ms = story.heartbeat_interval_ms
         #: Where logs end: what "latest" means.
@@ -204,3 +207,21 @@ class World:
         """The paths of all owner znodes."""
         owners = f"{self.layout.owners}/"
         return [path for path in self.ensemble.truth.znodes if path.startswith(owners) and path.count("/") == 5]
+
+
+@contextmanager
+def at_rest(**changes: Any) -> Iterator[World]:
+    """
+    A group to which nothing happens by itself, settled; its processes are killed in the end.
+
+    Args:
+        changes: What of the story is to be otherwise: ``members``, ``topics`` (partitions of each), …
+    """
+    world = World(replace(make_story(1), **({"is_static": False, "events": ()} | changes)))
+    try:
+        with machine.replaced(SimulatedMachine(world.timeline)):
+            world.settle(60.0)
+            yield world
+    finally:
+        for consumer in world.consumers:
+            consumer.kill()
