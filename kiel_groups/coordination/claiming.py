@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kiel_groups.coordination.fenced import FencedWriter
@@ -110,15 +110,20 @@ class Claimant:
         mine, _ = await self._whose(partitions)
         return frozenset(partitions) - mine
 
-    async def wait_free(self, partition: TopicPartition, watcher: Callable[[], None]) -> tuple[bool, bool]:
+    async def wait_free(
+        self, watchers: Mapping[TopicPartition, Callable[[], None]]
+    ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
         """
-        Look at an owner znode and set a watch on it.
+        Look at the owner znodes of some partitions and set a watch on each.
 
         Returns:
-            Whether nobody owns the partition, and whether this session does.
+            Those that nobody owns, and those that this session does.
         """
-        node = await self._session.exists(self._layout.owner(partition), watcher)
-        return node is None, node is not None and node.owner == self._session.id
+        paths = [self._layout.owner(partition) for partition in watchers]
+        found = dict(zip(watchers, await self._session.exists_many(paths, list(watchers.values())), strict=True))
+        free = frozenset(partition for partition, node in found.items() if node is None)
+        mine = (partition for partition, node in found.items() if node is not None and node.owner == self._session.id)
+        return free, frozenset(mine)
 
     async def release(self, partitions: Collection[TopicPartition]) -> Releases:
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
 from kiel_groups.config import GroupConfig
@@ -106,8 +106,7 @@ class Holding:
         """Watches are gone, or may be: look at everything anew."""
         self._look.set()
         self._topics.look_again()
-        for watch in list(self._watches.values()):
-            self._tasks.start(self._look_at_owner(watch))
+        self._look_at_owners(self._watches)
 
     async def hand_back(self) -> None:
         """Drain and release everything, and claim nothing more; ends when nothing is held."""
@@ -213,9 +212,9 @@ class Holding:
                     self._claiming = True
                     self._tasks.start(self._claim())
             case claims.Await(partitions):
-                for partition in sorted(partitions):
-                    watch = self._watches.setdefault(partition, _OwnerWatch(self, partition))
-                    self._tasks.start(self._look_at_owner(watch))
+                for partition in partitions:
+                    self._watches.setdefault(partition, _OwnerWatch(self, partition))
+                self._look_at_owners(partitions)
             case claims.Open(partitions):
                 self._to_open |= partitions
                 if not self._claiming:
@@ -251,9 +250,7 @@ class Holding:
 
     def hint(self, watch: _OwnerWatch) -> None:
         """An awaited partition may have become free. Hints that come together go together."""
-        if self._claims.phases.get(watch.partition) is not claims.Phase.WAITING:
-            self._watches.pop(watch.partition, None)
-            self._session.forget(watch)
+        if not self._awaits(watch.partition):
             return
         if not self._freed:
             asyncio.get_running_loop().call_soon(self._claim_freed)
@@ -267,18 +264,25 @@ class Holding:
             self._seen_free |= freed
         self._feed(claims.OwnerGone(freed))
 
-    async def _look_at_owner(self, watch: _OwnerWatch) -> None:
-        """Is an awaited partition free now? Otherwise a watch stands."""
-        partition = watch.partition
-        if self._claims.phases.get(partition) is not claims.Phase.WAITING:
-            self._watches.pop(partition, None)
+    def _awaits(self, partition: TopicPartition) -> bool:
+        """Whether its owner is watched still; that of a partition that is not awaited any more is forgotten."""
+        if self._claims.phases.get(partition) is claims.Phase.WAITING:
+            return True
+        if watch := self._watches.pop(partition, None):
             self._session.forget(watch)
-            return
-        free, mine = await self._claimant.wait_free(partition, watch)
+        return False
+
+    def _look_at_owners(self, partitions: Collection[TopicPartition]) -> None:
+        if awaited := [partition for partition in sorted(partitions) if self._awaits(partition)]:
+            self._tasks.start(self._find_free([self._watches[partition] for partition in awaited]))
+
+    async def _find_free(self, watches: Sequence[_OwnerWatch]) -> None:
+        """Which awaited partitions are free now? On the others a watch stands."""
+        free, mine = await self._claimant.wait_free({watch.partition: watch for watch in watches})
         if mine:
-            self._feed(claims.Claimed(frozenset({partition})))
-        elif free:
-            self._feed(claims.OwnerGone(frozenset({partition})))
+            self._feed(claims.Claimed(mine))
+        if free:
+            self._feed(claims.OwnerGone(free))
 
     async def _open(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
         """Read where the claims of a topic start; a member that leaves needs no positions, and gives them back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import islice
 
@@ -57,6 +58,8 @@ class Overseer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            # It is not known here any more, and another's to say.
+            self._show(Counter())
         self._suspicions.clear()
 
     def _wait(self) -> None:
@@ -81,13 +84,16 @@ class Overseer:
         self._wait()
 
     def _tell(self, now_s: float) -> None:
-        counts = dict.fromkeys(KINDS, 0)
+        counts: Counter[str] = Counter()
         for alarm in alarms(self._suspicions, self._members, now_s, self._limit_s):
             counts[alarm.kind] += len(alarm.partitions)
             self._metrics.count("ownership_alarms")
             log.error("group %s: %s", self._layout.group, alarm.text)
-        for kind, count in counts.items():
-            self._metrics.gauge(kind, count)
+        self._show(counts)
+
+    def _show(self, counts: Counter[str]) -> None:
+        for kind in KINDS:
+            self._metrics.gauge(kind, counts[kind])
 
     async def _owners(self) -> dict[TopicPartition, MemberId | None]:
         """Who owns what: of all partitions whether anybody does, of some, in turn, who."""

@@ -1,4 +1,4 @@
-"""How much a leader asks for at once."""
+"""How much a leader or a member asks for at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kiel_groups.config import GroupConfig
+from kiel_groups.coordination import session as session_module
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.plan_reader import PlanReader
 from kiel_groups.coordination.session import MOST_READS, Session
@@ -15,6 +16,7 @@ from kiel_groups.group.planning import Inputs
 from kiel_groups.group.znodes import MemberInfo
 from kiel_groups.metrics import Metrics
 from tests.sim.test_fences import Bench, bench  # noqa: F401 -- a fixture
+from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim
 
@@ -47,3 +49,24 @@ def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: Bench) -> N
     inputs, most = bench.run(work)  # type: ignore[misc]
     assert len(inputs.members) == len(inputs.topics) == MANY
     assert MOST_READS <= most < 1.1 * MOST_READS
+
+
+def test_heartbeats_do_not_wait_behind_all_awaited_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the partitions of a busy member looks at all of them again when its connection is back."""
+    few = 20
+    monkeypatch.setattr(session_module, "MOST_READS", few)
+    with at_rest(members=1, topics=(10 * few,), reset="earliest") as world:
+        (busy,) = world.consumers
+        for _ in world.partitions():
+            busy.work(0.0, 1, 60.0)
+        waiting = world.join(world.topics)
+        world.run_for(10.0)
+        client = waiting.process.connections[-1]._client
+        waiting.process.reset()
+        most = 0
+        for _ in range(5_000):
+            world.timeline.step(world.timeline.now_s + 5.0)
+            most = max(most, len(client._queue) + len(client._pending))
+        assert waiting.metrics.total("zookeeper_suspensions") == 1
+        assert few <= most < 2 * few
+        world.settle(120.0)

@@ -56,3 +56,23 @@ async def test_what_is_suspicious_is_looked_at_each_time(monkeypatch: pytest.Mon
     await tasks.cancel()
     assert session.looks[:4] == [[0, 1], [0, 2, 3], [0, 4, 5], [0, 1]]
     assert not failures
+
+
+async def test_who_does_not_lead_any_more_shows_no_alarms() -> None:
+    """Its gauges would say for ever what was so when it resigned."""
+    session, metrics, failures = Owners(looks=3), Metrics(), list[BaseException]()
+    session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
+    tasks = TaskSet(failures.append)
+    looking = Overseer(cast(Any, session), LAYOUT, tasks, metrics, 0.0)
+
+    def shown() -> dict[str, float]:
+        return {name: value for name, _, value in metrics.samples()}
+
+    looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
+    async with asyncio.timeout(5.0):
+        await session.enough.wait()
+    assert shown()["partitions_wrongly_owned"] == 1
+    looking.stop()
+    await tasks.cancel()
+    assert [shown()[kind] for kind in overseer.KINDS] == [0, 0, 0]
+    assert not failures
