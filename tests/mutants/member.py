@@ -24,8 +24,8 @@ MUTANTS = (
     Mutant(
         "an awaited partition without a watch",
         _CLAIMING,
-        "node = await self._session.exists(self._layout.owner(partition), watcher)",
-        "node = await self._session.exists(self._layout.owner(partition))",
+        "self._session.exists_many(paths, list(watchers.values()))",
+        "self._session.exists_many(paths)",
         "tests/sim/test_following.py",
     ),
     Mutant(
