@@ -55,7 +55,8 @@ class Heartbeat:
         self._on_dead = on_dead
         self._asked_ms = interval_ms
         self._stopped = False
-        #: When the beat that is not answered yet was sent, and when the next one is due; seconds of boot time.
+        #: When the beat that is not answered yet was sent, and when the next one is due; seconds of boot time. Written
+        #: by this thread, kazoo's and the loop's without a lock: at worst a beat goes out once more.
         self._sent_s: float | None = None
         self._due_s = float("-inf")
         self._ticker = ticker(self._tick, "heartbeat")

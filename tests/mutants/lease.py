@@ -54,6 +54,7 @@ MUTANTS = (
         _HEARTBEAT,
         "transaction.check(self._proof, -1)",
         'transaction.check("/", -1)',
+        "tests/sim/test_fences.py",
     ),
     Mutant(
         "a heartbeat that is renewed by a refusal",
@@ -64,6 +65,7 @@ MUTANTS = (
         '                self._on_dead("the member znode is gone")\n'
         "        elif not any(isinstance(result, Exception) for result in answer.value):\n",
         "        if answer.value:\n",
+        "tests/sim/test_fences.py",
     ),
     Mutant(
         "a gate that opens again with kazoo's next session",

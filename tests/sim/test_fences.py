@@ -10,9 +10,10 @@ import pytest
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination import machine
 from kiel_groups.coordination.fenced import FencedWriter, Outcome
+from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.transactions import Answer, Create, Done, Operation
+from kiel_groups.group.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
 from kiel_groups.testing.ensemble import Entry
@@ -186,3 +187,18 @@ def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: Ben
     assert len(bench.process.sessions) == 2
     later = [entry for entry in bench.ensemble.log if entry.session_id == bench.process.sessions[1]]
     assert not [change for entry in later for change in entry.changes]
+
+
+def test_a_heartbeat_whose_member_znode_is_gone_renews_nothing(bench: Bench) -> None:
+    """The session lives, and nobody writes: the beat alone notices that others take this member for dead."""
+
+    async def work(session: Session, writer: FencedWriter) -> tuple[str | None, bool]:
+        heartbeat = Heartbeat(session.client, session.gate, "/member", Metrics(), session.abandon, interval_ms=1_000)
+        heartbeat.start()
+        await asyncio.sleep(1.5)
+        assert session.gate.is_open(bench.timeline.now_s)
+        assert isinstance(await session.transact([Delete("/member")]), Done)
+        await asyncio.sleep(1.5)
+        return session.ended, session.gate.is_open(bench.timeline.now_s)
+
+    assert bench.run(work) == ("the member znode is gone", False)
