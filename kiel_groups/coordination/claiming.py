@@ -143,8 +143,10 @@ class Claimant:
             # Unanswered and not ours any more: it happened, for our session was proved alive since.
             released |= outcome.unknown - mine
             gone |= outcome.dropped.keys() - mine
-            again = {partition: waiting[partition] for partition in sorted(outcome.unknown & mine)}
-            waiting = again | await self._released_otherwise(sorted(outcome.dropped.keys() & mine))
+            refused = {partition: outcome.dropped[partition] for partition in sorted(outcome.dropped.keys() & mine)}
+            again = (outcome.unknown & mine) | await self._store.restore_folders(refused)
+            waiting = {partition: waiting[partition] for partition in sorted(again)}
+            waiting |= await self._released_otherwise([partition for partition in refused if partition not in again])
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 
@@ -190,10 +192,10 @@ class Claimant:
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure
     ) -> tuple[Operation, ...] | None:
-        """An offset that was deleted is created again; whatever else is in the way is looked at first."""
+        """An offset that was deleted is created again; whatever else is in the way, or missing, is looked at first."""
         state = self._subscription.state(partition)
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE or state is None:
             return None
         offset = state.finished if self._commits else state.committed
-        creation = self._store.on_refused(partition, failure, offset)
-        return (*(creation or ()), Delete(self._layout.owner(partition)))
+        creation = self._store.on_refused(partition, operation, failure, offset)
+        return None if creation is None else (*creation, Delete(self._layout.owner(partition)))

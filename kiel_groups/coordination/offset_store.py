@@ -181,9 +181,11 @@ class ZooKeeperOffsetStore:
         items = {partition: (self.write(partition, offset, ANY_VERSION),) for partition, offset in wanted.items()}
         while items:
             outcome = await self._writer.write(
-                items, lambda partition, _, failure: self.on_refused(partition, failure, wanted[partition])
+                items,
+                lambda partition, refused, failure: self.on_refused(partition, refused, failure, wanted[partition]),
             )
-            items = {partition: items[partition] for partition in sorted(outcome.unknown)}
+            again = outcome.unknown | await self.restore_folders(outcome.dropped)
+            items = {partition: items[partition] for partition in sorted(again)}
 
     async def _create_missing(self, topic: str, numbers: Sequence[int]) -> None:
         """
@@ -193,8 +195,7 @@ class ZooKeeperOffsetStore:
             NoOffsetsError: The group has no offsets of the topic, and its reset policy is ``none``.
         """
         folder = self._layout.topic_offsets(topic)
-        await self._session.ensure([folder])
-        stored = set(await self._session.children(folder) or ())
+        stored = await self._names_in(folder)
         policy = self._policy(known=bool(stored))
         if policy == "none":
             raise NoOffsetsError(
@@ -210,7 +211,14 @@ class ZooKeeperOffsetStore:
             }
             # Whoever is first creates them all; the others look again instead of trying each.
             await self._writer.write(items, give_up, most=MOST_CREATES)
-            stored = set(await self._session.children(folder) or ())
+            stored = await self._names_in(folder)
+
+    async def _names_in(self, folder: str) -> set[str]:
+        """What is in a folder, which is made where it is missing."""
+        names = await self._session.children(folder)
+        if names is None:
+            await self._session.ensure([folder])
+        return set(names or ())
 
     async def _take_over(
         self, partitions: Sequence[TopicPartition], standing: Mapping[TopicPartition, StoredOffset]
@@ -255,8 +263,9 @@ class ZooKeeperOffsetStore:
             wanted = waiting
             outcome = await self._writer.write(
                 {partition: (self.write(partition, *target),) for partition, target in wanted.items()},
-                lambda partition, _, failure: self.on_refused(partition, failure, offsets[partition][0]),
+                lambda partition, refused, failure: self.on_refused(partition, refused, failure, offsets[partition][0]),
             )
+            await self.restore_folders(outcome.dropped)
             for partition, versions in outcome.done.items():
                 # A znode that was created anew begins at version 0.
                 stored[partition] = StoredOffset(wanted[partition][0], versions[0] or 0)
@@ -267,11 +276,27 @@ class ZooKeeperOffsetStore:
         """The operation that commits one partition."""
         return Put(self._layout.offset(partition), encode_offset(offset), version)
 
-    def on_refused(self, partition: TopicPartition, failure: Failure, offset: int) -> tuple[Operation, ...] | None:
-        """A znode that was deleted is created again; one that somebody else wrote is left alone."""
-        if failure is Failure.NO_NODE:
+    def on_refused(
+        self, partition: TopicPartition, refused: Operation, failure: Failure, offset: int
+    ) -> tuple[Operation, ...] | None:
+        """A znode that was deleted is created again; one that somebody else wrote, or has no folder, is left alone."""
+        if failure is Failure.NO_NODE and not isinstance(refused, Create):
             return (Create(self._layout.offset(partition), encode_offset(offset)),)
         return None
+
+    async def restore_folders(self, dropped: Mapping[TopicPartition, Failure]) -> set[TopicPartition]:
+        """Which of what was refused have lost their topic's folder, by somebody's hand; it stands again afterwards."""
+        folderless = {partition for partition, failure in dropped.items() if failure is Failure.NO_NODE}
+        folders = sorted({self._layout.topic_offsets(partition.topic) for partition in folderless})
+        if folders:
+            self._metrics.count("offset_folders_restored", len(folders))
+            log.warning(
+                "group %s: somebody deleted %s; what is finished is stored there anew",
+                self._layout.group,
+                ", ".join(folders),
+            )
+            await self._session.ensure(folders)
+        return folderless
 
     async def _compare(
         self,
