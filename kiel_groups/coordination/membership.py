@@ -28,6 +28,7 @@ from kiel_groups.group.transactions import (
     Create,
     Delete,
     Done,
+    Failure,
     Operation,
     Refused,
     Unknown,
@@ -156,15 +157,18 @@ class Membership(Life):
         return operations
 
     async def _register(self) -> None:
-        """Member znode and consumer id in one transaction; where its answer is lost, one look tells."""
+        """
+        Member znode and consumer id in one transaction, asked for until there is an answer.
+
+        What exists already after an answer that was lost is one's own: the name is that of the session. No read would
+        tell, for it may come from a server that is behind.
+        """
         async with self._registering:
             wanted = self._registered = self._subscription.subscription
-            while True:
-                answer = await self.session.transact(self._registration(wanted))
-                if isinstance(answer, Unknown) and await self.session.exists(self._path) is None:
-                    continue
-                if isinstance(answer, (Done, Unknown)):
-                    break
+            unanswered = False
+            while isinstance(answer := await self.session.transact(self._registration(wanted)), Unknown):
+                unanswered = True
+            if isinstance(answer, Refused) and not (unanswered and answer.failure is Failure.NODE_EXISTS):
                 raise CoordinationError(
                     f"group {self._config.group}: ZooKeeper refused to register {self._path}: {answer.failure.name}"
                 )

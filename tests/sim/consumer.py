@@ -68,14 +68,18 @@ class Consumer:
         )
 
     def _failed(self, error: KielGroupsError) -> None:
+        """Nothing in a story is a reason to stop for good."""
         self.failure = error
+        self.world.ledger.stopped(self, error)
 
     async def _live(self, commit_interval_s: float) -> None:
         while not self.closing:
             try:
                 await self.member.start()
                 break
-            except KielGroupsError:
+            except KielGroupsError as error:
+                if not error.retriable:
+                    self._failed(error)
                 await asyncio.sleep(REJOIN_S)
         while not self.closing:
             await asyncio.sleep(commit_interval_s)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.layout import TOPICS, GroupLayout
 from kiel_groups.group.znodes import parse_topic
 from kiel_groups.model import TopicPartition
@@ -123,6 +124,10 @@ class Ledger:
     def epoch_at(self, partition: TopicPartition, version: int) -> int:
         """In which epoch an offset znode got a version."""
         return self._epoch_at.get((partition, version), -1)
+
+    def stopped(self, consumer: Consumer, error: KielGroupsError) -> None:
+        """A consumer has met an error that no new session can mend, as it says."""
+        raise self._violation(f"{consumer.name} stops for good: {error}")
 
     # ZooKeeper's side
 
