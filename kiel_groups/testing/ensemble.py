@@ -280,6 +280,10 @@ class FakeEnsemble:
         if server is not self.leader and server is self._former_leader:
             server.close_clients()  # Somebody else leads now.
         server.serving = True
+        # A real follower tells with its next answer to a ping of the leader's, half a tick later at most.
+        for session_id in server.heard:
+            self.touch(session_id)
+        server.heard.clear()
         held, server.held = server.held, []
         for ask in held:
             self._forward(server, ask)

@@ -60,6 +60,8 @@ class FakeServer:
         self.links: dict[Link, deque[Question]] = {}
         #: Writes and connects that wait for a leader.
         self.held: list[Callable[[], None]] = []
+        #: Sessions that gave a sign of life while there was no leader to be told of it.
+        self.heard: set[int] = set()
         self._ensemble = ensemble
         self._sessions: set[int] = set()
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -83,8 +85,10 @@ class FakeServer:
         questions = self.links.get(link)
         if questions is None:
             return
-        if self.contact:
+        if self.contact or self._ensemble.believes_to_lead(self):
             self._ensemble.touch(link.session_id)
+        else:
+            self.heard.add(link.session_id)
         xid, request = message
         kind = type(request)
         if kind is Connect:
@@ -125,6 +129,7 @@ class FakeServer:
             link.close_by_server()
         self.links.clear()
         self.held.clear()
+        self.heard.clear()
         self._data_watches.clear()
         self._child_watches.clear()
 

@@ -35,6 +35,9 @@ class Place(Protocol):
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
         """Let time pass until a condition holds."""
 
+    def now_s(self) -> float:
+        """Of a clock that goes on while it waits."""
+
     def close(self) -> None:
         """Stop all clients."""
 
@@ -73,6 +76,9 @@ class FakePlace(_Clients):
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
         self.ensemble.timeline.run_until(condition, timeout_s)
 
+    def now_s(self) -> float:
+        return self.ensemble.timeline.now_s
+
 
 class RealPlace(_Clients):
     """On a real server, under a chroot of its own."""
@@ -110,6 +116,9 @@ class RealPlace(_Clients):
             if time.monotonic() > deadline_s:
                 raise AssertionError(f"not within {timeout_s:g} s: {what}")
             time.sleep(0.005)
+
+    def now_s(self) -> float:
+        return time.monotonic()
 
 
 class Servers(Protocol):

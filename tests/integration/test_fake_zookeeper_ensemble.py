@@ -119,6 +119,36 @@ def test_a_session_ends_by_the_leader_s_clock(healed: Servers) -> None:
         healed.heal()
 
 
+def test_a_follower_tells_the_leader_later_whom_it_heard(healed: Servers) -> None:
+    """The leader is frozen while a client writes, and the client is silent afterwards: its session ends the later."""
+    with closing(healed.place(2)) as place, closing(healed.place(1)) as elsewhere:
+        watcher, client = place.client(), elsewhere.client(2.0)
+        client.create("/heard", b"", ephemeral=True)
+        gone: list[float] = []
+        watcher.exists("/heard", watch=lambda _: gone.append(place.now_s()))
+        healed.freeze(0)
+        began_s = place.now_s()
+        _pause(place, 1.1)
+        told = client.transaction()
+        told.check("/heard", -1)
+        answered: list[object] = []
+        told.commit_async().rawlink(answered.append)
+        _pause(place, 0.1)
+        healed.heal()
+        place.wait(lambda: answered, "the leader answers again")
+        # Longer than until the leader's next ping, shorter than until the client's.
+        _pause(place, 0.4)
+        healed.freeze(1)
+        place.wait(lambda: gone, "the session ends")
+        assert gone[0] - began_s > 1.1 + 1.9
+        healed.heal()
+
+
+def _pause(place: Place, duration_s: float) -> None:
+    until_s = place.now_s() + duration_s
+    place.wait(lambda: place.now_s() >= until_s, "time passes")
+
+
 def _commits(client: KazooClient, path: str) -> bool:
     try:
         return commit(client, path, 2.0) == [True]

@@ -79,7 +79,7 @@ class Consumer:
                 break
             except KielGroupsError as error:
                 if not error.retriable:
-                    self._failed(error)
+                    self.world.ledger.stopped(self, error)
                 await asyncio.sleep(REJOIN_S)
         while not self.closing:
             await asyncio.sleep(commit_interval_s)

@@ -48,6 +48,8 @@ class Ledger:
         self.contested: set[TopicPartition] = set()
         #: Called once, when a publication of several transactions begins.
         self.on_publishing: Callable[[], None] | None = None
+        #: Whether somebody has seen to it that nobody can join.
+        self.forbids_joining = False
         self.generations: list[int] = []
         self._publishing = False
         self.commits = 0
@@ -127,7 +129,8 @@ class Ledger:
 
     def stopped(self, consumer: Consumer, error: KielGroupsError) -> None:
         """A consumer has met an error that no new session can mend, as it says."""
-        raise self._violation(f"{consumer.name} stops for good: {error}")
+        if not self.forbids_joining:
+            raise self._violation(f"{consumer.name} stops for good: {error}")
 
     # ZooKeeper's side
 

@@ -27,6 +27,7 @@ def test_nobody_joins_beside_a_consumer_of_java(world: World) -> None:
     """Both would read everything; as soon as that one is gone, joining succeeds."""
     before, foreign = members(world), world.layout.consumer_id("g_java-1-1")
     world.operator.create(foreign, b"{}", makepath=True)
+    world.ledger.forbids_joining = True
     world.join(world.topics)
     world.run_for(10.0)
     assert members(world) == before
@@ -40,6 +41,7 @@ def test_nobody_joins_with_other_settings(world: World) -> None:
     before = members(world)
     settings = json.loads(world.ensemble.truth.znodes[world.layout.config].data)
     world.operator.set(world.layout.config, json.dumps(settings | {"auto_offset_reset": "latest"}).encode())
+    world.ledger.forbids_joining = True
     world.join(world.topics)
     world.run_for(10.0)
     assert members(world) == before

@@ -1,0 +1,31 @@
+"""What the fake makes of signs of life that reach a server while nobody leads: seed 924729937101."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.mark.parametrize("connected", [0, 1], ids=["the leader", "a follower"])
+def test_they_count_when_the_leader_is_back(connected: int) -> None:
+    """Each time the leader is away for a while, and shorter than anybody's patience."""
+    timeline = Timeline(1)
+    ensemble = FakeEnsemble(timeline, 3, sync_limit=1_000)
+    host = Host(ensemble)
+    host.servers = [ensemble.servers[connected]]
+    client = fake_client(host)
+    client.start()
+    session_id = client.client_id[0]
+    away = ensemble.servers[0]
+    for _ in range(4):
+        ensemble.cut(away)
+        # Longer than between two pings of kazoo's.
+        timeline.run_for(4.0)
+        ensemble.heal(away)
+        assert ensemble.leader is away
+        timeline.run_for(0.2)
+    assert session_id in ensemble.sessions
+    client.stop()
