@@ -20,10 +20,18 @@ from kiel_groups.group import leader
 from kiel_groups.group.absences import next_end_ms
 from kiel_groups.group.claim_cap import capped
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.planning import Inputs, Target, describe_change, fallback_target, plan, still_fits
+from kiel_groups.group.planning import (
+    Inputs,
+    Target,
+    describe_allocator,
+    describe_change,
+    fallback_target,
+    plan,
+    still_fits,
+)
 from kiel_groups.group.transactions import Answer, Check, Done, Operation, Refused
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import MemberId, Slot, TopicPartition
+from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 
 __all__ = ["Leading"]
 
@@ -68,6 +76,8 @@ class Leading:
         self._overseer = Overseer(session, layout, tasks, metrics, config.drain_alarm_ms / 1000)
         #: What the newest plan wants: who is to own what.
         self._wanted: dict[TopicPartition, MemberId] = {}
+        #: The newest plan itself.
+        self._allocation: Allocation = {}
         #: Why there is a newest plan, for people.
         self._cause = ""
         self._grace_timer: asyncio.TimerHandle | None = None
@@ -203,11 +213,10 @@ class Leading:
                 self._feed(leader.Planned(term, None, _now_s(), failed=True))
                 return
             self._follow(inputs)
-            # Where nothing else changed, somebody has changed what an earlier plan wrote.
-            cause = describe_change(self._before, inputs) or (cause if self._before is None else "manual")
             publication = None
             if self._may_plan(inputs):
                 target = capped(await self._allocate(inputs), self._layout, self._session.client.chroot)
+                cause = self._why(cause, inputs, target)
                 publication = plan(
                     self._layout,
                     inputs,
@@ -218,7 +227,7 @@ class Leading:
                     now_ms=wall_ms(),
                     took_ms=round(1000 * (_now_s() - since_s)),
                 )
-                self._planned_from, self._cause = inputs, cause
+                self._planned_from, self._allocation, self._cause = inputs, target.allocation, cause
                 self._wanted = {
                     partition: inputs.members[slot].member_id
                     for slot, owned in target.allocation.items()
@@ -236,6 +245,19 @@ class Leading:
             self._feed(leader.Planned(term, None, _now_s(), failed=True))
             return
         self._feed(leader.Planned(term, publication, _now_s()))
+
+    def _why(self, cause: str, inputs: Inputs, target: Target) -> str:
+        """What makes this plan another one than the last that was published, for people."""
+        changed = describe_change(self._before, inputs) or (cause if self._before is None else "")
+        told = ", ".join(filter(None, (changed, describe_allocator(inputs.pointer, target))))
+        if told:
+            return told
+        if self._planned_from is not self._before:
+            # What stands there may be of a plan that nobody knows to be published, for changes that are undone by now.
+            return "publication interrupted"
+        # An allocator may look at what no leader reads. Where it does not, somebody has changed what a leader wrote.
+        stored, published, wanted = map(_owned, (inputs.stored, self._allocation, target.allocation))
+        return "allocator" if stored == published != wanted else "manual"
 
     def _follow(self, inputs: Inputs) -> None:
         """What people have set counts from now on; a place that is kept is looked at again when that ends."""
@@ -291,6 +313,11 @@ class Leading:
             for partition, reason in outcome.unassigned.items()
         }
         return Target(allocation=outcome.allocation, unassigned=unassigned, allocator=name)
+
+
+def _owned(allocation: Allocation) -> Allocation:
+    """Without those that own nothing: a slice of one that is gone may stand for a while."""
+    return {slot: partitions for slot, partitions in allocation.items() if partitions}
 
 
 def _now_s() -> float:

@@ -26,6 +26,7 @@ __all__ = [
     "fallback_target",
     "still_fits",
     "describe_change",
+    "describe_allocator",
     "NAMED_UNASSIGNED",
 ]
 
@@ -183,9 +184,14 @@ def _matters(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) 
 
 
 def _says_the_same(stored: Pointer, fresh: Pointer) -> bool:
-    """Whether the stored pointer is complete and tells an operator what a fresh one would."""
-    told = ("members", "partitions", "unassigned", "allocator", "fallback")
-    return stored.state == DONE and all(getattr(stored, name) == getattr(fresh, name) for name in told)
+    """
+    Whether the stored pointer is complete and tells an operator what a fresh one would.
+
+    That the allocator fails is news, in which words it fails is not: they may be others at every look.
+    """
+    told = ("members", "partitions", "unassigned", "allocator")
+    same = all(getattr(stored, name) == getattr(fresh, name) for name in told)
+    return stored.state == DONE and same and bool(stored.fallback) == bool(fresh.fallback)
 
 
 def _changed_slices(layout: GroupLayout, inputs: Inputs, target: Target, generation: int) -> list[Operation]:
@@ -323,6 +329,14 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
             told.append(f"new partitions of {topic}")
     shown = told[:MOST_CAUSES]
     return ", ".join([*shown, f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else shown)
+
+
+def describe_allocator(stored: Pointer | None, target: Target) -> str:
+    """Whether the allocator has begun to fail since the stored pointer was written, or to work again; "" if neither."""
+    failed, fails = stored is not None and bool(stored.fallback), bool(target.fallback)
+    if failed == fails:
+        return ""
+    return "allocator failed" if fails else "allocator recovered"
 
 
 def _came_and_went(before: Inputs, after: Inputs) -> list[str]:

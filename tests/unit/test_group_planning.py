@@ -14,6 +14,7 @@ from kiel_groups.group.planning import (
     Inputs,
     Publication,
     Target,
+    describe_allocator,
     describe_change,
     fallback_target,
     plan,
@@ -229,6 +230,30 @@ def test_what_an_operator_reads_in_the_pointer_is_kept_right(wanted: Target) -> 
     """Other news with the same slices are published."""
     read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
     assert slices_of(published(read, wanted)) == []
+
+
+def test_a_failure_in_other_words_is_no_news() -> None:
+    """An error may have other words at every look; that the allocator works again is told."""
+    complete = replace(pointer(), members=1, partitions=1, fallback="sticky used: failure 1")
+    read = inputs("a", pointer=complete, pointer_version=1, slices=stored(a=some(0)))
+    assert publish(read, replace(target(a=some(0)), fallback="last plan kept: failure 2")) is None
+    assert parsed(told_by(published(read, target(a=some(0))))).fallback == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (None, "", ""),
+        (None, "failed", "allocator failed"),
+        ("", "failed", "allocator failed"),
+        ("failed", "", "allocator recovered"),
+        ("failed", "failed otherwise", ""),
+    ],
+)
+def test_the_news_of_an_allocator(before: str | None, after: str, told: str) -> None:
+    """It begins to fail, or works again."""
+    found = None if before is None else replace(pointer(), fallback=before)
+    assert describe_allocator(found, replace(target(), fallback=after)) == told
 
 
 def test_the_pointer_counts_and_names_what_is_unassigned() -> None:
