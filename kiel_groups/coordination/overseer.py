@@ -66,9 +66,9 @@ class Overseer:
         self._timer = asyncio.get_running_loop().call_later(self._limit_s / 2, self._due)
 
     def _due(self) -> None:
-        self._tasks.start(self._look())
+        self._tasks.start(self._look(self._timer))
 
-    async def _look(self) -> None:
+    async def _look(self, timer: asyncio.TimerHandle | None) -> None:
         try:
             owners = await self._owners()
         except SessionLostError:
@@ -76,7 +76,8 @@ class Overseer:
         except CoordinationError as error:
             log.warning("group %s: the owners cannot be read: %s; again soon", self._layout.group, error)
             owners = {}
-        if self._timer is None:
+        if self._timer is not timer:
+            # It was stopped meanwhile, and may have begun anew since: with a timer of its own, which leads to looks.
             return
         now_s = asyncio.get_running_loop().time()
         self._suspicions = suspect(self._suspicions, self._wanted, owners, now_s)

@@ -76,3 +76,39 @@ async def test_who_does_not_lead_any_more_shows_no_alarms() -> None:
     await tasks.cancel()
     assert [shown()[kind] for kind in overseer.KINDS] == [0, 0, 0]
     assert not failures
+
+
+async def test_who_leads_again_during_a_look_has_one_timer() -> None:
+    """Each alarm would be counted twice: what was begun before it resigned leads to no further look."""
+    session, failures = Owners(looks=1), list[BaseException]()
+    tasks = TaskSet(failures.append)
+    looking = Overseer(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    look, answer = looking._look, session.get_many
+
+    async def held_up(paths: Sequence[str]) -> list[Node | None]:
+        begun.set()
+        await may_end.wait()
+        return await answer(paths)
+
+    async def looked(timer: asyncio.TimerHandle | None) -> None:
+        await look(timer)
+        ended.set()
+
+    session.get_many = held_up  # type: ignore[method-assign]
+    looking._look = looked  # type: ignore[method-assign]
+    async with asyncio.timeout(5.0):
+        looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m"])
+        await begun.wait()
+        looking.stop()
+        looking._limit_s = 600.0
+        looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m"])
+        timer = looking._timer
+        may_end.set()
+        await ended.wait()
+    assert timer is not None
+    assert looking._timer is timer
+    assert not timer.cancelled()
+    looking.stop()
+    await tasks.cancel()
+    assert not failures
