@@ -60,8 +60,8 @@ MUTANTS = (
     Mutant(
         "a publication that nobody finishes",
         _PLANNING,
-        "return stored.state == DONE and all(",
-        "return all(",
+        "return stored.state == DONE and same and",
+        "return same and",
         "tests/unit/test_group_planning.py",
     ),
     Mutant(
@@ -341,5 +341,47 @@ MUTANTS = (
         "generation=1 + max([*generations, *inputs.history], default=0)",
         "generation=1 + max(generations, default=0)",
         "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "a candidate that proves nothing",
+        "coordination/election.py",
+        "                Check(self._proof),\n",
+        '                Check("/"),\n',
+        "tests/sim/test_fences.py",
+    ),
+    Mutant(
+        "an allocator that fails in other words, and a generation for it",
+        _PLANNING,
+        "bool(stored.fallback) == bool(fresh.fallback)",
+        "stored.fallback == fresh.fallback",
+        "tests/unit/test_group_planning.py",
+    ),
+    Mutant(
+        "an allocator that recovers, laid to somebody's hand",
+        _LEADING,
+        "filter(None, (changed, describe_allocator(inputs.pointer, target)))",
+        "filter(None, (changed,))",
+        "tests/sim/test_leading.py",
+    ),
+    Mutant(
+        "a plan that mends an interrupted one, laid to somebody's hand",
+        _LEADING,
+        "        if self._planned_from is not self._before:\n",
+        "        if False:\n",
+        "tests/sim/test_leading.py",
+    ),
+    Mutant(
+        "an allocator that answers otherwise, laid to somebody's hand",
+        _LEADING,
+        'return "allocator" if stored == published != wanted else "manual"',
+        'return "manual"',
+        "tests/sim/test_leading.py",
+    ),
+    Mutant(
+        "who leads again during a look, and looks twice from then on",
+        _OVERSEER,
+        "        if self._timer is not timer:\n",
+        "        if self._timer is None:\n",
+        "tests/unit/test_overseer.py",
     ),
 )

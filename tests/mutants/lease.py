@@ -209,4 +209,11 @@ MUTANTS = (
         "if False:",
         "tests/unit/test_lease.py",
     ),
+    Mutant(
+        "a session whose gate stays open when its connection breaks",
+        _SESSION,
+        "        self.gate.suspended = state != KazooState.CONNECTED\n",
+        "        self.gate.suspended = False\n",
+        "tests/sim/test_reconnecting.py",
+    ),
 )

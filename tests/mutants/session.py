@@ -108,4 +108,18 @@ MUTANTS = (
         "asked, waiting = waiting, []",
         "tests/sim/test_reading.py",
     ),
+    # What stops a member for good
+    Mutant(
+        "an error that the next session would mend and that stops a member",
+        "coordination/lives.py",
+        "return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable",
+        "return isinstance(error, (ConfigError, CoordinationError))",
+    ),
+    Mutant(
+        "a registration of one's own that is taken for somebody else's",
+        "coordination/membership.py",
+        "if isinstance(answer, Refused) and not (unanswered and answer.failure is Failure.NODE_EXISTS):",
+        "if isinstance(answer, Refused):",
+        "tests/sim/test_registering.py",
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from kiel_groups.coordination import machine
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import GroupLayout, topic_path
 from kiel_groups.group.subscription import SubscriptionState
@@ -44,6 +46,28 @@ def test_a_claim_gives_its_offsets_new_versions() -> None:
             world.consumers[-1].leave()
             world.run_for(10.0)
             world.join(world.topics)
+
+
+def test_an_offset_that_is_reset_during_a_claim_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written back is what was read, and not over what came since: the claim starts where the operator says."""
+    with at_rest(members=3) as world:
+        take_over, reset = ZooKeeperOffsetStore._take_over, list[TopicPartition]()
+
+        async def taking_over(store: ZooKeeperOffsetStore, partitions: Sequence[TopicPartition], standing: Any) -> Any:
+            if standing and not reset:
+                reset.append(partitions[0])
+                world.operator.set_async(world.layout.offset(partitions[0]), b"7")
+                while world.ledger.stored(partitions[0]) != 7:  # noqa: ASYNC110 -- simulated time
+                    await asyncio.sleep(0.01)
+            return await take_over(store, partitions, standing)
+
+        monkeypatch.setattr(ZooKeeperOffsetStore, "_take_over", taking_over)
+        world.consumers[0].kill()
+        world.run_for(40.0)
+        (partition,) = reset
+        (owner,) = (consumer for consumer in world.consumers if partition in consumer.flowing)
+        assert world.ledger.stored(partition) == 7
+        assert owner.finished(partition) == (world.ensemble.truth.znodes[world.layout.offset(partition)].version, 7)
 
 
 def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:

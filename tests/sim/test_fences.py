@@ -6,13 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import pytest
+from kazoo.protocol.states import KazooState
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination import machine
+from kiel_groups.coordination.election import Election
 from kiel_groups.coordination.fenced import FencedWriter, Outcome
 from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.session import Session, SessionEvent
+from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.errors import SessionLostError
+from kiel_groups.group.election import Run
+from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
@@ -187,6 +192,35 @@ def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: Ben
     assert len(bench.process.sessions) == 2
     later = [entry for entry in bench.ensemble.log if entry.session_id == bench.process.sessions[1]]
     assert not [change for entry in later for change in entry.changes]
+
+
+def test_nobody_stands_for_election_on_the_session_that_kazoo_opens_by_itself(bench: Bench) -> None:
+    """An event loop that hears late of the end: a candidate there would lead nobody, and keep others from it."""
+    layout = GroupLayout("g")
+
+    async def work(session: Session, writer: FencedWriter) -> str | None:
+        call_loop = session._call_loop
+
+        def late(function: Callable[..., None], *arguments: object) -> None:
+            is_end = KazooState.LOST in arguments
+            bench.timeline.after(3.0 if is_end else 0.0, call_loop, function, *arguments)
+
+        session._call_loop = late  # type: ignore[method-assign]
+        await session.ensure(layout.parents)
+        tasks = TaskSet(lambda _: None)
+        election = Election(session, layout, "m", "/member", tasks, lambda *_: None, lambda: None)
+        bench.ensemble.expire(session.id)
+        while len(bench.process.sessions) == 1:  # noqa: ASYNC110 -- simulated time
+            await asyncio.sleep(0.01)
+        assert session.ended is None
+        election.feed(Run())
+        await asyncio.sleep(1.0)
+        assert bench.ensemble.truth.children(layout.election) == []
+        await asyncio.sleep(3.0)
+        await tasks.cancel()
+        return session.ended
+
+    assert bench.run(work) == "expired or closed by the server"
 
 
 def test_a_heartbeat_whose_member_znode_is_gone_renews_nothing(bench: Bench) -> None:

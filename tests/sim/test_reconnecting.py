@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.group.lease import lease_deadline
+from kiel_groups.testing import FakeEnsemble
 from tests.sim.world import SESSION_TIMEOUT_MS, at_rest
 
 pytestmark = pytest.mark.sim
@@ -23,3 +24,24 @@ def test_a_heartbeat_goes_out_as_soon_as_the_connection_is_back() -> None:
         world.run_for(1.0)
         assert consumer.metrics.total("zookeeper_suspensions") == 1
         assert gate.deadline_s > lease_deadline(broken_s, SESSION_TIMEOUT_MS)
+
+
+def test_nothing_is_handed_out_while_the_connection_is_broken() -> None:
+    """From the moment that it breaks, long before the lease ends, until it is back within the session."""
+    with at_rest(members=2, topics=(4,)) as world:
+        consumer = world.consumers[0]
+        gate, flowing = consumer.member.gate, set(consumer.flowing)
+        assert consumer.gate_is_open
+        nowhere = FakeEnsemble(world.timeline, 1).servers[0]
+        consumer.process.only = nowhere
+        consumer.process.reset()
+        world.run_for(0.2)
+        assert world.timeline.now_s < gate.deadline_s - 1.0
+        assert not consumer.gate_is_open
+        consumer.work(0.0, 3, 0.01)
+        assert not consumer.hands
+        consumer.process.only = None
+        world.timeline.run_until(lambda: consumer.gate_is_open, 3.0)
+        assert consumer.member.gate is gate
+        consumer.work(0.0, 3, 0.01)
+        assert set(consumer.flowing) == flowing > consumer.hands.keys() > set()

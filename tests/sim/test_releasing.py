@@ -1,12 +1,16 @@
-"""A release by force, on a member that lives and on one that does not run."""
+"""Releases: by the member itself, and by force, of one that lives and of one that does not run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Collection, Iterator
 
 import pytest
 
+from kiel_groups.coordination.claiming import Claimant, Releases
 from kiel_groups.coordination.force_release import force_release
+from kiel_groups.model import TopicPartition
+from tests.sim.test_interrupted_commits import process_some
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -68,3 +72,23 @@ def test_a_claim_is_taken_when_no_gate_can_be_open_any_more(world: World) -> Non
     assert there == [True]
     assert done.taken == (partition,)
     assert owner not in world.ensemble.truth.znodes
+
+
+def test_a_commit_during_a_release_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both expect the version that they have seen: who comes second would take the first for somebody else."""
+    consumer = world.consumers[0]
+    process_some(world, consumer)
+    release, commits = Claimant.release, list[asyncio.Task[frozenset[TopicPartition]]]()
+
+    async def releasing(claimant: Claimant, partitions: Collection[TopicPartition]) -> Releases:
+        commits.append(asyncio.ensure_future(consumer.member.commit()))
+        return await release(claimant, partitions)
+
+    monkeypatch.setattr(Claimant, "release", releasing)
+    consumer.leave()
+    world.timeline.run_until(lambda: consumer.closed, 10.0)
+    assert commits[0].result() == frozenset()
+    stored = [world.ledger.stored(partition) for partition in world.partitions()]
+    assert stored == [world.ledger.processed(partition) for partition in world.partitions()]
+    assert any(stored)
+    assert consumer.metrics.total("commits_superseded") == 0
