@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["TopicPartition", "Record", "Slot", "MemberId", "Allocation"]
+__all__ = ["TopicPartition", "Record", "Batch", "PartitionBatch", "Slot", "MemberId", "Allocation"]
 
 #: A member's name: one consumer, exactly one ZooKeeper session, in the charset of Java consumer ids.
 MemberId: TypeAlias = str
@@ -59,3 +60,45 @@ class Record(NamedTuple):
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBatch:
+    """
+    What a batch brought of one partition, and the claim under which it was handed out.
+
+    ``fencing_token`` is the czxid of the owner znode by which the partition was held at that moment; it stays what it
+    is, whatever becomes of the claim, or who claims the partition again. A store that refuses what comes with a smaller
+    token than it has seen for ``topic_partition`` is safe from late writes.
+    """
+
+    topic_partition: TopicPartition
+    fencing_token: int
+    values: Sequence[Any]
+    #: What the values were made of, one for each.
+    fetched: Sequence[Record] = field(repr=False)
+
+    @property
+    def records(self) -> list[Record]:
+        """The records, by ascending offset, with ``values`` for values; made anew at each look."""
+        return [
+            Record(fetched.topic, fetched.partition, fetched.offset, fetched.key, value)
+            for fetched, value in zip(self.fetched, self.values, strict=True)
+        ]
+
+
+class Batch(list[Any]):
+    """
+    Values of one topic, as ``consume()`` of a grouped consumer returns them: a list, which also knows where from.
+
+    ``parts`` are what it is made of, in the order of the values; a partition may come several times. They stay as they
+    were when the list itself is changed.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Iterable[PartitionBatch] = ()) -> None:
+        self.parts: tuple[PartitionBatch, ...] = tuple(parts)
+        super().__init__()
+        for part in self.parts:
+            self += part.values

@@ -12,11 +12,12 @@ from tornado import gen
 
 from kiel_groups.clients.futures import LoggedTask, home_loop, kept
 from kiel_groups.clients.hands import Taker, empty_handed
+from kiel_groups.model import Batch
 
 __all__ = ["asking", "Values"]
 
-#: What ``consume()`` returns: values, or None once the consumer is closed.
-Values: TypeAlias = list[Any] | None
+#: What ``consume()`` of a grouped consumer returns: values, or None once the consumer is closed.
+Values: TypeAlias = Batch | None
 
 #: ``gen.with_timeout`` leaves this behind in a future that it has given up, to look at its outcome and drop it.
 _LEFT_BEHIND = [

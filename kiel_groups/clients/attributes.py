@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiel_groups.config import FetchConfig, ProducerConfig
 from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import Record, TopicPartition
 
 if TYPE_CHECKING:
     from kiel_groups.clients.consuming import ConsumerSettings, Consuming
@@ -103,18 +103,28 @@ class MemberAttributes(ConsumerAttributes):
         """Whether this member holds just what the group's leader wants it to hold."""
         return self._consuming is not None and self._consuming.member.settled
 
-    def fencing_token(self, topic_partition: TopicPartition) -> int | None:
+    def fencing_token(self, of: Record | TopicPartition) -> int | None:
         """
-        The number of this member's claim of a partition; a later claim, whoever makes it, has a larger one.
+        The number of the claim under which a record was handed out; a later claim, whoever makes it, has a larger one.
 
-        Give it to a store along with what comes of a record, and have the store refuse what comes with a smaller number
-        than it has seen for that partition. So a member that lost the partition without knowing cannot write over the
-        work of the next one.
+        Give it to a store along with what comes of the record, and have the store refuse what comes with a smaller
+        number than it has seen for that partition. So a member that lost the partition without knowing cannot write
+        over the work of the next one. What ``consume()`` returns has its tokens with it (``Batch.parts``).
+
+        Args:
+            of: The record in hand, itself and not a copy: whoever goes on with it when the loop has asked for the next
+                one, as a task does, asks first and keeps the answer. Or a partition, for the claim by which it is held
+                at this moment. That is *not* the claim of what was handed out before: the partition may have been lost
+                and claimed again meanwhile, and the newer number would let late work pass.
 
         Returns:
-            The czxid of the owner znode; None where the partition is not held: then drop what is in hand of it.
+            The czxid of the owner znode. None where the record is not in hand any more, or does not count any more
+            (its partition was lost, or its group's offset set by somebody else: drop what was made of it); of a
+            partition, None where it is not held.
         """
-        state = self._subscription.state(topic_partition)
+        if isinstance(of, Record):
+            return None if self._consuming is None else self._consuming.handing_out.token_of(of)
+        state = self._subscription.state(of)
         return None if state is None else state.token
 
     def lag(self) -> dict[TopicPartition, int]:

@@ -25,7 +25,7 @@ from kiel_groups.errors import KielGroupsError, NoOffsetsError, OffsetOutOfRange
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 
 __all__ = ["Consuming", "ConsumerSettings"]
@@ -152,7 +152,7 @@ class Consuming:
         self._raise_failure()
         return None
 
-    async def next_values(self, topic: str, taker: Taker) -> list[Any] | None:
+    async def next_values(self, topic: str, taker: Taker) -> Batch | None:
         """
         Values of one topic, [] where none came within ``max_wait_ms`` or nobody waits for them; None at the end.
 
@@ -169,7 +169,7 @@ class Consuming:
             self._raise_failure()
         return values
 
-    async def _take_values(self, topic: str, taker: Taker, callers: Sequence[Taker]) -> list[Any] | None:
+    async def _take_values(self, topic: str, taker: Taker, callers: Sequence[Taker]) -> Batch | None:
         loop = asyncio.get_running_loop()
         fetching = self._settings.fetching
         give_up_s = loop.time() + fetching.max_wait_ms / 1000
@@ -178,7 +178,7 @@ class Consuming:
         while not self._over.done():
             # The newest call takes first: nobody may be waiting for an older one any more.
             newest = callers[-1] is taker and not taker.passed
-            values = self.handing_out.take_topic(topic, fetching.max_bytes, taker) if newest else []
+            values = self.handing_out.take_topic(topic, fetching.max_bytes, taker) if newest else Batch()
             remaining_s = give_up_s - loop.time()
             if values or taker.passed or remaining_s <= 0:
                 return values

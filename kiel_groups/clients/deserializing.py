@@ -15,7 +15,12 @@ __all__ = ["deserialized"]
 log = logging.getLogger(__name__)
 
 
-def deserialized(records: Iterable[Record], deserializer: Callable[[Any], Any] | None, metrics: Metrics) -> list[Any]:
+def deserialized(
+    records: Iterable[Record],
+    deserializer: Callable[[Any], Any] | None,
+    metrics: Metrics,
+    unreadable: set[int] | None = None,
+) -> list[Any]:
     """
     The values of records, as ``consume()`` returns them; one that cannot be read is logged, counted and passed over.
 
@@ -23,6 +28,7 @@ def deserialized(records: Iterable[Record], deserializer: Callable[[Any], Any] |
         records: With bytes, or None, for values.
         deserializer: Gets these; ``json.loads`` where there is none.
         metrics: Counts ``deserializer_failures``.
+        unreadable: Where given, the offsets of what was passed over are added.
     """
     read = deserializer or json.loads
     values = []
@@ -32,4 +38,6 @@ def deserialized(records: Iterable[Record], deserializer: Callable[[Any], Any] |
         except Exception:  # the application's: one bad value must not stop the partition for ever
             log.exception("%s at offset %d: the value cannot be read", record.topic_partition, record.offset)
             metrics.count("deserializer_failures")
+            if unreadable is not None:
+                unreadable.add(record.offset)
     return values

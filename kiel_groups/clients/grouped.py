@@ -344,7 +344,8 @@ class GroupedConsumer(MemberAttributes):
         Returns:
             Values that the deserialiser made (``json.loads`` without one), [] where none came within
             ``max_wait_time``; a value that it fails on is logged, counted and passed over. None once the consumer is
-            closed.
+            closed. The list's ``parts`` say which records the values are of, and under which claims they were handed
+            out (``PartitionBatch.fencing_token``).
 
         Raises:
             ConfigError: A name that no topic of Kafka 0.8 can have, or the consumer is iterated over.

@@ -23,7 +23,7 @@ from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
 __all__ = ["HandingOut"]
 
@@ -139,7 +139,7 @@ class HandingOut:
             self._metrics.count("deserializer_failures")
             return None
 
-    def take_topic(self, topic: str, most_bytes: int, taker: Taker) -> list[Any]:
+    def take_topic(self, topic: str, most_bytes: int, taker: Taker) -> Batch:
         """
         Hand out values of one topic, about so many bytes as they came over the wire; [] where nothing is there.
 
@@ -150,7 +150,7 @@ class HandingOut:
         if self._iterated:
             raise ConfigError("the consumer is iterated over already; iterate over it or call consume(), not both")
         self._asked = taker
-        values: list[Any] = []
+        parts: list[PartitionBatch] = []
         spans: dict[TopicPartition, Span] = {}
         room = most_bytes
         while room > 0 and (batch := self._poll_topic(topic, or_raise=not spans)) is not None:
@@ -158,7 +158,7 @@ class HandingOut:
             state = self._subscription.state(tp)
             if state is None:
                 continue
-            values += deserialized(batch.records, self._deserializer, self._metrics)
+            parts.append(self._part(batch, state.token))
             start = spans[tp].start if tp in spans else batch.records[0].offset
             state.position = batch.records[-1].offset + 1
             spans[tp] = Span(state, start, state.position)
@@ -167,11 +167,20 @@ class HandingOut:
         if spans:
             hand = self._topics.setdefault(topic, TopicHand())
             hand.add(spans, taker, boot_time_s())
-            if not values:
+            if not any(part.values for part in parts):
                 # All of it was passed over: nobody needs to get it, or has it in hand.
                 taker.got = True
                 self.finish_topics([topic], {taker})
-        return values
+        return Batch(part for part in parts if part.values)
+
+    def _part(self, batch: FetchedBatch, token: int) -> PartitionBatch:
+        """What there is to be read of a batch."""
+        unreadable: set[int] = set()
+        values = deserialized(batch.records, self._deserializer, self._metrics, unreadable)
+        readable = batch.records
+        if unreadable:
+            readable = [record for record in readable if record.offset not in unreadable]
+        return PartitionBatch(batch.topic_partition, token, values, readable)
 
     def _poll_topic(self, topic: str, *, or_raise: bool) -> FetchedBatch | None:
         if self._ended or not self._member.gate.is_open(boot_time_s()):
@@ -249,6 +258,10 @@ class HandingOut:
     def count_hand(self) -> None:
         """Count the record in hand as finished, although the application may go on with it."""
         self._hand.count()
+
+    def token_of(self, record: Record) -> int | None:
+        """The fencing token under which the record in hand was handed out; None of any other, or one that is lost."""
+        return self._hand.token_of(record)
 
     def finish(self) -> None:
         """The application is done with the record in hand."""

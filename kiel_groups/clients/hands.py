@@ -64,6 +64,11 @@ class RecordHand:
         if self.record is not None and self.state is not None:
             self.state.finished = self.record.offset + 1
 
+    def token_of(self, record: Record) -> int | None:
+        """The fencing token under which a record was handed out; None where it is not in hand, or counts no more."""
+        # Its place would not do: the same one may be in hand again, under a later claim.
+        return self.state.token if record is self.record and self.state is not None else None
+
     def disown(self, partitions: Collection[TopicPartition]) -> None:
         if self.record is not None and self.record.topic_partition in partitions:
             self.state = None

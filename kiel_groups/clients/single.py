@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeAlias, Unpack
 
-from kiel_groups.clients.asking import Values
 from kiel_groups.clients.attributes import ConsumerAttributes
 from kiel_groups.clients.closing import LeftLoop, running_loop
 from kiel_groups.clients.cluster import Cluster
@@ -162,7 +161,7 @@ class SingleConsumer(ConsumerAttributes):
         if self._watch is None:
             self._watch = spawn(self._find_new_partitions(), "watch for new partitions")
 
-    def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[Values]:
+    def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[list[Any] | None]:
         """
         Values of one topic that are at hand, from all of its partitions.
 
@@ -191,11 +190,11 @@ class SingleConsumer(ConsumerAttributes):
         self._left_loop.remember()
         return spawn(self._consume(topic, start), "SingleConsumer.consume")
 
-    async def _consume_later(self, topic: str, start: StartAt | None) -> Values:
+    async def _consume_later(self, topic: str, start: StartAt | None) -> list[Any] | None:
         """What was asked for before the loop ran is answered when it does."""
         return await self.consume(topic, start)
 
-    async def _consume(self, topic: str, start: StartAt | None) -> Values:
+    async def _consume(self, topic: str, start: StartAt | None) -> list[Any] | None:
         self._starts[topic] = start
         values: list[Any] = []
         # An error that stands first is raised without waiting; whoever loops over it must not starve the event loop.

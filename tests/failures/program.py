@@ -127,7 +127,7 @@ async def consume(broker: str, zookeeper: str, group: str, topic: str, session_t
         await consumer.subscribe(topic)
         click.echo(consumer.member_id)
         async for record in consumer:
-            token = consumer.fencing_token(record.topic_partition)
+            token = consumer.fencing_token(record)
             told = [time.monotonic(), record[:3], record.value.decode(), token]
             click.echo(json.dumps(told))
 

@@ -112,7 +112,7 @@ class Member:
     async def _consume(self) -> None:
         async for record in self.consumer:
             self.records.append(record)
-            token = self.consumer.fencing_token(record.topic_partition)
+            token = self.consumer.fencing_token(record)
             self.hand_outs.append(HandOut(time.monotonic(), record, token))
             if self.block_s:
                 time.sleep(self.block_s)  # noqa: ASYNC251 -- an application that blocks the loop is what is tested

@@ -8,6 +8,7 @@ import pytest
 
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
+from kiel_groups.group.layout import GroupLayout
 from tests.integration.members import Member, eventually, group_of, owners, produce, zookeeper
 
 pytestmark = pytest.mark.integration
@@ -65,3 +66,33 @@ async def test_the_token_is_there_with_the_first_record_and_with_the_hooks(
         held = [member.consumer.fencing_token(record.topic_partition) for record in member.records]
         assert None not in seen
         assert set(held) <= set(seen)
+
+
+async def test_a_record_of_a_lost_claim_is_not_lent_the_token_of_the_next(
+    cluster_39: Cluster, unique: Callable[[str], str]
+) -> None:
+    """Not even where the same consumer has the partition again while the application is still busy with the record."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 1)
+    partition = TopicPartition(topic, 0)
+    async with group_of(cluster_39, name, [topic], session_timeout_ms=4_000) as group:
+        member = await group.join()
+        member.go_on.clear()
+        await eventually(lambda: member.records, "a record is in hand")
+        consumer, (record,) = member.consumer, member.records
+        before = consumer.fencing_token(record)
+        assert before is not None
+        assert before == consumer.fencing_token(partition)
+        with zookeeper(cluster_39) as client:
+            client.delete(GroupLayout(name).member(str(consumer.member_id)))
+        await eventually(lambda: member.lost_partitions, "the member has lost its partition")
+        assert consumer.fencing_token(record) is None
+        await eventually(lambda: (consumer.fencing_token(partition) or 0) > before, "the partition is claimed again")
+        assert member.records == [record]
+        assert consumer.fencing_token(record) is None
+        member.go_on.set()
+        await eventually(lambda: len(member.hand_outs) == 2, "it is handed out again")
+        again = member.records[1]
+        assert again == record
+        assert member.hand_outs[1].token == consumer.fencing_token(partition)

@@ -13,10 +13,10 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, ConfigError, UnknownTopicError
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import Batch, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
 from tests.integration.commands import Running
-from tests.integration.members import eventually, group_of, stored_offsets, zookeeper
+from tests.integration.members import eventually, group_of, owners, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 
@@ -75,7 +75,7 @@ def test_a_loop_left_by_break_is_finished_and_the_group_is_left(
         with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts) as consumer:
             consumer.subscribe(topic)
             for record in consumer:
-                assert consumer.fencing_token(record.topic_partition)
+                assert consumer.fencing_token(record) == consumer.fencing_token(record.topic_partition)
                 got.append(record.value)
                 if len(got) % 50 == 0:
                     break
@@ -163,6 +163,26 @@ def take(consumer: GroupedConsumer, topic: str, count: int) -> list[bytes]:
     while len(got) < count:
         got += consumer.consume(topic) or []
     return got
+
+
+def test_values_come_with_the_token_of_their_claim(
+    cluster_39: Cluster, topic: str, producer: Producer, unique: Unique
+) -> None:
+    """It is the czxid of the owner znode; the next owner's is larger."""
+    group, claims = unique("group"), list[dict[int, int]]()
+    for _ in range(2):
+        for number in range(2):
+            producer.produce(topic, b"value", partition=number).result(30)
+        claimed: dict[int, int] = {}
+        with GroupedConsumer(cluster_39.brokers, group, cluster_39.zk_hosts, deserializer=bytes) as consumer:
+            while len(claimed) < 2:
+                batch = consumer.consume(topic) or Batch()
+                assert [record.value for part in batch.parts for record in part.records] == batch
+                claimed |= {part.topic_partition.partition: part.fencing_token for part in batch.parts}
+            with zookeeper(cluster_39) as client:
+                assert claimed == {number: czxid for number, (_, czxid) in owners(client, group, topic).items()}
+        claims.append(claimed)
+    assert all(claims[0][number] < claims[1][number] for number in range(2))
 
 
 def fail_with_values(cluster: Cluster, group: str, topic: str) -> None:
