@@ -17,26 +17,31 @@ from kiel_groups import GroupedConsumer, Record
 
 
 class Sink:
-    """Values in SQLite, and beside them, for each partition, the token they came with and the next offset."""
+    """
+    Values in SQLite, each in the place that its record has in Kafka, and the largest token seen of each partition.
+
+    What comes for an offset takes the place of what was there. So a record that comes again after a crash is there
+    once; a replay (an operator has set the offsets back) is stored, and so is a topic that was deleted and made anew,
+    whose offsets begin at 0 again. Rows that the new one has not got to are still the old one's: delete them with it.
+    """
 
     def __init__(self, file: str) -> None:
         self._db = sqlite3.connect(file, timeout=30, isolation_level=None)
-        self._db.execute("CREATE TABLE IF NOT EXISTS vals (topic, part, position, value)")
-        self._db.execute("CREATE TABLE IF NOT EXISTS owners (topic, part, token, next, PRIMARY KEY (topic, part))")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS vals (topic, part, position, value, PRIMARY KEY (topic, part, position))"
+        )
+        self._db.execute("CREATE TABLE IF NOT EXISTS owners (topic, part, token, PRIMARY KEY (topic, part))")
 
     def store(self, record: Record, token: int) -> bool:
-        """Store a value, at most once; False where a later owner of its partition was here."""
+        """Store a value; False, and nothing is stored, where a later owner of its partition was here."""
         place = (record.topic, record.partition)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            found = self._db.execute("SELECT token, next FROM owners WHERE topic = ? AND part = ?", place).fetchone()
-            newest, following = found or (0, 0)
-            if token < newest:
+            seen = self._db.execute("SELECT token FROM owners WHERE topic = ? AND part = ?", place).fetchone()
+            if seen is not None and token < seen[0]:
                 return False
-            if record.offset >= following:
-                self._db.execute("INSERT INTO vals VALUES (?, ?, ?, ?)", (*place, record.offset, record.value))
-                following = record.offset + 1
-            self._db.execute("REPLACE INTO owners VALUES (?, ?, ?, ?)", (*place, token, following))
+            self._db.execute("REPLACE INTO owners VALUES (?, ?, ?)", (*place, token))
+            self._db.execute("REPLACE INTO vals VALUES (?, ?, ?, ?)", (*place, record.offset, record.value))
             return True
 
 
@@ -45,21 +50,26 @@ async def main(broker: str, zookeeper: str, topic: str, file: str, work_s: float
     async with GroupedConsumer([broker], "sink", [zookeeper], session_timeout_ms=4_000) as consumer:
         await consumer.subscribe(topic)
         async for record in consumer:
-            # Asked before the work begins: afterwards the partition may have been lost, and claimed again.
-            token = consumer.fencing_token(record.topic_partition)
+            # That of the claim under which this record was handed out. Kept, since the sink is to judge what comes of
+            # it: a partition may have been lost and claimed again, by this very process, before the work is done.
+            token = consumer.fencing_token(record)
             print("working on", record.topic_partition, record.offset, flush=True)
             await asyncio.sleep(work_s)
             stored = token is not None and sink.store(record, token)
             print("stored" if stored else "refused", record.topic_partition, record.offset, flush=True)
 
 
-parser = argparse.ArgumentParser(description="Store what comes, unless a later owner of its partition was here.")
-for name in ("broker", "zookeeper", "topic", "file"):
-    parser.add_argument(name)
-parser.add_argument("--work", type=float, default=0.05, help="how long the work on a record takes, in seconds")
-args = parser.parse_args()
+def run() -> None:
+    parser = argparse.ArgumentParser(description="Store what comes, unless a later owner of its partition was here.")
+    for name in ("broker", "zookeeper", "topic", "file"):
+        parser.add_argument(name)
+    parser.add_argument("--work", type=float, default=0.05, help="how long the work on a record takes, in seconds")
+    args = parser.parse_args()
+    try:
+        asyncio.run(main(args.broker, args.zookeeper, args.topic, args.file, args.work))
+    except KeyboardInterrupt:
+        print("left the group", file=sys.stderr)
 
-try:
-    asyncio.run(main(args.broker, args.zookeeper, args.topic, args.file, args.work))
-except KeyboardInterrupt:
-    print("left the group", file=sys.stderr)
+
+if __name__ == "__main__":
+    run()

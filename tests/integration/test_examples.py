@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import signal
 import sqlite3
 import subprocess
@@ -10,9 +11,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kiel_groups import Record
 from kiel_groups.embedded import Cluster
 from tests.integration.commands import REPOSITORY, Running, environment
 from tests.integration.members import eventually, produce, stored_offsets, zookeeper
@@ -126,6 +129,45 @@ async def test_the_sink_that_refuses_stale_owners(cluster_39: Cluster, unique: U
     with sqlite3.connect(file) as db:
         stored = db.execute("SELECT value FROM vals ORDER BY position").fetchall()
     assert [value for (value,) in stored] == values
+
+
+def sink(file: Path) -> Any:
+    """The sink of that example, on a database of its own."""
+    return runpy.run_path(str(EXAMPLES / "fenced_sink.py"))["Sink"](str(file))
+
+
+def rows(file: Path) -> list[tuple[int, bytes]]:
+    """What a sink holds of the one partition that it was given records of."""
+    with sqlite3.connect(file) as db:
+        return db.execute("SELECT position, value FROM vals ORDER BY position").fetchall()
+
+
+def colour(offset: int, value: bytes) -> Record:
+    return Record("colours", 0, offset, None, value)
+
+
+@pytest.mark.parametrize("token", [7, 9], ids=["the same owner", "a later owner"])
+def test_the_sink_stores_a_topic_that_was_made_anew_and_a_replay(tmp_path: Path, token: int) -> None:
+    """Offsets that come again are no reason to drop what they bring: what it calls stored is there."""
+    file = tmp_path / "sink.db"
+    under_test = sink(file)
+    assert all(under_test.store(colour(offset, b"old"), 7) for offset in range(3))
+    assert under_test.store(colour(0, b"new"), token)
+    assert under_test.store(colour(1, b"new"), token)
+    assert rows(file) == [(0, b"new"), (1, b"new"), (2, b"old")]
+
+
+def test_the_sink_holds_once_what_is_delivered_twice(tmp_path: Path) -> None:
+    """After a crash the next owner is handed what was stored and not committed."""
+    file = tmp_path / "sink.db"
+    before, after = sink(file), sink(file)
+    assert all(before.store(colour(offset, b"%d" % offset), 7) for offset in range(3))
+    assert all(after.store(colour(offset, b"%d" % offset), 9) for offset in range(1, 4))
+    assert rows(file) == [(0, b"0"), (1, b"1"), (2, b"2"), (3, b"3")]
+    assert not before.store(colour(3, b"late"), 7)
+    assert not before.store(colour(4, b"late"), 7)
+    assert before.store(Record("colours", 1, 0, None, b"another partition's"), 7)
+    assert after.store(colour(4, b"4"), 9)
 
 
 async def test_the_worker_without_an_event_loop(cluster_39: Cluster, unique: Unique) -> None:
