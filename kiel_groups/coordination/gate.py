@@ -24,17 +24,20 @@ class Gate:
         self.deadline_s = _NEVER
         self.suspended = False
         self.shut_reason: str | None = None
-        #: The session timeout that the server granted, in milliseconds; 0 before that.
+        #: The session timeout that leases count with, in milliseconds; 0 before a server granted one.
         self.timeout_ms = 0
+        self._first_ms = 0
 
     def grant(self, session_timeout_ms: int) -> None:
         """
         The server granted this session timeout, in milliseconds; leases count with it from now on.
 
-        After a reconnection another server may grant a shorter one: that shortens the lease that runs.
+        After a reconnection another server may grant a shorter one: that shortens the lease that runs. A longer one
+        than the first lengthens none: that is what the group was told, and who releases by force waits for.
         """
-        self.timeout_ms = session_timeout_ms
-        self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), session_timeout_ms))
+        self._first_ms = self._first_ms or session_timeout_ms
+        self.timeout_ms = min(session_timeout_ms, self._first_ms)
+        self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), self.timeout_ms))
 
     def renew(self, sent_s: float) -> None:
         """

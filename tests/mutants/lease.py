@@ -98,8 +98,15 @@ MUTANTS = (
     Mutant(
         "a lease that outlasts a shorter timeout",
         _GATE,
-        "self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), session_timeout_ms))",
+        "self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), self.timeout_ms))",
         "pass",
+        "tests/unit/test_lease.py",
+    ),
+    Mutant(
+        "a lease that is longer than the group was told",
+        _GATE,
+        "self.timeout_ms = min(session_timeout_ms, self._first_ms)",
+        "self.timeout_ms = session_timeout_ms",
         "tests/unit/test_lease.py",
     ),
     Mutant(

@@ -108,6 +108,15 @@ def test_a_shorter_timeout_shortens_the_lease(machine: ManualMachine, gate: Gate
     assert gate.deadline_s == machine.now_s + 1.5
 
 
+def test_a_longer_timeout_lengthens_no_lease(machine: ManualMachine, gate: Gate) -> None:
+    """Others wait for the one that the member told them of, before they take what it holds."""
+    gate.grant(2_000)
+    gate.grant(10 * TIMEOUT_MS)
+    gate.renew(machine.now_s)
+    assert gate.timeout_ms == TIMEOUT_MS
+    assert gate.deadline_s == machine.now_s + TIMEOUT_MS / 2_000
+
+
 @pytest.mark.parametrize(("asked_ms", "expected_s"), [(None, 1.0), (250, 0.25), (2_000, 2.0), (5_000, 2.0)])
 def test_how_often_to_beat(asked_ms: int | None, expected_s: float) -> None:
     """A sixth of the granted timeout, or as asked, but at least every third."""
