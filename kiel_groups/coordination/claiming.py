@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class Claimant:
         self._metrics = metrics
         self._owner = encode_owner(member_id)
         self._commits = commits
+        #: The topics whose offsets have had a folder on this session.
+        self._prepared: set[str] = set()
 
     async def claim(
         self, partitions: Collection[TopicPartition], freed: Collection[TopicPartition] = ()
@@ -67,7 +70,8 @@ class Claimant:
             Those that are this member's now; the others are somebody else's.
         """
         unseen = frozenset(partitions) - frozenset(freed)
-        waiting = set(freed) | await self._seen_free(unseen)
+        free, _ = await asyncio.gather(self._seen_free(unseen), self._prepare({p.topic for p in partitions}))
+        waiting = set(freed) | free
         claimed: set[TopicPartition] = set()
         while waiting:
             outcome = await self._writer.write(
@@ -78,11 +82,16 @@ class Claimant:
             await self._session.ensure(sorted({self._layout.topic_owners(p.topic) for p in folderless}))
             # What exists now although it was seen free may be this member's own, by a create whose answer was lost.
             doubtful = (outcome.unknown | outcome.dropped.keys()) - folderless
-            mine, free = await self._whose(doubtful)
+            mine, unowned = await self._whose(doubtful)
             claimed |= mine
-            waiting = folderless | (free & outcome.unknown)
+            waiting = folderless | (unowned & outcome.unknown)
         self._metrics.count("partitions_claimed", len(claimed))
         return frozenset(claimed)
+
+    async def _prepare(self, topics: Collection[str]) -> None:
+        if fresh := set(topics) - self._prepared:
+            await self._store.prepare(fresh)
+            self._prepared |= fresh
 
     def _creation(self, partition: TopicPartition) -> tuple[Operation, ...]:
         return (Create(self._layout.owner(partition), self._owner, ephemeral=True),)
@@ -163,17 +172,22 @@ class Claimant:
             return (deletion,)
         if state.uncommitted and self._commits:
             return (self._store.write(partition, state.finished, state.version), deletion)
+        if state.unreadable:
+            return (self._store.write(partition, state.committed, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
 
     async def _released_otherwise(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[Operation, ...]]:
-        """Of those whose offset is another one than was expected: by a commit of ours, or by somebody else."""
+        """Of those whose offset is another one than was expected: by a commit of ours, by somebody else, or garbage."""
         standing = await self._store.read(partitions) if partitions else {}
         operations = {}
         for partition in partitions:
             found, state = standing.get(partition), self._subscription.state(partition)
-            if found and state and found.offset is not None and state.made(found.offset, found.version):
+            if found and state and found.offset is None:
+                self._subscription.mark_unreadable(partition, found.version)
+                operations[partition] = self._release(partition)
+            elif found and state and found.offset is not None and state.made(found.offset, found.version):
                 self._subscription.mark_committed(partition, found.offset, found.version)
                 operations[partition] = self._release(partition)
             else:

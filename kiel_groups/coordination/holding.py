@@ -91,7 +91,7 @@ class Holding:
         self._to_open: set[TopicPartition] = set()
         self._claiming = False
         self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
-        self._topics = TopicWatch(session, tasks, lambda topic: tasks.start(self._offsets.start_over(topic)))
+        self._topics = TopicWatch(session, tasks, lambda *created: tasks.start(self._offsets.start_over(*created)))
 
     @property
     def settled(self) -> bool:
@@ -303,12 +303,12 @@ class Holding:
         waiting, pause_s = partitions, REOPEN_S
         await self._topics.follow({topic})
         while waiting:
-            before = self._topics.creations([topic])
             starts = await self._starts(topic, waiting)
             self._opened(starts)
-            if self._topics.creations([topic]) != before:
+            created = self._topics.creation(topic)
+            if any(start.created < created for start in starts.values()):
                 # Created again while positions were read: they may be those of the old log.
-                self._tasks.start(self._offsets.start_over(topic))
+                self._tasks.start(self._offsets.start_over(topic, created))
             waiting -= starts.keys()
             if waiting:
                 gone = await self._claimant.verify(waiting)

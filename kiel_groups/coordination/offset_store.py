@@ -109,29 +109,31 @@ class ZooKeeperOffsetStore:
             by_topic[partition.topic].append(partition)
         starts: dict[TopicPartition, StartPosition] = {}
         for topic, listed in by_topic.items():
-            standing = await self._complete_topic(topic, listed)
+            created, standing = await self._complete_topic(topic, listed)
             versions, offsets = await self._take_over(listed, standing)
             owners = await self._session.exists_many([self._layout.owner(partition) for partition in listed])
             for partition, owner in zip(listed, owners, strict=True):
                 if owner is not None and owner.owner == self._session.id and partition in versions:
-                    starts[partition] = StartPosition(offsets[partition], versions[partition], owner.czxid)
+                    starts[partition] = StartPosition(offsets[partition], versions[partition], owner.czxid, created)
         return starts
 
-    async def _complete_topic(self, topic: str, mine: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
+    async def _complete_topic(
+        self, topic: str, mine: Sequence[TopicPartition]
+    ) -> tuple[int, dict[TopicPartition, StoredOffset]]:
         """
         Give every partition of the topic an offset znode, unless all of ``mine`` have a sound one.
 
         Returns:
-            What stands there, where that was so; else it is to be read anew.
+            The topic's creation zxid, 0 where it is gone; and what stands there, where all were sound: else it is to be
+            read anew.
         """
         topic_node, nodes = await asyncio.gather(
             self._session.get(topic_path(topic)),
             self._session.get_many([self._layout.offset(partition) for partition in mine]),
         )
+        created = 0 if topic_node is None else topic_node.czxid
         outdated = [
-            partition
-            for partition, node in zip(mine, nodes, strict=True)
-            if node is not None and topic_node is not None and node.mzxid < topic_node.czxid
+            partition for partition, node in zip(mine, nodes, strict=True) if node is not None and node.mzxid < created
         ]
         if outdated:
             # Offsets older than the topic belong to a deleted one of the same name.
@@ -145,12 +147,12 @@ class ZooKeeperOffsetStore:
             await self._overwrite(topic, unsound, self._policy(known=True))
         if all(node is not None for node in nodes):
             if outdated or unsound:
-                return {}
-            return {p: self._parse(p, node) for p, node in zip(mine, nodes, strict=True) if node is not None}
+                return created, {}
+            return created, {p: self._parse(p, node) for p, node in zip(mine, nodes, strict=True) if node is not None}
         numbers = parse_topic(topic_node.data, topic_path(topic)) if topic_node is not None else ()
         numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))
-        await self._create_missing(topic, numbers)
-        return {}
+        await self._create_missing(topic, numbers, mine)
+        return created, {}
 
     def _policy(self, *, known: bool) -> str:
         """A new partition of a topic that has offsets is read from its beginning, or data would be lost."""
@@ -187,22 +189,27 @@ class ZooKeeperOffsetStore:
             again = outcome.unknown | await self.restore_folders(outcome.dropped)
             items = {partition: items[partition] for partition in sorted(again)}
 
-    async def _create_missing(self, topic: str, numbers: Sequence[int]) -> None:
+    async def _create_missing(self, topic: str, numbers: Sequence[int], mine: Collection[TopicPartition]) -> None:
         """
         Create-only and in ascending order: who comes second keeps what stands there.
+
+        A group starts in all partitions of a topic at one moment. Later, each owner sees to its own: where somebody has
+        deleted offsets, the owners of before still know them.
 
         Raises:
             NoOffsetsError: The group has no offsets of the topic, and its reset policy is ``none``.
         """
         folder = self._layout.topic_offsets(topic)
-        stored = await self._names_in(folder)
-        policy = self._policy(known=bool(stored))
+        stored, changed = await self._look_into(folder)
+        unknown = set() if stored else await self._claimed_after(topic, numbers, changed)
+        policy = self._policy(known=len(unknown) < len(numbers))
         if policy == "none":
             raise NoOffsetsError(
                 f"group {self._layout.group} has no offsets of {topic}, and auto_offset_reset is 'none'; write them to"
                 f" {folder} first, or choose 'earliest' or 'latest'"
             )
-        while missing := [number for number in numbers if str(number) not in stored]:
+        unknown |= {partition.partition for partition in mine}
+        while missing := [number for number in numbers if number in unknown and str(number) not in stored]:
             offsets = await self._log_offsets(topic, missing, policy)
             log.info("group %s: %d partitions of %s start at %s", self._layout.group, len(missing), topic, policy)
             items: dict[int, tuple[Operation, ...]] = {
@@ -211,14 +218,24 @@ class ZooKeeperOffsetStore:
             }
             # Whoever is first creates them all; the others look again instead of trying each.
             await self._writer.write(items, give_up, most=MOST_CREATES)
-            stored = await self._names_in(folder)
+            stored, _ = await self._look_into(folder)
 
-    async def _names_in(self, folder: str) -> set[str]:
-        """What is in a folder, which is made where it is missing."""
-        names = await self._session.children(folder)
-        if names is None:
+    async def _look_into(self, folder: str) -> tuple[set[str], int]:
+        """What is in a folder, which is made where it is missing, and the zxid of the last change of that."""
+        while True:
+            node, names = await asyncio.gather(self._session.exists(folder), self._session.children(folder))
+            if node is not None and names is not None:
+                return set(names), node.pzxid
             await self._session.ensure([folder])
-        return set(names or ())
+
+    async def _claimed_after(self, topic: str, numbers: Sequence[int], zxid: int) -> set[int]:
+        """Which of a topic's partitions nobody owns, or not longer than since then."""
+        owners = await self._session.exists_many([self._layout.owner(TopicPartition(topic, n)) for n in numbers])
+        return {n for n, owner in zip(numbers, owners, strict=True) if owner is None or owner.czxid > zxid}
+
+    async def prepare(self, topics: Collection[str]) -> None:
+        """To be called before anything of these is claimed: who claims before there is a folder knows the offsets."""
+        await self._session.ensure(sorted(map(self._layout.topic_offsets, topics)))
 
     async def _take_over(
         self, partitions: Sequence[TopicPartition], standing: Mapping[TopicPartition, StoredOffset]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
@@ -137,14 +137,22 @@ class Offsets:
             for partition, standing in (await self._store.changed(versions)).items():
                 self._adopt(partition, standing.offset, standing.version)
 
-    async def start_over(self, topic: str) -> None:
-        """A topic was deleted and created again: what is held of it starts at the beginning of the new log."""
-        while held := [partition for partition in self._held() if partition.topic == topic]:
+    async def start_over(self, topic: str, created: int) -> None:
+        """
+        A topic was deleted and created again: what is held of the old log starts at the beginning of the new one.
+
+        Args:
+            topic: Its name.
+            created: Its creation zxid. What was claimed since may be known to be of the new log already.
+        """
+        while True:
             try:
                 async with self.writing:
-                    standing = await self._store.reset_recreated(topic, sorted(held))
-                    for partition, found in standing.items():
-                        self._adopt(partition, found.offset, found.version)
+                    # Who waited for the lock may hold others than before.
+                    if outdated := sorted(self._of_earlier_logs(topic, created)):
+                        standing = await self._store.reset_recreated(topic, outdated)
+                        for partition, found in standing.items():
+                            self._adopt(partition, found.offset, found.version, created)
                 return
             except CoordinationError:
                 raise
@@ -152,18 +160,29 @@ class Offsets:
                 log.warning("group %s: %s starts over as soon as brokers know it: %s", self._config.group, topic, error)
                 await asyncio.sleep(RETRY_S)
 
-    def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> bool:
-        """Take what stands there for the truth; whether an earlier commit of this consumer's made it that."""
+    def _of_earlier_logs(self, topic: str, created: int) -> Iterator[TopicPartition]:
+        for partition in self._held():
+            state = self._subscription.state(partition)
+            if partition.topic == topic and state is not None and state.created < created:
+                yield partition
+
+    def _adopt(self, partition: TopicPartition, offset: int | None, version: int, created: int = 0) -> bool:
+        """
+        Take what stands there for the truth; whether an earlier commit of this consumer's made it that.
+
+        ``created`` is the creation zxid of the topic whose log it is of, 0 for that of before.
+        """
         state = self._subscription.state(partition)
         if state is None:
             return False
+        state.created = created or state.created
         if offset is not None and state.made(offset, version):
             self._subscription.mark_committed(partition, offset, version)
             return True
         self._metrics.count("commits_superseded")
         if offset is None:
-            # Garbage: what we know is better; the next commit overwrites it.
-            self._subscription.mark_committed(partition, state.committed, version)
+            # The next commit, or the release, writes over it.
+            self._subscription.mark_unreadable(partition, version)
             return False
         log.warning(
             "group %s: the offset of %s was changed to %d by somebody else; it is followed",

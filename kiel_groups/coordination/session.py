@@ -66,13 +66,17 @@ class SessionEvent(Enum):
 
 
 class Node(NamedTuple):
-    """A znode as read: ``owner`` is the session of an ephemeral one, 0 otherwise."""
+    """
+    A znode as read: ``owner`` is the session of an ephemeral one, 0 otherwise; ``pzxid`` that of the last change of its
+    children.
+    """
 
     data: bytes
     version: int
     czxid: int
     mzxid: int
     owner: int
+    pzxid: int = 0
 
 
 Watcher = Callable[[], None]
@@ -114,7 +118,7 @@ class Session:
 
     @property
     def timeout_ms(self) -> int:
-        """The session timeout that the server granted, in milliseconds."""
+        """The session timeout that the server granted, in milliseconds; never more than at first."""
         return self.gate.timeout_ms
 
     @property
@@ -401,4 +405,4 @@ def _without_data(stat: Any) -> Node | None:
 
 
 def _node(data: bytes, stat: Any) -> Node:
-    return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+    return Node(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner, stat.pzxid)

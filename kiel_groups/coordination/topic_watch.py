@@ -18,14 +18,14 @@ class TopicWatch:
     Watches the topics of what a member holds, for the life of one session.
 
     A topic that is created again has another creation zxid; its log begins anew, and positions in the old one mean
-    nothing there. ``on_recreated`` hears of it, once for each time.
+    nothing there. ``on_recreated`` hears of it, with the topic and that zxid, once for each time.
     """
 
-    def __init__(self, session: Session, tasks: TaskSet, on_recreated: Callable[[str], None]) -> None:
+    def __init__(self, session: Session, tasks: TaskSet, on_recreated: Callable[[str, int], None]) -> None:
         self._session = session
         self._tasks = tasks
         self._on_recreated = on_recreated
-        #: Creation zxid by topic, 0 while there is none.
+        #: Creation zxid by topic, 0 where there was none yet.
         self._created: dict[str, int] = {}
         self._hints: dict[str, Callable[[], None]] = {}
         self._first_looks: dict[str, asyncio.Future[None]] = {}
@@ -34,7 +34,6 @@ class TopicWatch:
         """From now on, watch these too; to be called before their positions are read."""
         for topic in sorted(topics):
             if topic not in self._first_looks:
-                self._created[topic] = 0
                 self._hints[topic] = partial(self._hint, topic)
                 self._first_looks[topic] = look = asyncio.ensure_future(self._look(topic))
                 # Its failure is that of who waits for it, if anybody still does.
@@ -42,9 +41,9 @@ class TopicWatch:
             # Shielded: several may wait for the same first look.
             await asyncio.shield(self._first_looks[topic])
 
-    def creations(self, topics: Collection[str]) -> dict[str, int]:
-        """The creation zxids of these, as last seen."""
-        return {topic: self._created.get(topic, 0) for topic in topics}
+    def creation(self, topic: str) -> int:
+        """The creation zxid of a topic as last seen, 0 where it was not."""
+        return self._created.get(topic, 0)
 
     def look_again(self) -> None:
         """Watches may be gone."""
@@ -56,8 +55,8 @@ class TopicWatch:
 
     async def _look(self, topic: str) -> None:
         node = await self._session.exists(topic_path(topic), self._hints[topic])
-        if node is None or node.czxid == self._created[topic]:
-            return
-        before, self._created[topic] = self._created[topic], node.czxid
-        if before:
-            self._on_recreated(topic)
+        before = self._created.get(topic)
+        # A topic that is gone is missed by nobody before it is there again.
+        self._created[topic] = seen = (before or 0) if node is None else node.czxid
+        if before is not None and seen != before:
+            self._on_recreated(topic, seen)

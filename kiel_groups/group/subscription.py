@@ -23,12 +23,14 @@ class StartPosition:
     Where a claim starts.
 
     ``offset`` is the next offset, ``version`` that of the offset znode after the write-back, ``token`` the czxid of the
-    owner znode: the claim's fencing token, which grows with every claim of the partition.
+    owner znode: the claim's fencing token, which grows with every claim of the partition. ``created`` is the creation
+    zxid of the topic whose log the offset is of, 0 where nobody knows it.
     """
 
     offset: int
     version: int
     token: int
+    created: int = 0
 
 
 @dataclass(slots=True)
@@ -37,7 +39,9 @@ class PartitionState:
     Where this consumer stands in one partition of one claim.
 
     ``sent`` are offsets that a commit was to put in the place of ``version`` and of which nobody heard whether it did:
-    it is on its way, or whoever waited for it was interrupted.
+    it is on its way, or whoever waited for it was interrupted. ``unreadable``: what stands in the store at ``version``
+    is no offset; it is written over, although nothing may have been finished since. ``created`` is the creation zxid of
+    the topic whose log all of this is about.
     """
 
     token: int
@@ -46,10 +50,12 @@ class PartitionState:
     committed: int
     version: int
     sent: set[int] = field(default_factory=set)
+    unreadable: bool = False
+    created: int = 0
 
     @property
     def uncommitted(self) -> bool:
-        return self.finished != self.committed
+        return self.unreadable or self.finished != self.committed
 
     def made(self, offset: int, version: int) -> bool:
         """Whether a commit of this consumer's made the stored offset what it is."""
@@ -99,6 +105,7 @@ class SubscriptionState:
                 finished=start.offset,
                 committed=start.offset,
                 version=start.version,
+                created=start.created,
             )
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
@@ -121,7 +128,7 @@ class SubscriptionState:
         state.position = state.finished = offset
 
     def all_consumed_offsets(self) -> dict[TopicPartition, int]:
-        """What a commit would store now: the finished offset of each partition where it differs from the stored one."""
+        """What a commit would store now: the finished offset of each partition where the store holds something else."""
         return {partition: state.finished for partition, state in self._assigned.items() if state.uncommitted}
 
     def mark_sent(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -153,6 +160,12 @@ class SubscriptionState:
             state.committed = offset
             state.version = version
             state.sent.clear()
+            state.unreadable = False
+
+    def mark_unreadable(self, partition: TopicPartition, version: int) -> None:
+        """The store holds something at ``version`` that is no offset: what is known here is better."""
+        self._assigned[partition].version = version
+        self._assigned[partition].unreadable = True
 
     def allocation(self) -> defaultdict[str, list[int]]:
         """The partitions held, ascending, per topic; [] of any other."""

@@ -169,7 +169,7 @@ MUTANTS = (
     Mutant(
         "a topic created again under its owner that is read on",
         "coordination/topic_watch.py",
-        "        if before:\n",
+        "        if before is not None and seen != before:\n",
         "        if False:\n",
         "tests/sim/test_following.py",
     ),

@@ -56,9 +56,30 @@ MUTANTS = (
     Mutant(
         "a topic created again that is not noticed at a claim",
         _OFFSETS,
-        "node.mzxid < topic_node.czxid",
+        "node.mzxid < created",
         "False",
         "tests/sim/test_claims.py",
+    ),
+    Mutant(
+        "a start in a new log of what is in it already",
+        "coordination/offsets.py",
+        "state is not None and state.created < created:",
+        "state is not None:",
+        "tests/sim/test_offsets_by_hand.py",
+    ),
+    Mutant(
+        "offsets of others that are made anew by who claims",
+        _OFFSETS,
+        "unknown = set() if stored else await self._claimed_after(topic, numbers, changed)",
+        "unknown = set(numbers)",
+        "tests/sim/test_offsets_by_hand.py",
+    ),
+    Mutant(
+        "garbage for an offset that is left to the next owner",
+        _CLAIMING,
+        "            if found and state and found.offset is None:\n",
+        "            if False:\n",
+        "tests/sim/test_offsets_by_hand.py",
     ),
     Mutant(
         "a foreign offset that is not adopted",
@@ -143,5 +164,34 @@ MUTANTS = (
         "asyncio.timeout_at(until_s)",
         "asyncio.timeout_at(None)",
         "tests/unit/test_gate_paths.py",
+    ),
+    # What people do to offsets
+    Mutant(
+        "a claim that writes over what came since it read",
+        _OFFSETS,
+        "Put(self._layout.offset(partition), encode_offset(found.offset), found.version),",
+        "Put(self._layout.offset(partition), encode_offset(found.offset), ANY_VERSION),",
+        "tests/sim/test_claims.py",
+    ),
+    Mutant(
+        "a release that does not wait for a commit",
+        "coordination/holding.py",
+        "        async with self._offsets.writing:\n            if self._config.autocommit",
+        "        if True:\n            if self._config.autocommit",
+        "tests/sim/test_releasing.py",
+    ),
+    Mutant(
+        "a folder of offsets that was deleted and that nobody makes",
+        _OFFSETS,
+        "            await self._session.ensure(folders)\n        return folderless",
+        "            pass\n        return folderless",
+        "tests/sim/test_offsets_by_hand.py",
+    ),
+    Mutant(
+        "a creation that fails for its folder and is asked for again",
+        _OFFSETS,
+        "if failure is Failure.NO_NODE and not isinstance(refused, Create):",
+        "if failure is Failure.NO_NODE:",
+        "tests/sim/test_offsets_by_hand.py",
     ),
 )

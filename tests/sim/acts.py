@@ -199,6 +199,26 @@ def _reset_offset(world: World, event: Event) -> str:
     return f"{partition} to {offset}"
 
 
+def _garble_offset(world: World, event: Event) -> str:
+    partitions = world.partitions()
+    if not partitions:
+        return ""
+    partition = partitions[event.who % len(partitions)]
+    world.operator.set_async(world.layout.offset(partition), b"garbage")
+    return str(partition)
+
+
+def _delete_offsets(world: World, event: Event) -> str:
+    """All those of a topic, with their folder, as zkCli does it: one after the other."""
+    topic = world.some_topic(event.who)
+    folder = world.layout.topic_offsets(topic)
+    if folder in world.ensemble.truth.znodes:
+        for name in world.ensemble.truth.children(folder):
+            world.operator.delete_async(f"{folder}/{name}")
+        world.operator.delete_async(folder)
+    return topic
+
+
 def _delete_pointer(world: World, event: Event) -> str:
     """Pointer and slices, which must go first; generations may begin anew then."""
     if not world.has_plan:
@@ -275,6 +295,8 @@ _ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
     "join": _join,
     "kill_publishing": _kill_publishing,
     "reset_offset": _reset_offset,
+    "garble_offset": _garble_offset,
+    "delete_offsets": _delete_offsets,
     "delete_pointer": _delete_pointer,
     "delete_candidate": _delete_candidate,
     "grow_topic": _grow_topic,

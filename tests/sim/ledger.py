@@ -46,6 +46,8 @@ class Ledger:
         self._unread: set[TopicPartition] = set()
         #: Partitions that flow at more than one consumer; their gates tell.
         self.contested: set[TopicPartition] = set()
+        #: Partitions whose offset somebody deleted or garbled: whoever writes it next knows it, or starts over.
+        self._damaged: set[TopicPartition] = set()
         #: Called once, when a publication of several transactions begins.
         self.on_publishing: Callable[[], None] | None = None
         #: Whether somebody has seen to it that nobody can join.
@@ -200,11 +202,17 @@ class Ledger:
 
     def _offset_changed(self, entry: Entry, change: Change) -> None:
         partition = self._partition(change.path)
-        if partition is None or change.kind is Kind.DELETED:
+        if partition is None:
+            return
+        by_member = entry.session_id in self.consumers
+        if change.kind is Kind.DELETED or not (by_member or change.znode.data.isdigit()):
+            self._damaged.add(partition)
             return
         offset, version = int(change.znode.data), change.znode.version
-        by_member = entry.session_id in self.consumers
         before = self._stored.get(partition)
+        if partition in self._damaged:
+            self._damaged.discard(partition)
+            before = self._before_damage(partition, before, offset)
         if partition in self.restarting and by_member and offset == 0:
             self.restarting.discard(partition)
             self._begin_epoch(partition, offset)
@@ -220,25 +228,47 @@ class Ledger:
         self._stored[partition] = offset
         self._epoch_at[partition, version] = self._epochs[partition]
 
+    def _before_damage(self, partition: TopicPartition, before: int | None, offset: int) -> int | None:
+        """What an offset is compared with that comes after a damage: any that was reached will do."""
+        return None if before is None or offset > self._processed[partition] else min(before, offset)
+
     def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:
         self._epochs[partition] = self._epochs.get(partition, 0) + 1
         self._processed[partition] = offset
 
     def _check_first(self, entry: Entry, partition: TopicPartition, offset: int) -> None:
-        """A group's first offsets follow its policy; those of partitions that came later start at the beginning."""
-        together = {self._partition(change.path) for change in entry.changes}
-        known = any(other.topic == partition.topic and other not in together for other in self._stored)
-        expected = 0 if known or self._world.reset == "earliest" else self._world.log_end
-        if offset != expected:
-            raise self._violation(f"the first offset of {partition} is {offset}, it should be {expected}")
+        """
+        A group's first offsets follow its policy; those of partitions that came later start at the beginning.
+
+        Where somebody has deleted all the others, there may be nobody left who knows which of both it is.
+        """
+        fresh = {self._partition(change.path) for change in entry.changes} | self._damaged
+        known = any(other.topic == partition.topic and other not in fresh for other in self._stored)
+        expected = {0 if known or self._world.reset == "earliest" else self._world.log_end}
+        if any(other.topic == partition.topic for other in self._damaged):
+            expected.add(0)
+        if offset not in expected:
+            raise self._violation(f"the first offset of {partition} is {offset}, it should be of {expected}")
 
     def _check_commit(self, entry: Entry, partition: TopicPartition, before: int, offset: int) -> None:
         self.commits += offset != before
         who = self.consumers[entry.session_id].name
+        if offset != before and not self._owns(entry, partition):
+            raise self._violation(f"{who} commits {offset} of {partition}, and its claim is not there")
         if offset < before:
             raise self._violation(f"{who} takes the offset of {partition} back from {before} to {offset}")
         if offset > self._processed[partition]:
             raise self._violation(f"{who} commits {offset} of {partition}, processed is {self._processed[partition]}")
+
+    def _owns(self, entry: Entry, partition: TopicPartition) -> bool:
+        """Whether who writes an entry owns a partition, or gives it back with that very entry."""
+        path = self._layout.owner(partition)
+        owner = self._world.ensemble.truth.znodes.get(path)
+        given_back = (
+            change.path == path and change.kind is Kind.DELETED and change.znode.owner == entry.session_id
+            for change in entry.changes
+        )
+        return partition in self.forced or (owner is not None and owner.owner == entry.session_id) or any(given_back)
 
     def _allocation_changed(self, entry: Entry) -> None:
         """Pointer and slices of one entry: the pointer first, for it says whose the slices are."""

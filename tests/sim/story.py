@@ -68,6 +68,8 @@ FAULTS = {
     "crash": 2,
     "kill_publishing": 3,
     "reset_offset": 4,
+    "garble_offset": 2,
+    "delete_offsets": 2,
     "force_release": 2,
     "delete_slice": 1,
     "delete_pointer": 1,

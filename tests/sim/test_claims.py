@@ -78,8 +78,8 @@ def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:
     operator = fake_client(Host(bench.ensemble))
 
     async def work(session: Session, writer: FencedWriter) -> None:
-        no_store = cast(Any, None)
-        claimant = Claimant(session, layout, "m", writer, no_store, SubscriptionState(), Metrics(), commits=False)
+        store = ZooKeeperOffsetStore(session, layout, writer, Metrics(), cast(Any, None), "earliest")
+        claimant = Claimant(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
         assert await claimant.claim([partition]) == {partition}
         assert await claimant.verify([partition]) == frozenset()
         follower.lag_s = 1.0

@@ -1,4 +1,4 @@
-"""Somebody deletes the offsets of a topic, folder and all, under a running group."""
+"""Somebody deletes or garbles offsets, or creates a topic again, under a running group."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
+from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.group.layout import topic_path
 from tests.sim.test_interrupted_commits import process_some
-from tests.sim.world import World, at_rest
+from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
@@ -98,3 +99,69 @@ def test_first_offsets_are_stored_all_the_same(world: World, monkeypatch: pytest
     assert sorted(map(int, stored)) == list(range(world.topics[topic]))
     assert asked[0] == topic
     assert len(asked) < 10
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_garbage_is_written_over_by_who_knows_better(world: World, is_known: bool) -> None:
+    """By the next commit, or by the release of who has not even seen it: the successor starts where this one was."""
+    leaving, staying = world.consumers
+    process_some(world, leaving)
+    commit = leaving.process.start(leaving.member.commit())
+    world.timeline.run_until(commit.done, 5.0)
+    (partition,) = commit.result()
+    world.operator.set(world.layout.offset(partition), b"garbage")
+    if is_known:
+        world.run_for(2 * RECONCILE_INTERVAL_MS / 1000)
+        assert int(world.ensemble.truth.znodes[world.layout.offset(partition)].data) == 3
+        assert leaving.metrics.total("offsets_unreadable") == 1
+    leaving.leave()
+    world.run_for(5.0)
+    assert int(world.ensemble.truth.znodes[world.layout.offset(partition)].data) == 3
+    world.settle(20.0)
+    state = staying.finished(partition)
+    assert state is not None
+    assert state[1] == 3
+
+
+def test_who_hears_late_of_a_new_log_starts_over_only_where_it_was_in_the_old_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has claimed since from who had heard of it is in the new log already: seed 924729945908."""
+    late, prompt = world.consumers
+    look, before = TopicWatch._look, set(prompt.flowing)
+
+    async def look_later(watch: TopicWatch, topic: str) -> None:
+        if watch is late.member._membership.holding._topics:  # type: ignore[union-attr]
+            await asyncio.sleep(8.0)
+        await look(watch, topic)
+
+    monkeypatch.setattr(TopicWatch, "_look", look_later)
+    world.operator.delete(topic_path("t0"))
+    world.operator.create(topic_path("t0"), world.topic_data("t0"))
+    world.run_for(0.5)
+    process_some(world, prompt)
+    prompt.leave()
+    world.run_for(6.0)
+    assert set(late.flowing) > before, "claimed, and it does not know yet"
+    world.run_for(8.0)
+    stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in world.partitions()}
+    assert sorted(stored[partition] for partition in before) == [0, 3]
+
+
+def test_who_claims_leaves_the_offsets_of_others_to_them() -> None:
+    """All are gone: what nobody knows any more is read from its beginning, what somebody holds goes on where he is."""
+    with at_rest(members=3, topics=(6,), reset="latest") as world:
+        holding, staying, leaving = world.consumers
+        world.log_end = 2_000
+        process_some(world, holding)
+        held, lost = set(holding.flowing) | set(staying.flowing), set(leaving.flowing)
+        delete_offsets(world)
+        leaving.kill()
+        world.run_for(15.0)
+        world.settle(20.0)
+        process_some(world, staying)
+        world.close(20.0)
+        stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in held | lost}
+        assert {stored[partition] for partition in lost} <= {0, 3}
+        assert {stored[partition] for partition in held} <= {1_000, 1_003}
+        assert 1_003 in {stored[partition] for partition in held}
