@@ -107,6 +107,13 @@ class Consumer:
         state = self._subscription.state(partition)
         return None if state is None else (state.version, state.finished)
 
+    def goes_on(self, partition: TopicPartition, epoch: int) -> None:
+        """What it hands out of a partition, and has in hand, belongs to this epoch."""
+        if partition in self.flowing:
+            self.flowing[partition] = epoch
+        if partition in self.hands:
+            self.hands[partition].epoch = epoch
+
     def subscribe(self, topics: Collection[str]) -> None:
         if self._subscription.subscribe(topics):
             self.process.start(self.member.resubscribe())

@@ -65,6 +65,8 @@ class Ledger:
         self._epoch_at: dict[tuple[TopicPartition, int], int] = {}
         #: The next offset after all that was processed in the present epoch.
         self._processed: dict[TopicPartition, int] = {}
+        #: The same of all epochs.
+        self._reached: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, int] = {}
         self._watchers = (
             (f"{self._layout.offsets}/", self._offset_changed),
@@ -112,6 +114,7 @@ class Ledger:
 
     def finished(self, partition: TopicPartition, epoch: int, offset: int) -> None:
         """The application has processed everything before an offset."""
+        self._reached[partition] = max(self._reached[partition], offset)
         if epoch == self._epochs.get(partition):
             self._processed[partition] = max(self._processed[partition], offset)
 
@@ -212,7 +215,7 @@ class Ledger:
         before = self._stored.get(partition)
         if partition in self._damaged:
             self._damaged.discard(partition)
-            before = self._before_damage(partition, before, offset)
+            before = self._before_damage(entry, partition, offset) if by_member else before
         if partition in self.restarting and by_member and offset == 0:
             self.restarting.discard(partition)
             self._begin_epoch(partition, offset)
@@ -228,13 +231,23 @@ class Ledger:
         self._stored[partition] = offset
         self._epoch_at[partition, version] = self._epochs[partition]
 
-    def _before_damage(self, partition: TopicPartition, before: int | None, offset: int) -> int | None:
-        """What an offset is compared with that comes after a damage: any that was reached will do."""
-        return None if before is None or offset > self._processed[partition] else min(before, offset)
+    def _before_damage(self, entry: Entry, partition: TopicPartition, offset: int) -> int | None:
+        """
+        What an offset is compared with that comes after a damage: any that was ever reached will do.
+
+        What an operator had set before that may be gone with it: who had not seen it goes on where he was.
+        """
+        if offset > self._reached.get(partition, -1):
+            return None
+        if offset > self._processed[partition]:
+            self._begin_epoch(partition, offset)
+            self.consumers[entry.session_id].goes_on(partition, self._epochs[partition])
+        return min(self._stored[partition], offset)
 
     def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:
         self._epochs[partition] = self._epochs.get(partition, 0) + 1
         self._processed[partition] = offset
+        self._reached[partition] = max(self._reached.get(partition, 0), offset)
 
     def _check_first(self, entry: Entry, partition: TopicPartition, offset: int) -> None:
         """
