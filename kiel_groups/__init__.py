@@ -8,13 +8,15 @@ if TYPE_CHECKING:
     from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.listeners import RebalanceListener
-    from kiel_groups.model import Record, TopicPartition
+    from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
 __all__ = [
     "GroupedConsumer",
     "SingleConsumer",
     "Producer",
     "Record",
+    "Batch",
+    "PartitionBatch",
     "TopicPartition",
     "RebalanceListener",
     "KielGroupsError",
@@ -28,6 +30,8 @@ _HOMES = {
     "SingleConsumer": "kiel_groups.clients",
     "Producer": "kiel_groups.clients",
     "Record": "kiel_groups.model",
+    "Batch": "kiel_groups.model",
+    "PartitionBatch": "kiel_groups.model",
     "TopicPartition": "kiel_groups.model",
     "RebalanceListener": "kiel_groups.listeners",
     "KielGroupsError": "kiel_groups.errors",
