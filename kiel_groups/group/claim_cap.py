@@ -16,6 +16,7 @@ from kiel_groups.model import TopicPartition
 
 __all__ = ["MOST_PATH_BYTES", "TOO_MANY", "capped"]
 
+#: Less than half of what survived: what a member is still draining comes on top of what a plan gives it.
 MOST_PATH_BYTES = 512 << 10
 
 #: Kept free for a member's other ephemeral znodes: itself, its consumer id, its candidacy.
