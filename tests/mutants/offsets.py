@@ -194,4 +194,10 @@ MUTANTS = (
         "if failure is Failure.NO_NODE:",
         "tests/sim/test_offsets_by_hand.py",
     ),
+    Mutant(
+        "partitions that were lost and whose offsets are committed on",
+        "coordination/holding.py",
+        "        self._subscription.unassign(partitions)\n        self._handler.lost(partitions)\n",
+        "        self._handler.lost(partitions)\n",
+    ),
 )
