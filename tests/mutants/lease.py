@@ -21,6 +21,7 @@ MUTANTS = (
         _LEASE,
         "return last_proof_s + session_timeout_ms / 1000 * (1 - reserve)",
         "return last_proof_s + session_timeout_ms / 1000 * 1.3",
+        "tests/unit/test_lease.py",
     ),
     Mutant(
         "a lease that counts from the answer",
