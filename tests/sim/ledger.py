@@ -48,6 +48,8 @@ class Ledger:
         self.contested: set[TopicPartition] = set()
         #: Partitions whose offset somebody deleted or garbled: whoever writes it next knows it, or starts over.
         self._damaged: set[TopicPartition] = set()
+        #: The topics whose folder somebody deleted: a group that only begins may take itself for one that did before.
+        self._cleared: set[str] = set()
         #: Called once, when a publication of several transactions begins.
         self.on_publishing: Callable[[], None] | None = None
         #: Whether somebody has seen to it that nobody can join.
@@ -65,7 +67,7 @@ class Ledger:
         self._epoch_at: dict[tuple[TopicPartition, int], int] = {}
         #: The next offset after all that was processed in the present epoch.
         self._processed: dict[TopicPartition, int] = {}
-        #: The same of all epochs.
+        #: The same of all epochs, where anything was processed.
         self._reached: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, int] = {}
         self._watchers = (
@@ -114,7 +116,7 @@ class Ledger:
 
     def finished(self, partition: TopicPartition, epoch: int, offset: int) -> None:
         """The application has processed everything before an offset."""
-        self._reached[partition] = max(self._reached[partition], offset)
+        self._reached[partition] = max(self._reached.get(partition, 0), offset)
         if epoch == self._epochs.get(partition):
             self._processed[partition] = max(self._processed[partition], offset)
 
@@ -206,6 +208,8 @@ class Ledger:
     def _offset_changed(self, entry: Entry, change: Change) -> None:
         partition = self._partition(change.path)
         if partition is None:
+            if change.kind is Kind.DELETED:
+                self._cleared.add(change.path.rpartition("/")[2])
             return
         by_member = entry.session_id in self.consumers
         if change.kind is Kind.DELETED or not (by_member or change.znode.data.isdigit()):
@@ -237,17 +241,17 @@ class Ledger:
 
         What an operator had set before that may be gone with it: who had not seen it goes on where he was.
         """
-        if offset > self._reached.get(partition, -1):
+        if partition not in self._stored or offset > max(self._processed[partition], self._reached.get(partition, 0)):
             return None
         if offset > self._processed[partition]:
-            self._begin_epoch(partition, offset)
+            # More may have been finished since it was sent.
+            self._begin_epoch(partition, self._reached[partition])
             self.consumers[entry.session_id].goes_on(partition, self._epochs[partition])
         return min(self._stored[partition], offset)
 
     def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:
         self._epochs[partition] = self._epochs.get(partition, 0) + 1
         self._processed[partition] = offset
-        self._reached[partition] = max(self._reached.get(partition, 0), offset)
 
     def _check_first(self, entry: Entry, partition: TopicPartition, offset: int) -> None:
         """
@@ -258,7 +262,7 @@ class Ledger:
         fresh = {self._partition(change.path) for change in entry.changes} | self._damaged
         known = any(other.topic == partition.topic and other not in fresh for other in self._stored)
         expected = {0 if known or self._world.reset == "earliest" else self._world.log_end}
-        if any(other.topic == partition.topic for other in self._damaged):
+        if partition.topic in self._cleared or any(other.topic == partition.topic for other in self._damaged):
             expected.add(0)
         if offset not in expected:
             raise self._violation(f"the first offset of {partition} is {offset}, it should be of {expected}")
