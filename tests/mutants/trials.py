@@ -29,6 +29,8 @@ SEED_BASE = 1_000_000
 #: How long a killer may take, and how long one that was told to stop may tidy up, in seconds.
 LIMIT_S = 1_800.0
 PATIENCE_S = 10.0
+#: How long one of its tests may take, in seconds.
+TEST_S = 60
 #: So much of what a killer says is repeated.
 MOST_TOLD = 160
 
@@ -136,7 +138,8 @@ class Trials:
             return await _run(root, "seed ", "tests.sim", "--jobs", "1", "--first", *seeds)
         # The plugin of hypothesis costs two seconds at each start, and its tests run without it, too.
         without = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-        return await _run(root, "FAILED ", "pytest", "-n0", "-x", "-q", *without, killer)
+        # What hangs is noticed, too.
+        return await _run(root, "FAILED ", "pytest", "-n0", "-x", "-q", f"--timeout={TEST_S}", *without, killer)
 
 
 async def _run(root: Path, failure: str, module: str, *arguments: str) -> Ran:
