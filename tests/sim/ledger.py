@@ -243,10 +243,9 @@ class Ledger:
         """
         if partition not in self._stored or offset > max(self._processed[partition], self._reached.get(partition, 0)):
             return None
-        who = self.consumers[entry.session_id]
-        # Of who holds it more may have been finished since it was sent.
-        self._begin_epoch(partition, max(offset, self._reached.get(partition, 0) if partition in who.flowing else 0))
-        who.goes_on(partition, self._epochs[partition])
+        # Who holds it may have finished more since it was sent.
+        self._begin_epoch(partition, max(offset, self._reached.get(partition, 0)))
+        self.consumers[entry.session_id].goes_on(partition, self._epochs[partition])
         return min(self._stored[partition], offset)
 
     def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:
