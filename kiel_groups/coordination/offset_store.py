@@ -219,6 +219,9 @@ class ZooKeeperOffsetStore:
             # Whoever is first creates them all; the others look again instead of trying each.
             await self._writer.write(items, give_up, most=MOST_CREATES)
             stored, _ = await self._look_into(folder)
+            if stored:
+                # Another was faster, and may know the topic from before it grew: what is missing now is new.
+                policy = self._policy(known=True)
 
     async def _look_into(self, folder: str) -> tuple[set[str], int]:
         """What is in a folder, which is made where it is missing, and the zxid of the last change of that."""

@@ -75,6 +75,13 @@ MUTANTS = (
         "tests/sim/test_offsets_by_hand.py",
     ),
     Mutant(
+        "new partitions that follow the policy of a first look",
+        _OFFSETS,
+        "            if stored:\n                # Another",
+        "            if False:\n                # Another",
+        "tests/sim/test_found_once.py",
+    ),
+    Mutant(
         "garbage for an offset that is left to the next owner",
         _CLAIMING,
         "            if found and state and found.offset is None:\n",

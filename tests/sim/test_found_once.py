@@ -14,6 +14,8 @@ from dataclasses import replace
 import pytest
 
 from kiel_groups.coordination import machine
+from kiel_groups.group.layout import topic_path
+from kiel_groups.model import TopicPartition
 from kiel_groups.testing import SimulatedMachine
 from tests.sim.acts import perform
 from tests.sim.story import Event, make_story
@@ -77,3 +79,28 @@ def test_a_topic_that_is_created_again_while_its_first_positions_are_read(monkey
         world.run_for(1.0)
         assert [world.ledger.stored(partition) for partition in world.partitions()] == [0, 0, 0]
     consumer.kill()
+
+
+def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner saw no offsets at first; those of the others are there when it stores: seed 7004691."""
+    with at_rest(members=1, topics=(2,), reset="latest") as world:
+        (consumer,) = world.consumers
+        ask, policies = consumer.log_offsets, list[str]()
+
+        async def ask_late(topic: str, numbers: Sequence[int], policy: str) -> Mapping[int, int]:
+            policies.append(policy)
+            if len(policies) == 1:
+                for number in range(2):
+                    world.operator.create_async(f"{world.layout.topic_offsets(topic)}/{number}", b"1000")
+                await asyncio.sleep(0.1)
+            return await ask(topic, numbers, policy)
+
+        monkeypatch.setattr(consumer.member._membership.holding._store, "_log_offsets", ask_late)  # type: ignore[union-attr]
+        world.topics["new"] = 3
+        world.operator.create(topic_path("new"), world.topic_data("new"))
+        consumer.subscribe(["t0", "new"])
+        world.run_for(5.0)
+        world.settle(5.0)
+        stored = [world.ledger.stored(TopicPartition("new", number)) for number in range(3)]
+        assert stored == [1_000, 1_000, 0]
+        assert policies == ["latest", "earliest"]
