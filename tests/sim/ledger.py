@@ -231,6 +231,10 @@ class Ledger:
                     self._unread.discard(partition)
                     self.restarting.add(partition)
         else:
+            # First offsets are also stored by who does not own them, for all of a topic.
+            if offset != before and change.kind is not Kind.CREATED and not self._owns(entry, partition):
+                who = self.consumers[entry.session_id].name
+                raise self._violation(f"{who} commits {offset} of {partition}, and its claim is not there")
             self._check_commit(entry, partition, before, offset)
         self._stored[partition] = offset
         self._epoch_at[partition, version] = self._epochs[partition]
@@ -269,8 +273,6 @@ class Ledger:
     def _check_commit(self, entry: Entry, partition: TopicPartition, before: int, offset: int) -> None:
         self.commits += offset != before
         who = self.consumers[entry.session_id].name
-        if offset != before and not self._owns(entry, partition):
-            raise self._violation(f"{who} commits {offset} of {partition}, and its claim is not there")
         if offset < before:
             raise self._violation(f"{who} takes the offset of {partition} back from {before} to {offset}")
         if offset > self._processed[partition]:
