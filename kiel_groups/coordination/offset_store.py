@@ -226,7 +226,8 @@ class ZooKeeperOffsetStore:
     async def _look_into(self, folder: str) -> tuple[set[str], int]:
         """What is in a folder, which is made where it is missing, and the zxid of the last change of that."""
         while True:
-            node, names = await asyncio.gather(self._session.exists(folder), self._session.children(folder))
+            # In this order: a folder that is emptied in between must not look as if that were long ago.
+            names, node = await asyncio.gather(self._session.children(folder), self._session.exists(folder))
             if node is not None and names is not None:
                 return set(names), node.pzxid
             await self._session.ensure([folder])
