@@ -75,6 +75,13 @@ MUTANTS = (
         "tests/sim/test_offsets_by_hand.py",
     ),
     Mutant(
+        "a folder of offsets whose last change is read before what is in it",
+        _OFFSETS,
+        "names, node = await asyncio.gather(self._session.children(folder), self._session.exists(folder))",
+        "node, names = await asyncio.gather(self._session.exists(folder), self._session.children(folder))",
+        "tests/sim/test_offsets_by_hand.py",
+    ),
+    Mutant(
         "new partitions that follow the policy of a first look",
         _OFFSETS,
         "            if stored:\n                # Another",

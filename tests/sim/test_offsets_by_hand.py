@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.group.layout import topic_path
 from tests.sim.test_interrupted_commits import process_some
@@ -165,3 +167,36 @@ def test_who_claims_leaves_the_offsets_of_others_to_them() -> None:
         assert {stored[partition] for partition in lost} <= {0, 3}
         assert {stored[partition] for partition in held} <= {1_000, 1_003}
         assert 1_003 in {stored[partition] for partition in held}
+
+
+def test_offsets_that_go_while_a_claimant_looks_at_them_are_left_to_their_owners(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It must not take an empty folder together with a time from before that was emptied."""
+    with at_rest(members=2, topics=(6,), reset="latest") as world:
+        late = world.join(world.topics)
+        world.settle(20.0)
+        world.run_for(1.0)
+        process_some(world, late)
+        held, folder, looks = set(late.flowing), world.layout.topic_offsets("t0"), list[str]()
+
+        for name in ("children", "exists"):
+            look = getattr(Session, name)
+
+            async def look_and_delete(session: Session, path: str, watcher: Any = None, look: Any = look) -> Any:
+                if path == folder:
+                    looks.append(path)
+                    if len(looks) == 2:
+                        for number in world.ensemble.truth.children(folder):
+                            world.operator.delete_async(f"{folder}/{number}")
+                        await asyncio.sleep(1.0)
+                return await look(session, path, watcher)
+
+            monkeypatch.setattr(Session, name, look_and_delete)
+        world.set_partitions("t0", 7)
+        world.run_for(5.0)
+        world.settle(20.0)
+        world.close(20.0)
+        assert len(looks) >= 2
+        stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in held}
+        assert sorted(stored.values()) == [1_000, 1_003]
