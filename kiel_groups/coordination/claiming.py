@@ -163,6 +163,7 @@ class Claimant:
         """
         Commit or check the offset, and delete the owner znode.
 
+        Of a topic that was created again nothing is committed: the next owner starts in the new log.
         A new owner gives the offset a new version at once: an owner znode that was deleted by hand and is another
         member's now is not deleted under its hands.
         """
@@ -172,7 +173,7 @@ class Claimant:
             return (deletion,)
         if state.uncommitted and self._commits:
             return (self._store.write(partition, state.finished, state.version), deletion)
-        if state.unreadable:
+        if state.unreadable and not state.outdated:
             return (self._store.write(partition, state.committed, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
 
@@ -210,6 +211,9 @@ class Claimant:
         state = self._subscription.state(partition)
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE or state is None:
             return None
+        deletion = Delete(self._layout.owner(partition))
+        if state.outdated:
+            return (deletion,)
         offset = state.finished if self._commits else state.committed
         creation = self._store.on_refused(partition, operation, failure, offset)
-        return None if creation is None else (*creation, Delete(self._layout.owner(partition)))
+        return None if creation is None else (*creation, deletion)

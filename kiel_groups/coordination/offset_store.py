@@ -167,6 +167,7 @@ class ZooKeeperOffsetStore:
         Returns:
             What stands there now.
         """
+        await self._overwrite(topic, partitions, "earliest")
         self._metrics.count("offsets_of_deleted_topic", len(partitions))
         log.warning(
             "group %s: topic %s was deleted and created again; %d partitions of it start at the earliest offset",
@@ -174,7 +175,6 @@ class ZooKeeperOffsetStore:
             topic,
             len(partitions),
         )
-        await self._overwrite(topic, partitions, "earliest")
         return await self.read(partitions)
 
     async def _overwrite(self, topic: str, partitions: Sequence[TopicPartition], policy: str) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -141,18 +141,21 @@ class Offsets:
         """
         A topic was deleted and created again: what is held of the old log starts at the beginning of the new one.
 
+        That goes for what is being handed over, too. Until brokers tell where the new log begins, nothing is committed.
+
         Args:
             topic: Its name.
             created: Its creation zxid. What was claimed since may be known to be of the new log already.
         """
+        self._subscription.mark_outdated(topic, created)
         while True:
             try:
                 async with self.writing:
                     # Who waited for the lock may hold others than before.
-                    if outdated := sorted(self._of_earlier_logs(topic, created)):
+                    if outdated := sorted(self._subscription.mark_outdated(topic, created)):
                         standing = await self._store.reset_recreated(topic, outdated)
                         for partition, found in standing.items():
-                            self._adopt(partition, found.offset, found.version, created)
+                            self._started_over(partition, found, created)
                 return
             except CoordinationError:
                 raise
@@ -160,22 +163,16 @@ class Offsets:
                 log.warning("group %s: %s starts over as soon as brokers know it: %s", self._config.group, topic, error)
                 await asyncio.sleep(RETRY_S)
 
-    def _of_earlier_logs(self, topic: str, created: int) -> Iterator[TopicPartition]:
-        for partition in self._held():
-            state = self._subscription.state(partition)
-            if partition.topic == topic and state is not None and state.created < created:
-                yield partition
+    def _started_over(self, partition: TopicPartition, standing: StoredOffset, created: int) -> None:
+        if self._subscription.is_assigned(partition):
+            self._subscription.mark_started_over(partition, created)
+            self._adopt(partition, standing.offset, standing.version)
 
-    def _adopt(self, partition: TopicPartition, offset: int | None, version: int, created: int = 0) -> bool:
-        """
-        Take what stands there for the truth; whether an earlier commit of this consumer's made it that.
-
-        ``created`` is the creation zxid of the topic whose log it is of, 0 for that of before.
-        """
+    def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> bool:
+        """Take what stands there for the truth; whether an earlier commit of this consumer's made it that."""
         state = self._subscription.state(partition)
         if state is None:
             return False
-        state.created = created or state.created
         if offset is not None and state.made(offset, version):
             self._subscription.mark_committed(partition, offset, version)
             return True

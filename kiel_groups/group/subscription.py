@@ -41,7 +41,8 @@ class PartitionState:
     ``sent`` are offsets that a commit was to put in the place of ``version`` and of which nobody heard whether it did:
     it is on its way, or whoever waited for it was interrupted. ``unreadable``: what stands in the store at ``version``
     is no offset; it is written over, although nothing may have been finished since. ``created`` is the creation zxid of
-    the topic whose log all of this is about.
+    the topic whose log all of this is about; ``outdated``: it was created again since, and nobody is to commit offsets
+    in a log that is gone.
     """
 
     token: int
@@ -52,10 +53,11 @@ class PartitionState:
     sent: set[int] = field(default_factory=set)
     unreadable: bool = False
     created: int = 0
+    outdated: bool = False
 
     @property
     def uncommitted(self) -> bool:
-        return self.unreadable or self.finished != self.committed
+        return not self.outdated and (self.unreadable or self.finished != self.committed)
 
     def made(self, offset: int, version: int) -> bool:
         """Whether a commit of this consumer's made the stored offset what it is."""
@@ -161,6 +163,23 @@ class SubscriptionState:
             state.version = version
             state.sent.clear()
             state.unreadable = False
+
+    def mark_outdated(self, topic: str, created: int) -> frozenset[TopicPartition]:
+        """
+        A topic has another log since ``created``, its creation zxid.
+
+        Returns:
+            The partitions whose state is of an earlier one.
+        """
+        outdated = {p: s for p, s in self._assigned.items() if p.topic == topic and s.created < created}
+        for state in outdated.values():
+            state.outdated = True
+        return frozenset(outdated)
+
+    def mark_started_over(self, partition: TopicPartition, created: int) -> None:
+        """What is known of a partition from now on is of the log that its topic has since then."""
+        self._assigned[partition].created = created
+        self._assigned[partition].outdated = False
 
     def mark_unreadable(self, partition: TopicPartition, version: int) -> None:
         """The store holds something at ``version`` that is no offset: what is known here is better."""

@@ -193,7 +193,7 @@ class Ledger:
             self.forced.add(partition)
         elif not entry.closes and partition in holder.hands:
             raise self._violation(f"{holder.name} gives up {partition} while its application processes it")
-        elif not entry.closes and (finished := holder.finished(partition)) is not None:
+        elif not entry.closes and partition not in self.restarting and (finished := holder.finished(partition)):
             version, offset = finished
             znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
             version += any(other.path == self._layout.offset(partition) for other in entry.changes)
@@ -318,6 +318,11 @@ class Ledger:
             hook()
 
     # In the end
+
+    def check_started_over(self, partitions: Iterable[TopicPartition]) -> None:
+        """Nobody goes on in a new log where he was in the old one."""
+        if left := self.restarting.intersection(partitions):
+            raise self._violation(f"{min(left)} goes on at {self._stored[min(left)]} in a log that was begun anew")
 
     def unowned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Partitions that flow at nobody, or at more than one."""

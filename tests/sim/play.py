@@ -98,8 +98,10 @@ def _play(world: World, story: Story, tell: Callable[[float, str], None]) -> Non
     world.ledger.on_publishing = None
     tell(world.elapsed_s, "all faults end")
     world.settle(SETTLED_S)
+    owned = world.partitions()
     tell(world.elapsed_s, "everybody leaves")
     world.close(LEAVING_S)
+    world.ledger.check_started_over(owned)
 
 
 @contextmanager
