@@ -131,6 +131,11 @@ class FakeConnection:
         self._write_sock = self._socket = self
         host.connections.append(self)
 
+    @property
+    def last_zxid(self) -> int:
+        """That of the newest answer."""
+        return int(self._client.last_zxid)
+
     # What KazooClient and our own session call
 
     def start(self) -> None:

@@ -102,6 +102,11 @@ class Consumer:
         """Whether it could hand out at this moment."""
         return self.process.runs and self.member.gate.is_open(self.process.timeline.now_s)
 
+    @property
+    def seen(self) -> int:
+        """The zxid of the newest change that it can know of."""
+        return self.process.connections[-1].last_zxid
+
     def finished(self, partition: TopicPartition) -> tuple[int, int] | None:
         """The version and the next offset of a partition as it knows them, None where it does not hold it."""
         state = self._subscription.state(partition)

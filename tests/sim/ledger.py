@@ -44,6 +44,10 @@ class Ledger:
         self.restarting: set[TopicPartition] = set()
         #: Partitions of such topics that had no offset yet: their first one may still be of the old log.
         self._unread: set[TopicPartition] = set()
+        #: When each such topic was deleted, as a zxid.
+        self._deleted_at: dict[str, int] = {}
+        #: Partitions of them of which somebody committed before he could know.
+        self._unknowing: set[TopicPartition] = set()
         #: Partitions that flow at more than one consumer; their gates tell.
         self.contested: set[TopicPartition] = set()
         #: Partitions whose offset somebody deleted or garbled: whoever writes it next knows it, or starts over.
@@ -166,6 +170,7 @@ class Ledger:
                 self._publishing = False
             elif change.kind is Kind.DELETED and change.path.startswith(f"{TOPICS}/"):
                 topic = change.path.rpartition("/")[2]
+                self._deleted_at[topic] = entry.zxid
                 self.restarting |= {partition for partition in self._stored if partition.topic == topic}
                 numbers = parse_topic(change.znode.data, change.path)
                 self._unread |= {TopicPartition(topic, number) for number in numbers} - self._stored.keys()
@@ -236,6 +241,11 @@ class Ledger:
                 who = self.consumers[entry.session_id].name
                 raise self._violation(f"{who} commits {offset} of {partition}, and its claim is not there")
             self._check_commit(entry, partition, before, offset)
+            if (
+                partition in self.restarting
+                and self.consumers[entry.session_id].seen < self._deleted_at[partition.topic]
+            ):
+                self._unknowing.add(partition)
         self._stored[partition] = offset
         self._epoch_at[partition, version] = self._epochs[partition]
 
@@ -320,8 +330,8 @@ class Ledger:
     # In the end
 
     def check_started_over(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nobody goes on in a new log where he was in the old one."""
-        if left := self.restarting.intersection(partitions):
+        """Nobody goes on in a new log where he was in the old one, but where one committed before he could know."""
+        if left := self.restarting.intersection(partitions) - self._unknowing:
             raise self._violation(f"{min(left)} goes on at {self._stored[min(left)]} in a log that was begun anew")
 
     def unowned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
