@@ -90,8 +90,8 @@ class Holding:
         self._to_claim: set[TopicPartition] = set()
         self._to_open: set[TopicPartition] = set()
         self._claiming = False
-        self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
-        self._topics = TopicWatch(session, tasks, lambda *created: tasks.start(self._offsets.start_over(*created)))
+        self._topics = TopicWatch(session, tasks, self._recreated)
+        self._offsets = Offsets(config, store, handler, subscription, metrics, self._held, self._topics)
 
     @property
     def settled(self) -> bool:
@@ -308,7 +308,7 @@ class Holding:
             created = self._topics.creation(topic)
             if any(start.created < created for start in starts.values()):
                 # Created again while positions were read: they may be those of the old log.
-                self._tasks.start(self._offsets.start_over(topic, created))
+                self._recreated(topic, created)
             waiting -= starts.keys()
             if waiting:
                 gone = await self._claimant.verify(waiting)
@@ -319,6 +319,11 @@ class Holding:
             if waiting:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_REOPEN_S)
+
+    def _recreated(self, topic: str, created: int) -> None:
+        """Positions of the old log are not committed from this moment on."""
+        self._subscription.mark_outdated(topic, created)
+        self._tasks.start(self._offsets.start_over(topic, created))
 
     async def _starts(
         self, topic: str, partitions: frozenset[TopicPartition]
@@ -378,6 +383,7 @@ class Holding:
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
         async with self._offsets.writing:
+            await self._topics.catch_up()
             if self._config.autocommit and not self._store.commits_with_release:
                 await self._offsets.store_finished(partitions)
             done = await self._claimant.release(partitions)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
+from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -41,6 +42,7 @@ class Offsets:
         subscription: SubscriptionState,
         metrics: Metrics,
         held: Callable[[], frozenset[TopicPartition]],
+        topics: TopicWatch,
     ) -> None:
         self._config = config
         self._store = store
@@ -48,6 +50,7 @@ class Offsets:
         self._subscription = subscription
         self._metrics = metrics
         self._held = held
+        self._topics = topics
         #: A commit and a release of one partition would refuse each other: both expect the version they have seen.
         self.writing = asyncio.Lock()
 
@@ -78,6 +81,7 @@ class Offsets:
         Where an earlier commit, which its caller was interrupted in, turns out to have been made, what is finished
         since is stored in the place of that.
         """
+        await self._topics.catch_up()
         stored: frozenset[TopicPartition] = frozenset()
         waiting = partitions
         while True:
@@ -147,7 +151,6 @@ class Offsets:
             topic: Its name.
             created: Its creation zxid. What was claimed since may be known to be of the new log already.
         """
-        self._subscription.mark_outdated(topic, created)
         while True:
             try:
                 async with self.writing:

@@ -18,7 +18,7 @@ class TopicWatch:
     Watches the topics of what a member holds, for the life of one session.
 
     A topic that is created again has another creation zxid; its log begins anew, and positions in the old one mean
-    nothing there. ``on_recreated`` hears of it, with the topic and that zxid, once for each time.
+    nothing there. ``on_recreated`` is told at once, with the topic and that zxid, once for each time.
     """
 
     def __init__(self, session: Session, tasks: TaskSet, on_recreated: Callable[[str, int], None]) -> None:
@@ -29,6 +29,9 @@ class TopicWatch:
         self._created: dict[str, int] = {}
         self._hints: dict[str, Callable[[], None]] = {}
         self._first_looks: dict[str, asyncio.Future[None]] = {}
+        #: Topics to look at; and the lock of who does.
+        self._hinted: set[str] = set()
+        self._looking = asyncio.Lock()
 
     async def follow(self, topics: Collection[str]) -> None:
         """From now on, watch these too; to be called before their positions are read."""
@@ -47,11 +50,26 @@ class TopicWatch:
 
     def look_again(self) -> None:
         """Watches may be gone."""
-        for hint in self._hints.values():
-            hint()
+        self._hint(*self._hints)
 
-    def _hint(self, topic: str) -> None:
-        self._tasks.start(self._look(topic))
+    def _hint(self, *topics: str) -> None:
+        self._hinted.update(topics)
+        self._tasks.start(self.catch_up())
+
+    async def catch_up(self) -> None:
+        """
+        Look at all topics of which a watch has fired, or wait for who does; to be called before offsets are stored.
+
+        A loop that was blocked for long hears of a new topic, and of a plan that takes the partition away, at once.
+        """
+        async with self._looking:
+            while topics := sorted(self._hinted):
+                self._hinted.clear()
+                try:
+                    await asyncio.gather(*map(self._look, topics))
+                except BaseException:
+                    self._hinted.update(topics)
+                    raise
 
     async def _look(self, topic: str) -> None:
         node = await self._session.exists(topic_path(topic), self._hints[topic])

@@ -75,6 +75,20 @@ MUTANTS = (
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
+        "a release that does not wait to hear of a new topic",
+        "coordination/holding.py",
+        "            await self._topics.catch_up()\n",
+        "",
+        "tests/sim/test_topics_made_anew.py",
+    ),
+    Mutant(
+        "a commit that does not wait to hear of a new topic",
+        _COMMITS,
+        "        await self._topics.catch_up()\n",
+        "",
+        "tests/sim/test_topics_made_anew.py",
+    ),
+    Mutant(
         "offsets in a log that is gone that are committed",
         _SUBSCRIPTION,
         "return not self.outdated and (self.unreadable",

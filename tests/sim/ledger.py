@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.layout import TOPICS, GroupLayout
+from kiel_groups.group.layout import TOPICS, GroupLayout, topic_path
 from kiel_groups.group.znodes import parse_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.ensemble import Entry
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 __all__ = ["Ledger", "Violation"]
+
+
+#: How long a request may be under way, in seconds.
+UNDER_WAY_S = 2.0
 
 
 class Violation(AssertionError):  # noqa: N818 -- what a run has found
@@ -44,10 +48,10 @@ class Ledger:
         self.restarting: set[TopicPartition] = set()
         #: Partitions of such topics that had no offset yet: their first one may still be of the old log.
         self._unread: set[TopicPartition] = set()
-        #: When each such topic was deleted, as a zxid.
-        self._deleted_at: dict[str, int] = {}
-        #: Partitions of them of which somebody committed before he could know.
-        self._unknowing: set[TopicPartition] = set()
+        #: When each such topic was deleted: the zxid, and the time in seconds.
+        self._deleted: dict[str, tuple[int, float]] = {}
+        #: Partitions of them whose offset somebody has committed before he could know, damaged, or set in the new log.
+        self._excused: set[TopicPartition] = set()
         #: Partitions that flow at more than one consumer; their gates tell.
         self.contested: set[TopicPartition] = set()
         #: Partitions whose offset somebody deleted or garbled: whoever writes it next knows it, or starts over.
@@ -71,7 +75,7 @@ class Ledger:
         self._epoch_at: dict[tuple[TopicPartition, int], int] = {}
         #: The next offset after all that was processed in the present epoch.
         self._processed: dict[TopicPartition, int] = {}
-        #: The same of all epochs, where anything was processed.
+        #: The same of all epochs, or what stood there.
         self._reached: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, int] = {}
         self._watchers = (
@@ -170,7 +174,8 @@ class Ledger:
                 self._publishing = False
             elif change.kind is Kind.DELETED and change.path.startswith(f"{TOPICS}/"):
                 topic = change.path.rpartition("/")[2]
-                self._deleted_at[topic] = entry.zxid
+                self._deleted[topic] = (entry.zxid, self._world.timeline.now_s)
+                self._excused -= {partition for partition in self._excused if partition.topic == topic}
                 self.restarting |= {partition for partition in self._stored if partition.topic == topic}
                 numbers = parse_topic(change.znode.data, change.path)
                 self._unread |= {TopicPartition(topic, number) for number in numbers} - self._stored.keys()
@@ -219,9 +224,12 @@ class Ledger:
         by_member = entry.session_id in self.consumers
         if change.kind is Kind.DELETED or not (by_member or change.znode.data.isdigit()):
             self._damaged.add(partition)
+            self._excused.add(partition)
             return
         offset, version = int(change.znode.data), change.znode.version
         before = self._stored.get(partition)
+        if not by_member:
+            self._excused.add(partition)
         if partition in self._damaged:
             self._damaged.discard(partition)
             before = self._before_damage(entry, partition, offset) if by_member else before
@@ -235,19 +243,23 @@ class Ledger:
                 if partition in self._unread:
                     self._unread.discard(partition)
                     self.restarting.add(partition)
+                    self._excused.add(partition)
         else:
             # First offsets are also stored by who does not own them, for all of a topic.
             if offset != before and change.kind is not Kind.CREATED and not self._owns(entry, partition):
                 who = self.consumers[entry.session_id].name
                 raise self._violation(f"{who} commits {offset} of {partition}, and its claim is not there")
             self._check_commit(entry, partition, before, offset)
-            if (
-                partition in self.restarting
-                and self.consumers[entry.session_id].seen < self._deleted_at[partition.topic]
-            ):
-                self._unknowing.add(partition)
+            if partition in self.restarting and not self._could_know(entry, partition.topic):
+                self._excused.add(partition)
         self._stored[partition] = offset
+        self._reached[partition] = max(self._reached.get(partition, 0), offset)
         self._epoch_at[partition, version] = self._epochs[partition]
+
+    def _could_know(self, entry: Entry, topic: str) -> bool:
+        """Whether who writes an entry could know, when he sent it, that a topic was deleted."""
+        zxid, at_s = self._deleted[topic]
+        return self.consumers[entry.session_id].seen > zxid and self._world.timeline.now_s > at_s + UNDER_WAY_S
 
     def _before_damage(self, entry: Entry, partition: TopicPartition, offset: int) -> int | None:
         """
@@ -330,9 +342,17 @@ class Ledger:
     # In the end
 
     def check_started_over(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nobody goes on in a new log where he was in the old one, but where one committed before he could know."""
-        if left := self.restarting.intersection(partitions) - self._unknowing:
-            raise self._violation(f"{min(left)} goes on at {self._stored[min(left)]} in a log that was begun anew")
+        """
+        Nobody goes on in a new log where he was in the old one.
+
+        Who committed before he could know of the new one is excused. Of an offset that is older than its topic the next
+        owner knows what it is.
+        """
+        znodes = self._world.ensemble.truth.znodes
+        for partition in sorted(self.restarting.intersection(partitions) - self._excused):
+            offset, topic = znodes[self._layout.offset(partition)], znodes[topic_path(partition.topic)]
+            if offset.mzxid > topic.czxid:
+                raise self._violation(f"{partition} goes on at {int(offset.data)} in a log that was begun anew")
 
     def unowned(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Partitions that flow at nobody, or at more than one."""

@@ -117,3 +117,35 @@ def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
     world.join(world.topics)
     world.settle(20.0)
     assert stored(world) == [0, 0, 0, 0]
+
+
+def test_who_was_blocked_hears_of_the_new_topic_before_it_gives_a_partition_back() -> None:
+    """A plan without it came meanwhile, too; an offset of the old log is not to be its last word: seed 658516861909."""
+    with at_rest(members=2, topics=(6,), reset="earliest") as world:
+        (blocked,) = (consumer for consumer in world.consumers if not consumer.member.leads)
+        for _ in range(3):
+            blocked.work(0.0, 3, 0.01)
+        world.run_for(0.1)
+        blocked.process.block(4.0)
+        world.join(world.topics)
+        world.run_for(1.0)
+        recreate(world)
+        world.run_for(10.0)
+        world.settle(20.0)
+        assert stored(world) == [0] * 6
+
+
+def test_who_was_blocked_hears_of_the_new_topic_before_it_commits(world: World) -> None:
+    (holding,) = world.consumers
+    process_some(world, holding)
+    holding.process.block(2.0)
+    recreate(world)
+    world.run_for(1.0)
+    commit = holding.process.start(holding.member.commit())
+    world.timeline.run_until(commit.done, 5.0)
+    assert commit.result() == frozenset()
+    holding.kill()
+    world.join(world.topics)
+    world.run_for(12.0)
+    world.settle(20.0)
+    assert stored(world) == [0, 0, 0, 0]

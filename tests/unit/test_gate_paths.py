@@ -22,6 +22,8 @@ from kiel_groups.coordination.machine import replaced
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.offsets import Offsets
 from kiel_groups.coordination.session import Node, Session
+from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.subscription import StartPosition, SubscriptionState
@@ -108,8 +110,9 @@ class Owner:
         self.claimant = Claimant(
             session, LAYOUT, "m", self.writer, self.store, self.subscription, metrics, commits=True
         )
+        topics = TopicWatch(session, TaskSet(print), print)
         self.offsets = Offsets(
-            GroupConfig(group="g"), self.store, cast(Any, self.handler), self.subscription, metrics, frozenset
+            GroupConfig(group="g"), self.store, cast(Any, self.handler), self.subscription, metrics, frozenset, topics
         )
 
 
