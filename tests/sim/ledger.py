@@ -16,7 +16,7 @@ from kiel_groups.group.layout import TOPICS, GroupLayout, topic_path
 from kiel_groups.group.znodes import parse_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.ensemble import Entry
-from kiel_groups.testing.tree import Change, Kind
+from kiel_groups.testing.tree import Change, Kind, Znode
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer
@@ -56,6 +56,8 @@ class Ledger:
         self.contested: set[TopicPartition] = set()
         #: Partitions whose offset somebody deleted or garbled: whoever writes it next knows it, or starts over.
         self._damaged: set[TopicPartition] = set()
+        #: When the offset znode of a partition was deleted, as a zxid: versions begin anew with a new one.
+        self._removed: dict[TopicPartition, int] = {}
         #: The topics whose folder somebody deleted: a group that only begins may take itself for one that did before.
         self._cleared: set[str] = set()
         #: Called once, when a publication of several transactions begins.
@@ -175,7 +177,7 @@ class Ledger:
             elif change.kind is Kind.DELETED and change.path.startswith(f"{TOPICS}/"):
                 topic = change.path.rpartition("/")[2]
                 self._deleted[topic] = (entry.zxid, self._world.timeline.now_s)
-                self._excused -= {partition for partition in self._excused if partition.topic == topic}
+                self._excused = {p for p in self._excused if p.topic != topic or p in self._damaged}
                 self.restarting |= {partition for partition in self._stored if partition.topic == topic}
                 numbers = parse_topic(change.znode.data, change.path)
                 self._unread |= {TopicPartition(topic, number) for number in numbers} - self._stored.keys()
@@ -223,6 +225,8 @@ class Ledger:
             return
         by_member = entry.session_id in self.consumers
         if change.kind is Kind.DELETED or not (by_member or change.znode.data.isdigit()):
+            if change.kind is Kind.DELETED:
+                self._removed[partition] = entry.zxid
             self._damaged.add(partition)
             self._excused.add(partition)
             return
@@ -230,7 +234,7 @@ class Ledger:
         before = self._stored.get(partition)
         if not by_member:
             self._excused.add(partition)
-        if partition in self._damaged:
+        if partition in self._damaged or (by_member and self._mistakes_version(entry, partition)):
             self._damaged.discard(partition)
             before = self._before_damage(entry, partition, offset) if by_member else before
         if partition in self.restarting and by_member and offset == 0:
@@ -255,6 +259,11 @@ class Ledger:
         self._stored[partition] = offset
         self._reached[partition] = max(self._reached.get(partition, 0), offset)
         self._epoch_at[partition, version] = self._epochs[partition]
+
+    def _mistakes_version(self, entry: Entry, partition: TopicPartition) -> bool:
+        """Whether who writes an entry holds a partition since before its offset znode was deleted."""
+        claim = self._claim(entry, partition)
+        return claim is not None and claim.czxid < self._removed.get(partition, 0)
 
     def _could_know(self, entry: Entry, topic: str) -> bool:
         """Whether who writes an entry could know, when he sent it, that a topic was deleted."""
@@ -301,14 +310,14 @@ class Ledger:
             raise self._violation(f"{who} commits {offset} of {partition}, processed is {self._processed[partition]}")
 
     def _owns(self, entry: Entry, partition: TopicPartition) -> bool:
-        """Whether who writes an entry owns a partition, or gives it back with that very entry."""
+        return partition in self.forced or self._claim(entry, partition) is not None
+
+    def _claim(self, entry: Entry, partition: TopicPartition) -> Znode | None:
+        """The claim of who writes an entry, also where it is given back with that very entry."""
         path = self._layout.owner(partition)
-        owner = self._world.ensemble.truth.znodes.get(path)
-        given_back = (
-            change.path == path and change.kind is Kind.DELETED and change.znode.owner == entry.session_id
-            for change in entry.changes
-        )
-        return partition in self.forced or (owner is not None and owner.owner == entry.session_id) or any(given_back)
+        deleted = (change.znode for change in entry.changes if change.path == path and change.kind is Kind.DELETED)
+        claim = next(deleted, None) or self._world.ensemble.truth.znodes.get(path)
+        return claim if claim is not None and claim.owner == entry.session_id else None
 
     def _allocation_changed(self, entry: Entry) -> None:
         """Pointer and slices of one entry: the pointer first, for it says whose the slices are."""
