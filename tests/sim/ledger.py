@@ -42,8 +42,8 @@ class Ledger:
         self._pointer, self._slices = self._layout.pointer, f"{self._layout.pointer}/"
         #: Whose session is whose; operators' sessions are left out.
         self.consumers: dict[int, Consumer] = {}
-        #: Partitions whose owner znode an operator deleted by hand: outside of the guarantee.
-        self.forced: set[TopicPartition] = set()
+        #: Whose owner znode an operator deleted by hand: he may not know, which is outside of the guarantee.
+        self.forced: dict[TopicPartition, Consumer] = {}
         #: Topics that were created again, and the partitions of them that did not start over yet.
         self.restarting: set[TopicPartition] = set()
         #: Partitions of such topics that had no offset yet: their first one may still be of the old log.
@@ -103,6 +103,8 @@ class Ledger:
 
     def opened(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
         """A consumer may hand out a partition from now on."""
+        if self.forced.get(partition) is consumer:
+            del self.forced[partition]
         if sum(partition in other.flowing for other in self._world.consumers) > 1:
             self.contested.add(partition)
         self._no_gap(consumer, partition, position)
@@ -112,7 +114,9 @@ class Ledger:
         """A consumer hands out a record."""
         self.hand_outs += 1
         owner = self._world.ensemble.truth.znodes.get(self._layout.owner(partition))
-        if partition not in self.forced and (owner is None or self.consumers.get(owner.owner) is not consumer):
+        if self.forced.get(partition) is not consumer and (
+            owner is None or self.consumers.get(owner.owner) is not consumer
+        ):
             raise self._violation(f"{consumer.name} hands out {partition}, and its claim is not there")
         self._no_gap(consumer, partition, offset)
 
@@ -134,7 +138,8 @@ class Ledger:
         """One open gate a partition; to be called after every step."""
         for partition in list(self.contested):
             flowing = [consumer for consumer in self._world.consumers if partition in consumer.flowing]
-            opened = [consumer.name for consumer in flowing if consumer.gate_is_open]
+            unforced = [consumer for consumer in flowing if self.forced.get(partition) is not consumer]
+            opened = [consumer.name for consumer in unforced if consumer.gate_is_open]
             if len(opened) > 1:
                 raise self._violation(f"two gates are open for {partition}: {' and '.join(opened)}")
             if len(flowing) < 2:
@@ -195,14 +200,12 @@ class Ledger:
     def _owner_changed(self, entry: Entry, change: Change) -> None:
         partition = self._partition(change.path)
         if partition is None or change.kind is not Kind.DELETED:
-            if partition is not None:
-                self.forced.discard(partition)
             return
         holder = self.consumers.get(change.znode.owner)
         if holder is None or self._newest.get(holder) != change.znode.owner:
             return
         if entry.session_id not in self.consumers:
-            self.forced.add(partition)
+            self.forced[partition] = holder
         elif not entry.closes and partition in holder.hands:
             raise self._violation(f"{holder.name} gives up {partition} while its application processes it")
         elif not entry.closes and partition not in self.restarting and (finished := holder.finished(partition)):
@@ -214,7 +217,7 @@ class Ledger:
                 raise self._violation(
                     f"{holder.name} gives up {partition} at {self._stored[partition]}, finished is {offset}"
                 )
-        if partition in holder.flowing and holder.gate_is_open and partition not in self.forced:
+        if partition in holder.flowing and holder.gate_is_open and self.forced.get(partition) is not holder:
             raise self._violation(f"{holder.name} loses its claim of {partition}, and its gate is open")
 
     def _offset_changed(self, entry: Entry, change: Change) -> None:
@@ -310,7 +313,8 @@ class Ledger:
             raise self._violation(f"{who} commits {offset} of {partition}, processed is {self._processed[partition]}")
 
     def _owns(self, entry: Entry, partition: TopicPartition) -> bool:
-        return partition in self.forced or self._claim(entry, partition) is not None
+        writer = self.consumers[entry.session_id]
+        return self.forced.get(partition) is writer or self._claim(entry, partition) is not None
 
     def _claim(self, entry: Entry, partition: TopicPartition) -> Znode | None:
         """The claim of who writes an entry, also where it is given back with that very entry."""
