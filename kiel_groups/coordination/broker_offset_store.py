@@ -66,7 +66,10 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         return await super().start(partitions)
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, tuple[int, int]], metadata: str = ""
+        self,
+        offsets: Mapping[TopicPartition, tuple[int, int]],
+        is_outdated: Callable[[TopicPartition], bool],
+        metadata: str = "",
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
         """
         Have next offsets stored, but where somebody else wrote; then read what stands there.
@@ -81,7 +84,11 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
             return {}, {}
         versions = {partition: version for partition, (_, version) in offsets.items()}
         _, before = await self._standing(versions)
-        wanted = {partition: offset for partition, (offset, _) in offsets.items() if partition not in before}
+        wanted = {
+            partition: offset
+            for partition, (offset, _) in offsets.items()
+            if partition not in before and not is_outdated(partition)
+        }
         if wanted:
             await self._send(wanted, metadata)
         ours, after = await self._standing({partition: versions[partition] for partition in wanted})

@@ -12,7 +12,7 @@ from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation
+from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation, Put
 from kiel_groups.group.znodes import encode_owner
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
@@ -145,7 +145,7 @@ class Claimant:
         released: set[TopicPartition] = set()
         gone: set[TopicPartition] = set()
         while waiting:
-            outcome = await self._writer.write(waiting, self._on_refused)
+            outcome = await self._writer.write(waiting, self._on_refused, renew=self._renewed)
             released |= outcome.done.keys()
             doubtful = outcome.unknown | outcome.dropped.keys()
             mine, _ = await self._whose(doubtful)
@@ -163,7 +163,7 @@ class Claimant:
         """
         Commit or check the offset, and delete the owner znode.
 
-        Of a topic that was created again nothing is committed: the next owner starts in the new log.
+        Of a topic that was created again nothing is committed.
         A new owner gives the offset a new version at once: an owner znode that was deleted by hand and is another
         member's now is not deleted under its hands.
         """
@@ -176,6 +176,11 @@ class Claimant:
         if state.unreadable and not state.outdated:
             return (self._store.write(partition, state.committed, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
+
+    def _renewed(self, partition: TopicPartition, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+        """What commits, and is of a log that is gone by now, only gives back."""
+        commits = any(isinstance(operation, (Put, Create)) for operation in operations)
+        return self._release(partition) if commits and self._subscription.is_outdated(partition) else operations
 
     async def _released_otherwise(
         self, partitions: Sequence[TopicPartition]

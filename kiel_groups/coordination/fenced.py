@@ -7,11 +7,12 @@ of the session, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
+from kiel_groups.coordination import machine
 from kiel_groups.coordination.session import Session
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.transactions import (
@@ -27,12 +28,16 @@ from kiel_groups.group.transactions import (
     size_of,
 )
 
-__all__ = ["FencedWriter", "Outcome", "give_up"]
+__all__ = ["FencedWriter", "Outcome", "Renew", "give_up"]
 
 Key = TypeVar("Key")
 
 #: What to do about one refused item: other operations in its place, or None to drop it.
 OnRefused = Callable[[Key, Operation, Failure], "tuple[Operation, ...] | None"]
+
+
+#: What is to be written for one item at the moment of writing, or None to leave it alone.
+Renew = Callable[[Key, "tuple[Operation, ...]"], "tuple[Operation, ...] | None"]
 
 
 class Stop(Exception):  # noqa: N818 -- not an error
@@ -50,24 +55,28 @@ class Outcome(Generic[Key]):
     What came of a set of items.
 
     ``done`` maps an item to the versions its operations produced, ``dropped`` to why it was refused; ``unknown`` ones
-    may have happened or not: the session was proved alive since, so reading them now tells.
+    may have happened or not: the session was proved alive since, so reading them now tells. ``stale`` ones were left
+    alone, as ``renew`` said.
     """
 
     done: dict[Key, tuple[int | None, ...]] = field(default_factory=dict)
     dropped: dict[Key, Failure] = field(default_factory=dict)
     unknown: set[Key] = field(default_factory=set)
+    stale: set[Key] = field(default_factory=set)
 
 
 class FencedWriter:
     """
     Writes of one member on its own session.
 
-    Before each transaction the gate is asked; while the connection is broken that means to wait.
+    Before each transaction the gate is asked; while the connection is broken that means to wait. Much may happen
+    meanwhile: ``catch_up`` waits until all is heard of that watches have told.
     """
 
-    def __init__(self, session: Session, member_path: str) -> None:
+    def __init__(self, session: Session, member_path: str, catch_up: Callable[[], Awaitable[None]]) -> None:
         self._session = session
         self._proof = Check(member_path)
+        self._catch_up = catch_up
 
     async def prove(self) -> None:
         """
@@ -87,7 +96,7 @@ class FencedWriter:
 
     async def _transact(self, operations: Iterable[Operation]) -> Answer:
         """The one place where a member writes what only an owner may write: not without the lease, nor its znode."""
-        await self._session.trusted()
+        await self._ready()
         return await self._session.transact([self._proof, *operations])
 
     def _member_gone(self) -> None:
@@ -99,13 +108,14 @@ class FencedWriter:
         items: Mapping[Key, tuple[Operation, ...]],
         on_refused: OnRefused[Key],
         *,
+        renew: Renew[Key] = lambda _, operations: operations,
         most: int = MOST_OPERATIONS,
     ) -> Outcome[Key]:
         """
         Write many items, each of them whole or not at all, with at most ``most`` operations in a transaction.
 
         One that is refused is taken out, or replaced by what ``on_refused`` says, and the rest goes on without it; with
-        ``give_up`` the rest is left alone.
+        ``give_up`` the rest is left alone. Right before each transaction, ``renew`` is asked for what is in it.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
@@ -113,7 +123,10 @@ class FencedWriter:
         outcome: Outcome[Key] = Outcome()
         pending = dict(items)
         while pending:
+            await self._ready()
             batch = _first_batch(pending, most)
+            if not self._renew(pending, batch, renew, outcome):
+                continue
             answer = await self._transact(op for key in batch for op in pending[key])
             if isinstance(answer, Unknown):
                 await self.prove()
@@ -132,6 +145,28 @@ class FencedWriter:
                 except Stop:
                     break
         return outcome
+
+    async def _ready(self) -> None:
+        while True:
+            await self._session.trusted()
+            await self._catch_up()
+            if self._session.gate.is_open(machine.boot_time_s()):
+                return
+
+    @staticmethod
+    def _renew(
+        pending: dict[Key, tuple[Operation, ...]], batch: Iterable[Key], renew: Renew[Key], outcome: Outcome[Key]
+    ) -> bool:
+        """Whether everything stays as it was."""
+        renewed = {key: renew(key, pending[key]) for key in batch}
+        changed = {key: operations for key, operations in renewed.items() if operations != pending[key]}
+        for key, operations in changed.items():
+            if operations is None:
+                del pending[key]
+                outcome.stale.add(key)
+            else:
+                pending[key] = operations
+        return not changed
 
     def _take_out(
         self,

@@ -67,6 +67,7 @@ class Holding:
         store: ZooKeeperOffsetStore,
         handler: PartitionHandler,
         subscription: SubscriptionState,
+        topics: TopicWatch,
         tasks: TaskSet,
         metrics: Metrics,
     ) -> None:
@@ -90,8 +91,9 @@ class Holding:
         self._to_claim: set[TopicPartition] = set()
         self._to_open: set[TopicPartition] = set()
         self._claiming = False
-        self._topics = TopicWatch(session, tasks, self._recreated)
-        self._offsets = Offsets(config, store, handler, subscription, metrics, self._held, self._topics)
+        self._topics = topics
+        topics.on_recreated = self._recreated
+        self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
 
     @property
     def settled(self) -> bool:
@@ -303,10 +305,11 @@ class Holding:
         waiting, pause_s = partitions, REOPEN_S
         await self._topics.follow({topic})
         while waiting:
+            before = self._topics.creation(topic)
             starts = await self._starts(topic, waiting)
             self._opened(starts)
             created = self._topics.creation(topic)
-            if any(start.created < created for start in starts.values()):
+            if created != before and any(start.created < created for start in starts.values()):
                 # Created again while positions were read: they may be those of the old log.
                 self._recreated(topic, created)
             waiting -= starts.keys()
@@ -322,7 +325,7 @@ class Holding:
 
     def _recreated(self, topic: str, created: int) -> None:
         """Positions of the old log are not committed from this moment on."""
-        self._subscription.mark_outdated(topic, created)
+        self._subscription.mark_recreated(topic, created)
         self._tasks.start(self._offsets.start_over(topic, created))
 
     async def _starts(
@@ -383,7 +386,6 @@ class Holding:
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
         async with self._offsets.writing:
-            await self._topics.catch_up()
             if self._config.autocommit and not self._store.commits_with_release:
                 await self._offsets.store_finished(partitions)
             done = await self._claimant.release(partitions)

@@ -19,6 +19,7 @@ from kiel_groups.coordination.handler import PartitionHandler, Work
 from kiel_groups.coordination.holding import Holding
 from kiel_groups.coordination.life import Life
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group.layout import BROKER_IDS, topic_path
 from kiel_groups.group.subscription import SubscriptionState
@@ -81,8 +82,9 @@ class Membership(Life):
         config, session, layout, metrics = self._config, self.session, self._layout, self._metrics
         self._name()
         self._path = layout.member(self.member_id)
-        writer = FencedWriter(session, self._path)
-        store = self._offset_store(writer)
+        topics = TopicWatch(session, self._tasks)
+        writer = FencedWriter(session, self._path, topics.catch_up)
+        store = self._offset_store(writer, topics)
         claimant = Claimant(
             session,
             layout,
@@ -102,17 +104,19 @@ class Membership(Life):
             store,
             self._handler,
             self._subscription,
+            topics,
             self._tasks,
             metrics,
         )
         self._stand(self._path)
 
-    def _offset_store(self, writer: FencedWriter) -> ZooKeeperOffsetStore:
+    def _offset_store(self, writer: FencedWriter, topics: TopicWatch) -> ZooKeeperOffsetStore:
         kind = BrokerOffsetStore if self._config.store == BROKER_V0 else ZooKeeperOffsetStore
         store = kind(
             self.session,
             self._layout,
             writer,
+            topics,
             self._metrics,
             self._handler.log_offsets,
             self._config.auto_offset_reset,

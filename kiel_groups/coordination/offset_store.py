@@ -13,8 +13,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kiel_groups.coordination.fenced import FencedWriter, Outcome, give_up
+from kiel_groups.coordination.fenced import FencedWriter, Outcome, Renew, give_up
 from kiel_groups.coordination.session import Node, Session
+from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.group.layout import GroupLayout, topic_path
 from kiel_groups.group.subscription import StartPosition
@@ -60,6 +61,7 @@ class ZooKeeperOffsetStore:
         session: Session,
         layout: GroupLayout,
         writer: FencedWriter,
+        topics: TopicWatch,
         metrics: Metrics,
         log_offsets: LogOffsets,
         reset: str,
@@ -67,6 +69,7 @@ class ZooKeeperOffsetStore:
         self._session = session
         self._layout = layout
         self._writer = writer
+        self._topics = topics
         self._metrics = metrics
         self._log_offsets = log_offsets
         self._reset = reset
@@ -109,8 +112,7 @@ class ZooKeeperOffsetStore:
             by_topic[partition.topic].append(partition)
         starts: dict[TopicPartition, StartPosition] = {}
         for topic, listed in by_topic.items():
-            created, standing = await self._complete_topic(topic, listed)
-            versions, offsets = await self._take_over(listed, standing)
+            created, versions, offsets = await self._take_over(topic, listed)
             owners = await self._session.exists_many([self._layout.owner(partition) for partition in listed])
             for partition, owner in zip(listed, owners, strict=True):
                 if owner is not None and owner.owner == self._session.id and partition in versions:
@@ -118,10 +120,15 @@ class ZooKeeperOffsetStore:
         return starts
 
     async def _complete_topic(
-        self, topic: str, mine: Sequence[TopicPartition]
+        self, topic: str, mine: Sequence[TopicPartition], *, anew: bool
     ) -> tuple[int, dict[TopicPartition, StoredOffset]]:
         """
         Give every partition of the topic an offset znode, unless all of ``mine`` have a sound one.
+
+        Args:
+            topic: Its name.
+            mine: The partitions that were claimed.
+            anew: Whether it was just created again, so that what stands there is of the old log, however new it is.
 
         Returns:
             The topic's creation zxid, 0 where it is gone; and what stands there, where all were sound: else it is to be
@@ -133,18 +140,20 @@ class ZooKeeperOffsetStore:
         )
         created = 0 if topic_node is None else topic_node.czxid
         outdated = [
-            partition for partition, node in zip(mine, nodes, strict=True) if node is not None and node.mzxid < created
+            partition
+            for partition, node in zip(mine, nodes, strict=True)
+            if node is not None and (anew or node.mzxid < created)
         ]
         if outdated:
             # Offsets older than the topic belong to a deleted one of the same name.
-            await self.reset_recreated(topic, outdated)
+            await self.reset_recreated(topic, await self.earliest(topic, outdated))
         unsound = [
             partition
             for partition, node in zip(mine, nodes, strict=True)
             if node is not None and partition not in outdated and self._parse(partition, node).offset is None
         ]
         if unsound:
-            await self._overwrite(topic, unsound, self._policy(known=True))
+            await self._overwrite(await self._starting(topic, unsound, self._policy(known=True)))
         if all(node is not None for node in nodes):
             if outdated or unsound:
                 return created, {}
@@ -158,33 +167,41 @@ class ZooKeeperOffsetStore:
         """A new partition of a topic that has offsets is read from its beginning, or data would be lost."""
         return "earliest" if known else self._reset
 
+    async def _starting(
+        self, topic: str, partitions: Sequence[TopicPartition], policy: str
+    ) -> dict[TopicPartition, int]:
+        offsets = await self._log_offsets(topic, [partition.partition for partition in partitions], policy)
+        return {partition: offsets[partition.partition] for partition in partitions}
+
+    async def earliest(self, topic: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where the logs of some partitions of a topic begin, as brokers say."""
+        return await self._starting(topic, partitions, "earliest")
+
     async def reset_recreated(
-        self, topic: str, partitions: Sequence[TopicPartition]
+        self, topic: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, StoredOffset]:
         """
-        Start over in a topic that was deleted and created again: at its earliest offsets.
+        Start over in a topic that was deleted and created again: at its ``earliest`` offsets.
 
         Returns:
             What stands there now.
         """
-        await self._overwrite(topic, partitions, "earliest")
-        self._metrics.count("offsets_of_deleted_topic", len(partitions))
+        await self._overwrite(offsets)
+        self._metrics.count("offsets_of_deleted_topic", len(offsets))
         log.warning(
             "group %s: topic %s was deleted and created again; %d partitions of it start at the earliest offset",
             self._layout.group,
             topic,
-            len(partitions),
+            len(offsets),
         )
-        return await self.read(partitions)
+        return await self.read(sorted(offsets))
 
-    async def _overwrite(self, topic: str, partitions: Sequence[TopicPartition], policy: str) -> None:
-        offsets = await self._log_offsets(topic, [partition.partition for partition in partitions], policy)
-        wanted = {partition: offsets[partition.partition] for partition in partitions}
-        items = {partition: (self.write(partition, offset, ANY_VERSION),) for partition, offset in wanted.items()}
+    async def _overwrite(self, offsets: Mapping[TopicPartition, int]) -> None:
+        items = {partition: (self.write(partition, offset, ANY_VERSION),) for partition, offset in offsets.items()}
         while items:
             outcome = await self._writer.write(
                 items,
-                lambda partition, refused, failure: self.on_refused(partition, refused, failure, wanted[partition]),
+                lambda partition, refused, failure: self.on_refused(partition, refused, failure, offsets[partition]),
             )
             again = outcome.unknown | await self.restore_folders(outcome.dropped)
             items = {partition: items[partition] for partition in sorted(again)}
@@ -210,6 +227,7 @@ class ZooKeeperOffsetStore:
             )
         unknown |= {partition.partition for partition in mine}
         while missing := [number for number in numbers if number in unknown and str(number) not in stored]:
+            renew = self._while_same(topic)
             offsets = await self._log_offsets(topic, missing, policy)
             log.info("group %s: %d partitions of %s start at %s", self._layout.group, len(missing), topic, policy)
             items: dict[int, tuple[Operation, ...]] = {
@@ -217,7 +235,7 @@ class ZooKeeperOffsetStore:
                 for number in missing
             }
             # Whoever is first creates them all; the others look again instead of trying each.
-            await self._writer.write(items, give_up, most=MOST_CREATES)
+            await self._writer.write(items, give_up, renew=renew, most=MOST_CREATES)
             stored, _ = await self._look_into(folder)
             if stored:
                 # Another was faster, and may know the topic from before it grew: what is missing now is new.
@@ -241,10 +259,37 @@ class ZooKeeperOffsetStore:
         """To be called before anything of these is claimed: who claims before there is a folder knows the offsets."""
         await self._session.ensure(sorted(map(self._layout.topic_offsets, topics)))
 
+    def _while_same(self, topic: str) -> Renew[object]:
+        """Leaves alone what is written after the topic has been created again."""
+        created = self._topics.creation(topic)
+        return lambda _, written: written if self._topics.creation(topic) == created else None
+
     async def _take_over(
-        self, partitions: Sequence[TopicPartition], standing: Mapping[TopicPartition, StoredOffset]
+        self, topic: str, partitions: Sequence[TopicPartition]
+    ) -> tuple[int, dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """
+        Rewrite the offsets of a topic as they stand, or as they are to be.
+
+        Returns:
+            The topic's creation zxid, 0 where it is gone; the new versions; the offsets.
+        """
+        anew = False
+        while True:
+            seen = self._topics.creation(topic)
+            renew = self._while_same(topic)
+            created, standing = await self._complete_topic(topic, partitions, anew=anew)
+            versions, offsets = await self._rewrite(partitions, standing, renew)
+            if self._topics.creation(topic) == seen:
+                return created, versions, offsets
+            anew = True
+
+    async def _rewrite(
+        self,
+        partitions: Sequence[TopicPartition],
+        standing: Mapping[TopicPartition, StoredOffset],
+        renew: Renew[object],
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Rewrite the offsets as they stand, which may be known already; returns the new versions, and the offsets."""
+        """Rewrite the offsets as they stand, which may be known already."""
         versions: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, int] = {}
         waiting: Sequence[TopicPartition] = partitions
@@ -257,19 +302,22 @@ class ZooKeeperOffsetStore:
                     items[partition] = (
                         Put(self._layout.offset(partition), encode_offset(found.offset), found.version),
                     )
-            outcome = await self._writer.write(items, lambda *_: None)
+            outcome = await self._writer.write(items, lambda *_: None, renew=renew)
             versions |= {partition: done[0] for partition, done in outcome.done.items() if done[0] is not None}
             # Somebody wrote in between, or the answer was lost: what stands there now is read again.
             waiting = [*outcome.dropped, *sorted(outcome.unknown)]
         return versions, offsets
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, tuple[int, int]], metadata: str = ""
+        self,
+        offsets: Mapping[TopicPartition, tuple[int, int]],
+        is_outdated: Callable[[TopicPartition], bool],
+        metadata: str = "",
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
         """
         Store next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
 
-        An offset znode has no room for ``metadata``.
+        What ``is_outdated`` by the time is left alone. An offset znode has no room for ``metadata``.
 
         Returns:
             What was stored, with its new version; and what stands where somebody else wrote, which is now the truth.
@@ -285,6 +333,7 @@ class ZooKeeperOffsetStore:
             outcome = await self._writer.write(
                 {partition: (self.write(partition, *target),) for partition, target in wanted.items()},
                 lambda partition, refused, failure: self.on_refused(partition, refused, failure, offsets[partition][0]),
+                renew=lambda partition, written: None if is_outdated(partition) else written,
             )
             await self.restore_folders(outcome.dropped)
             for partition, versions in outcome.done.items():

@@ -1,7 +1,8 @@
 """
 The offsets of what one member holds: stored, and followed where somebody else writes them.
 
-An offset that another one wrote is an operator's word, or that of the partition's next owner: it is never written over.
+An offset that another one wrote is an operator's word, or that of the partition's next owner: it is never written
+over, but where a topic is created again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Callable, Collection
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
-from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -42,7 +42,6 @@ class Offsets:
         subscription: SubscriptionState,
         metrics: Metrics,
         held: Callable[[], frozenset[TopicPartition]],
-        topics: TopicWatch,
     ) -> None:
         self._config = config
         self._store = store
@@ -50,7 +49,6 @@ class Offsets:
         self._subscription = subscription
         self._metrics = metrics
         self._held = held
-        self._topics = topics
         #: A commit and a release of one partition would refuse each other: both expect the version they have seen.
         self.writing = asyncio.Lock()
 
@@ -81,7 +79,6 @@ class Offsets:
         Where an earlier commit, which its caller was interrupted in, turns out to have been made, what is finished
         since is stored in the place of that.
         """
-        await self._topics.catch_up()
         stored: frozenset[TopicPartition] = frozenset()
         waiting = partitions
         while True:
@@ -109,7 +106,7 @@ class Offsets:
             if partition in finished and (state := self._subscription.state(partition)) is not None
         }
         sent = self._subscription.mark_sent({partition: offset for partition, (offset, _) in wanted.items()})
-        found, foreign = await self._store.commit(wanted, metadata)
+        found, foreign = await self._store.commit(wanted, self._subscription.is_outdated, metadata)
         self._subscription.mark_answered(sent)
         for partition, standing in found.items():
             if standing.offset is not None:
@@ -151,25 +148,27 @@ class Offsets:
             topic: Its name.
             created: Its creation zxid. What was claimed since may be known to be of the new log already.
         """
-        while True:
+        while outdated := sorted(self._subscription.mark_recreated(topic, created)):
             try:
+                # Brokers may take long, and others of this member's partitions are committed meanwhile.
+                earliest = await self._store.earliest(topic, outdated)
                 async with self.writing:
-                    # Who waited for the lock may hold others than before.
-                    if outdated := sorted(self._subscription.mark_outdated(topic, created)):
-                        standing = await self._store.reset_recreated(topic, outdated)
-                        for partition, found in standing.items():
-                            self._started_over(partition, found, created)
-                return
+                    # Some may have been given back, or belong to a still later log.
+                    still = self._subscription.mark_recreated(topic, created) & earliest.keys()
+                    standing = await self._store.reset_recreated(topic, {p: earliest[p] for p in sorted(still)})
+                    for partition, found in standing.items():
+                        self._begin(partition, found, created)
             except CoordinationError:
                 raise
             except KielGroupsError as error:
                 log.warning("group %s: %s starts over as soon as brokers know it: %s", self._config.group, topic, error)
                 await asyncio.sleep(RETRY_S)
 
-    def _started_over(self, partition: TopicPartition, standing: StoredOffset, created: int) -> None:
-        if self._subscription.is_assigned(partition):
-            self._subscription.mark_started_over(partition, created)
-            self._adopt(partition, standing.offset, standing.version)
+    def _begin(self, partition: TopicPartition, standing: StoredOffset, created: int) -> None:
+        """Go on where the new log begins; what somebody has garbled since is written over by the next attempt."""
+        if standing.offset is not None and self._subscription.is_assigned(partition):
+            self._subscription.start_over(partition, standing.offset, standing.version, created)
+            self._handler.moved(partition, standing.offset)
 
     def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> bool:
         """Take what stands there for the truth; whether an earlier commit of this consumer's made it that."""

@@ -21,10 +21,11 @@ class TopicWatch:
     nothing there. ``on_recreated`` is told at once, with the topic and that zxid, once for each time.
     """
 
-    def __init__(self, session: Session, tasks: TaskSet, on_recreated: Callable[[str, int], None]) -> None:
+    on_recreated: Callable[[str, int], None]
+
+    def __init__(self, session: Session, tasks: TaskSet) -> None:
         self._session = session
         self._tasks = tasks
-        self._on_recreated = on_recreated
         #: Creation zxid by topic, 0 where there was none yet.
         self._created: dict[str, int] = {}
         self._hints: dict[str, Callable[[], None]] = {}
@@ -60,7 +61,7 @@ class TopicWatch:
         """
         Look at all topics of which a watch has fired, or wait for who does; to be called before offsets are stored.
 
-        A loop that was blocked for long hears of a new topic, and of a plan that takes the partition away, at once.
+        After an outage, or where the event loop was blocked for long, watches have told of what is not looked at yet.
         """
         async with self._looking:
             while topics := sorted(self._hinted):
@@ -77,4 +78,4 @@ class TopicWatch:
         # A topic that is gone is missed by nobody before it is there again.
         self._created[topic] = seen = (before or 0) if node is None else node.czxid
         if before is not None and seen != before:
-            self._on_recreated(topic, seen)
+            self.on_recreated(topic, seen)

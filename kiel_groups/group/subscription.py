@@ -41,8 +41,7 @@ class PartitionState:
     ``sent`` are offsets that a commit was to put in the place of ``version`` and of which nobody heard whether it did:
     it is on its way, or whoever waited for it was interrupted. ``unreadable``: what stands in the store at ``version``
     is no offset; it is written over, although nothing may have been finished since. ``created`` is the creation zxid of
-    the topic whose log all of this is about; ``outdated``: it was created again since, and nobody is to commit offsets
-    in a log that is gone.
+    the topic whose log all of this is about, ``newest`` that of the latest one that was heard of.
     """
 
     token: int
@@ -53,7 +52,12 @@ class PartitionState:
     sent: set[int] = field(default_factory=set)
     unreadable: bool = False
     created: int = 0
-    outdated: bool = False
+    newest: int = 0
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the topic was created again since: nobody is to commit offsets in a log that is gone."""
+        return self.created < self.newest
 
     @property
     def uncommitted(self) -> bool:
@@ -164,22 +168,28 @@ class SubscriptionState:
             state.sent.clear()
             state.unreadable = False
 
-    def mark_outdated(self, topic: str, created: int) -> frozenset[TopicPartition]:
+    def is_outdated(self, partition: TopicPartition) -> bool:
+        """Whether what is known of a partition is of a log that is gone."""
+        state = self._assigned.get(partition)
+        return state is not None and state.outdated
+
+    def mark_recreated(self, topic: str, created: int) -> frozenset[TopicPartition]:
         """
         A topic has another log since ``created``, its creation zxid.
 
         Returns:
             The partitions whose state is of an earlier one.
         """
-        outdated = {p: s for p, s in self._assigned.items() if p.topic == topic and s.created < created}
-        for state in outdated.values():
-            state.outdated = True
-        return frozenset(outdated)
+        states = {p: state for p, state in self._assigned.items() if p.topic == topic and state.created < created}
+        for state in states.values():
+            state.newest = max(state.newest, created)
+        return frozenset(states)
 
-    def mark_started_over(self, partition: TopicPartition, created: int) -> None:
-        """What is known of a partition from now on is of the log that its topic has since then."""
+    def start_over(self, partition: TopicPartition, offset: int, version: int, created: int) -> None:
+        """What is known of a partition from now on is of the log that its topic has since ``created``."""
         self._assigned[partition].created = created
-        self._assigned[partition].outdated = False
+        self.seek(partition, offset)
+        self.mark_committed(partition, offset, version)
 
     def mark_unreadable(self, partition: TopicPartition, version: int) -> None:
         """The store holds something at ``version`` that is no offset: what is known here is better."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.layout import TOPICS, GroupLayout, topic_path
-from kiel_groups.group.znodes import parse_topic
+from kiel_groups.group.znodes import parse_owner, parse_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.ensemble import Entry
 from kiel_groups.testing.tree import Change, Kind, Znode
@@ -42,8 +42,8 @@ class Ledger:
         self._pointer, self._slices = self._layout.pointer, f"{self._layout.pointer}/"
         #: Whose session is whose; operators' sessions are left out.
         self.consumers: dict[int, Consumer] = {}
-        #: Whose owner znode an operator deleted by hand: he may not know, which is outside of the guarantee.
-        self.forced: dict[TopicPartition, Consumer] = {}
+        #: Whose owner znode an operator deleted, and not his member znode: he may not know, and nobody can help that.
+        self._forced: set[tuple[TopicPartition, Consumer]] = set()
         #: Topics that were created again, and the partitions of them that did not start over yet.
         self.restarting: set[TopicPartition] = set()
         #: Partitions of such topics that had no offset yet: their first one may still be of the old log.
@@ -58,6 +58,9 @@ class Ledger:
         self._damaged: set[TopicPartition] = set()
         #: When the offset znode of a partition was deleted, as a zxid: versions begin anew with a new one.
         self._removed: dict[TopicPartition, int] = {}
+        #: Every offset that operators have set, by partition; and where that was the last that was written.
+        self._told: dict[TopicPartition, set[int]] = {}
+        self._told_last: set[TopicPartition] = set()
         #: The topics whose folder somebody deleted: a group that only begins may take itself for one that did before.
         self._cleared: set[str] = set()
         #: Called once, when a publication of several transactions begins.
@@ -77,7 +80,7 @@ class Ledger:
         self._epoch_at: dict[tuple[TopicPartition, int], int] = {}
         #: The next offset after all that was processed in the present epoch.
         self._processed: dict[TopicPartition, int] = {}
-        #: The same of all epochs, or what stood there.
+        #: The same of all epochs, or what a member stored.
         self._reached: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, int] = {}
         self._watchers = (
@@ -103,8 +106,7 @@ class Ledger:
 
     def opened(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
         """A consumer may hand out a partition from now on."""
-        if self.forced.get(partition) is consumer:
-            del self.forced[partition]
+        self._forced.discard((partition, consumer))
         if sum(partition in other.flowing for other in self._world.consumers) > 1:
             self.contested.add(partition)
         self._no_gap(consumer, partition, position)
@@ -114,7 +116,7 @@ class Ledger:
         """A consumer hands out a record."""
         self.hand_outs += 1
         owner = self._world.ensemble.truth.znodes.get(self._layout.owner(partition))
-        if self.forced.get(partition) is not consumer and (
+        if (partition, consumer) not in self._forced and (
             owner is None or self.consumers.get(owner.owner) is not consumer
         ):
             raise self._violation(f"{consumer.name} hands out {partition}, and its claim is not there")
@@ -138,7 +140,7 @@ class Ledger:
         """One open gate a partition; to be called after every step."""
         for partition in list(self.contested):
             flowing = [consumer for consumer in self._world.consumers if partition in consumer.flowing]
-            unforced = [consumer for consumer in flowing if self.forced.get(partition) is not consumer]
+            unforced = [consumer for consumer in flowing if (partition, consumer) not in self._forced]
             opened = [consumer.name for consumer in unforced if consumer.gate_is_open]
             if len(opened) > 1:
                 raise self._violation(f"two gates are open for {partition}: {' and '.join(opened)}")
@@ -205,7 +207,8 @@ class Ledger:
         if holder is None or self._newest.get(holder) != change.znode.owner:
             return
         if entry.session_id not in self.consumers:
-            self.forced[partition] = holder
+            if self._layout.member(parse_owner(change.znode.data, change.path)) in self._world.ensemble.truth.znodes:
+                self._forced.add((partition, holder))
         elif not entry.closes and partition in holder.hands:
             raise self._violation(f"{holder.name} gives up {partition} while its application processes it")
         elif not entry.closes and partition not in self.restarting and (finished := holder.finished(partition)):
@@ -217,7 +220,7 @@ class Ledger:
                 raise self._violation(
                     f"{holder.name} gives up {partition} at {self._stored[partition]}, finished is {offset}"
                 )
-        if partition in holder.flowing and holder.gate_is_open and self.forced.get(partition) is not holder:
+        if partition in holder.flowing and holder.gate_is_open and (partition, holder) not in self._forced:
             raise self._violation(f"{holder.name} loses its claim of {partition}, and its gate is open")
 
     def _offset_changed(self, entry: Entry, change: Change) -> None:
@@ -235,8 +238,6 @@ class Ledger:
             return
         offset, version = int(change.znode.data), change.znode.version
         before = self._stored.get(partition)
-        if not by_member:
-            self._excused.add(partition)
         if partition in self._damaged or (by_member and self._mistakes_version(entry, partition)):
             self._damaged.discard(partition)
             before = self._before_damage(entry, partition, offset) if by_member else before
@@ -260,12 +261,18 @@ class Ledger:
             if partition in self.restarting and not self._could_know(entry, partition.topic):
                 self._excused.add(partition)
         self._stored[partition] = offset
-        self._reached[partition] = max(self._reached.get(partition, 0), offset)
+        if by_member:
+            self._told_last.discard(partition)
+            self._reached[partition] = max(self._reached.get(partition, 0), offset)
+        else:
+            self._excused.add(partition)
+            self._told_last.add(partition)
+            self._told.setdefault(partition, set()).add(offset)
         self._epoch_at[partition, version] = self._epochs[partition]
 
     def _mistakes_version(self, entry: Entry, partition: TopicPartition) -> bool:
-        """Whether who writes an entry holds a partition since before its offset znode was deleted."""
-        claim = self._claim(entry, partition)
+        """Whether who writes over an operator holds the partition since before its offset znode was deleted."""
+        claim = self._claim(entry, partition) if partition in self._told_last else None
         return claim is not None and claim.czxid < self._removed.get(partition, 0)
 
     def _could_know(self, entry: Entry, topic: str) -> bool:
@@ -279,7 +286,8 @@ class Ledger:
 
         What an operator had set before that may be gone with it: who had not seen it goes on where he was.
         """
-        if partition not in self._stored or offset > max(self._processed[partition], self._reached.get(partition, 0)):
+        known = max(self._processed.get(partition, 0), self._reached.get(partition, 0))
+        if partition not in self._stored or (offset > known and offset not in self._told.get(partition, ())):
             return None
         # Who holds it may have finished more since it was sent.
         self._begin_epoch(partition, max(offset, self._reached.get(partition, 0)))
@@ -314,7 +322,7 @@ class Ledger:
 
     def _owns(self, entry: Entry, partition: TopicPartition) -> bool:
         writer = self.consumers[entry.session_id]
-        return self.forced.get(partition) is writer or self._claim(entry, partition) is not None
+        return (partition, writer) in self._forced or self._claim(entry, partition) is not None
 
     def _claim(self, entry: Entry, partition: TopicPartition) -> Znode | None:
         """The claim of who writes an entry, also where it is given back with that very entry."""

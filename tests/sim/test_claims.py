@@ -13,6 +13,8 @@ from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.group.layout import GroupLayout, topic_path
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -51,17 +53,19 @@ def test_a_claim_gives_its_offsets_new_versions() -> None:
 def test_an_offset_that_is_reset_during_a_claim_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written back is what was read, and not over what came since: the claim starts where the operator says."""
     with at_rest(members=3) as world:
-        take_over, reset = ZooKeeperOffsetStore._take_over, list[TopicPartition]()
+        rewrite, reset = ZooKeeperOffsetStore._rewrite, list[TopicPartition]()
 
-        async def taking_over(store: ZooKeeperOffsetStore, partitions: Sequence[TopicPartition], standing: Any) -> Any:
+        async def rewriting(
+            store: ZooKeeperOffsetStore, partitions: Sequence[TopicPartition], standing: Any, renew: Any
+        ) -> Any:
             if standing and not reset:
                 reset.append(partitions[0])
                 world.operator.set_async(world.layout.offset(partitions[0]), b"7")
                 while world.ledger.stored(partitions[0]) != 7:  # noqa: ASYNC110 -- simulated time
                     await asyncio.sleep(0.01)
-            return await take_over(store, partitions, standing)
+            return await rewrite(store, partitions, standing, renew)
 
-        monkeypatch.setattr(ZooKeeperOffsetStore, "_take_over", taking_over)
+        monkeypatch.setattr(ZooKeeperOffsetStore, "_rewrite", rewriting)
         world.consumers[0].kill()
         world.run_for(40.0)
         (partition,) = reset
@@ -78,7 +82,8 @@ def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:
     operator = fake_client(Host(bench.ensemble))
 
     async def work(session: Session, writer: FencedWriter) -> None:
-        store = ZooKeeperOffsetStore(session, layout, writer, Metrics(), cast(Any, None), "earliest")
+        topics = TopicWatch(session, TaskSet(print))
+        store = ZooKeeperOffsetStore(session, layout, writer, topics, Metrics(), cast(Any, None), "earliest")
         claimant = Claimant(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
         assert await claimant.claim([partition]) == {partition}
         assert await claimant.verify([partition]) == frozenset()

@@ -15,6 +15,7 @@ from kiel_groups.coordination.fenced import FencedWriter, Outcome
 from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.election import Run
 from kiel_groups.group.layout import GroupLayout
@@ -46,7 +47,7 @@ class Bench:
         session = Session(ZooKeeperConfig(hosts="fake1:2181"), Metrics(), self._ignore)
         await session.open()
         assert isinstance(await session.transact([Create("/member", ephemeral=True)]), Done)
-        return await work(session, FencedWriter(session, "/member"))
+        return await work(session, FencedWriter(session, "/member", TopicWatch(session, TaskSet(print)).catch_up))
 
     @property
     def proofs(self) -> list[Entry]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
+from kiel_groups.coordination.claiming import Claimant
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.errors import BrokerError
 from kiel_groups.group.layout import topic_path
 from kiel_groups.model import TopicPartition
@@ -43,14 +47,13 @@ def hand_over_in_hand(world: World, holding: Consumer) -> TopicPartition:
     return partition
 
 
-def no_broker_knows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_broker_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers hear of a new topic after ZooKeeper does."""
 
-    async def refuse(topic: str, numbers: Sequence[int], policy: str) -> Mapping[int, int]:
+    async def refuse(store: ZooKeeperOffsetStore, topic: str, *_: object) -> Mapping[TopicPartition, int]:
         raise BrokerError(f"no leader of {topic}")
 
-    for consumer in world.consumers:
-        monkeypatch.setattr(consumer.member._membership.holding._store, "_log_offsets", refuse)  # type: ignore[union-attr]
+    monkeypatch.setattr(ZooKeeperOffsetStore, "_starting", refuse)
 
 
 def test_what_is_being_handed_over_starts_over_too(world: World) -> None:
@@ -70,7 +73,7 @@ def test_what_is_handed_over_before_brokers_know_the_topic_is_not_committed(
     """The next owner finds an offset that is older than the topic, and starts at the beginning."""
     (holding,) = world.consumers
     hand_over_in_hand(world, holding)
-    no_broker_knows(world, monkeypatch)
+    no_broker_knows(monkeypatch)
     recreate(world)
     world.run_for(15.0)
     assert not holding.hands
@@ -84,7 +87,7 @@ def test_what_is_handed_over_before_brokers_know_the_topic_is_not_committed(
 def test_nothing_is_committed_before_brokers_know_the_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who dies then leaves no offset that his successor takes for one of the new log."""
     (holding,) = world.consumers
-    no_broker_knows(world, monkeypatch)
+    no_broker_knows(monkeypatch)
     process_some(world, holding)
     recreate(world)
     world.run_for(1.0)
@@ -93,6 +96,7 @@ def test_nothing_is_committed_before_brokers_know_the_topic(world: World, monkey
     world.timeline.run_until(commit.done, 5.0)
     assert commit.result() == frozenset()
     holding.kill()
+    monkeypatch.undo()
     world.join(world.topics)
     world.run_for(12.0)
     world.settle(20.0)
@@ -104,7 +108,7 @@ def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
 ) -> None:
     """Nor garbage in its place written over: who leaves knows only where it was in the old log."""
     (holding,) = world.consumers
-    no_broker_knows(world, monkeypatch)
+    no_broker_knows(monkeypatch)
     process_some(world, holding)
     recreate(world)
     world.run_for(1.0)
@@ -114,6 +118,7 @@ def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
     world.close(20.0)
     assert world.layout.offset(gone) not in world.ensemble.truth.znodes
     assert world.ensemble.truth.znodes[world.layout.offset(garbled)].data == b"garbage"
+    monkeypatch.undo()
     world.join(world.topics)
     world.settle(20.0)
     assert stored(world) == [0, 0, 0, 0]
@@ -149,3 +154,145 @@ def test_who_was_blocked_hears_of_the_new_topic_before_it_commits(world: World) 
     world.run_for(12.0)
     world.settle(20.0)
     assert stored(world) == [0, 0, 0, 0]
+
+
+def cut_off(world: World, consumer: Consumer) -> None:
+    """A request of its is lost, and it finds no server for three seconds; the topic is created again meanwhile."""
+    unknown = consumer.metrics.total("zookeeper_transactions_unknown")
+    world.timeline.run_until(lambda: consumer.metrics.total("zookeeper_transactions_unknown") > unknown, 20.0)
+    consumer.process.stall()
+    recreate(world)
+    world.run_for(3.0)
+    consumer.process.resume()
+
+
+def test_a_release_that_is_tried_again_after_an_outage_does_not_commit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had been made ready before that; the next owner would take its offset for one of the new log."""
+    (holding,) = world.consumers
+    for _ in range(4):
+        holding.work(0.0, 3, 0.01)
+    world.run_for(0.1)
+    release, released = Claimant.release, list[TopicPartition]()
+
+    async def releasing(claimant: Claimant, partitions: Collection[TopicPartition]) -> Any:
+        if not released:
+            holding.process.lose("request")
+        released.extend(partitions)
+        return await release(claimant, partitions)
+
+    monkeypatch.setattr(Claimant, "release", releasing)
+    world.join(world.topics)
+    cut_off(world, holding)
+    world.run_for(1.0)
+    world.settle(20.0)
+    assert released
+    assert stored(world) == [0, 0, 0, 0]
+
+
+def test_a_commit_that_is_tried_again_after_an_outage_is_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (holding,) = world.consumers
+    process_some(world, holding)
+    holding.process.lose("request")
+    commit = holding.process.start(holding.member.commit())
+    no_broker_knows(monkeypatch)
+    cut_off(world, holding)
+    world.timeline.run_until(commit.done, 5.0)
+    assert commit.result() == frozenset()
+    holding.kill()
+    monkeypatch.undo()
+    world.join(world.topics)
+    world.run_for(12.0)
+    world.settle(20.0)
+    assert stored(world) == [0, 0, 0, 0]
+
+
+def test_a_claim_that_is_tried_again_after_an_outage_does_not_take_over_the_old_offsets(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who claims them next would take them for those of the new log: they were just written."""
+    (holding,) = world.consumers
+    for _ in range(4):
+        holding.work(0.0, 3, 0.01)
+    world.run_for(0.1)
+    world.close(20.0)
+    late = world.join(world.topics)
+    take_over, taken = ZooKeeperOffsetStore._take_over, list[str]()
+
+    async def taking_over(store: ZooKeeperOffsetStore, topic: str, partitions: Sequence[TopicPartition]) -> Any:
+        if not taken:
+            late.process.lose("request")
+        taken.append(topic)
+        return await take_over(store, topic, partitions)
+
+    monkeypatch.setattr(ZooKeeperOffsetStore, "_take_over", taking_over)
+    no_broker_knows(monkeypatch)
+    cut_off(world, late)
+    world.run_for(3.0)
+    world.close(20.0)
+    monkeypatch.undo()
+    world.join(world.topics)
+    world.settle(20.0)
+    assert stored(world) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_an_offset_that_is_damaged_while_its_owner_starts_over(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """He starts over all the same, and commits again."""
+    (holding,) = world.consumers
+    for _ in range(4):
+        holding.work(0.0, 3, 0.01)
+    world.run_for(0.1)
+    (partition, *_) = world.partitions()
+    path, overwrite = world.layout.offset(partition), ZooKeeperOffsetStore._overwrite
+
+    async def overwriting(store: ZooKeeperOffsetStore, offsets: Mapping[TopicPartition, int]) -> None:
+        await overwrite(store, offsets)
+        monkeypatch.undo()
+        if is_deleted:
+            world.operator.delete_async(path)
+        else:
+            world.operator.set_async(path, b"garbage")
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(ZooKeeperOffsetStore, "_overwrite", overwriting)
+    recreate(world)
+    world.run_for(2.0)
+    assert stored(world) == [0, 0, 0, 0]
+    for _ in range(4):
+        holding.work(0.0, 3, 0.01)
+    world.run_for(6.0)
+    assert stored(world) == [3, 3, 3, 3]
+
+
+def test_a_topic_that_is_only_deleted_while_it_is_claimed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no new log as long as nobody creates it."""
+    (holding,) = world.consumers
+    for _ in range(4):
+        holding.work(0.0, 3, 0.01)
+    world.run_for(0.1)
+    partitions = world.partitions()
+    world.close(20.0)
+    complete = ZooKeeperOffsetStore._complete_topic
+
+    async def completing(store: ZooKeeperOffsetStore, topic: str, *rest: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        world.operator.delete_async(topic_path("t0"))
+        await asyncio.sleep(0.3)
+        return await complete(store, topic, *rest, **options)
+
+    monkeypatch.setattr(ZooKeeperOffsetStore, "_complete_topic", completing)
+    late = world.join(world.topics)
+    world.run_for(6.0)
+    znodes = world.ensemble.truth.znodes
+    assert [int(znodes[world.layout.offset(partition)].data) for partition in partitions] == [3, 3, 3, 3]
+    world.operator.create(topic_path("t0"), world.topic_data("t0"))
+    world.run_for(6.0)
+    world.settle(20.0)
+    assert stored(world) == [0, 0, 0, 0]
+    assert set(late.flowing) == set(partitions)

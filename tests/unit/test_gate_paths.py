@@ -102,17 +102,17 @@ class Owner:
         self.subscription = SubscriptionState()
         self.subscription.assign_from_subscribed({P0: StartPosition(10, 1, 5)})
         self.subscription.state(P0).finished = 12  # type: ignore[union-attr]
-        self.writer = FencedWriter(session, "/m")
-        arguments = (session, LAYOUT, self.writer, metrics, None, "earliest")
+        topics = TopicWatch(session, TaskSet(print))
+        self.writer = FencedWriter(session, "/m", topics.catch_up)
+        arguments = (session, LAYOUT, self.writer, topics, metrics, None, "earliest")
         self.store = ZooKeeperOffsetStore(*cast(Any, arguments))
         self.broker_store = BrokerOffsetStore(*cast(Any, arguments))
         self.broker_store.send_commit = self.handler.send_commit
         self.claimant = Claimant(
             session, LAYOUT, "m", self.writer, self.store, self.subscription, metrics, commits=True
         )
-        topics = TopicWatch(session, TaskSet(print), print)
         self.offsets = Offsets(
-            GroupConfig(group="g"), self.store, cast(Any, self.handler), self.subscription, metrics, frozenset, topics
+            GroupConfig(group="g"), self.store, cast(Any, self.handler), self.subscription, metrics, frozenset
         )
 
 
@@ -120,7 +120,7 @@ PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
     "a proof": lambda owner: owner.writer.prove(),
     "a claim": lambda owner: owner.claimant.claim([P0]),
     "a commit": lambda owner: owner.offsets.commit(),
-    "a commit by brokers": lambda owner: owner.broker_store.commit({P0: (12, 1)}),
+    "a commit by brokers": lambda owner: owner.broker_store.commit({P0: (12, 1)}, lambda _: False),
     "a release": lambda owner: owner.claimant.release([P0]),
 }
 
@@ -171,7 +171,7 @@ async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(machin
     owner.session.takes_s = 2.0
     many = {TopicPartition("t", number): (1, 1) for number in range(3 * MOST_OPERATIONS)}
     with pytest.raises(SessionLostError):
-        await owner.store.commit(many)
+        await owner.store.commit(many, lambda _: False)
     assert len(owner.session.sent) == 2
 
 
@@ -185,7 +185,7 @@ async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualMa
 
     owner.broker_store.send_commit = silent
     # The store proves its session before it reads again, which on this session succeeds at once.
-    await asyncio.wait_for(owner.broker_store.commit({P0: (12, 1)}), 5)
+    await asyncio.wait_for(owner.broker_store.commit({P0: (12, 1)}, lambda _: False), 5)
     assert owner.session.sent
 
 
