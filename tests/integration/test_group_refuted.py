@@ -30,7 +30,7 @@ async def test_a_topic_is_created_again_under_a_running_group(cluster: Cluster, 
     """
     Positions in the old log mean nothing in the new one: everything in it is delivered, from its beginning.
 
-    So it is where a partition is just being handed over, or brokers do not know the topic yet
+    That goes also for a partition that is just being handed over, and while brokers do not know the topic yet
     (``tests/sim/test_topics_made_anew.py``).
     """
     topic, name = unique("topic"), unique("group")

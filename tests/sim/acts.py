@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
 
-from kiel_groups.group.layout import topic_path
 from kiel_groups.group.weights import encode_weights
 from kiel_groups.testing import FakeServer
 from tests.sim.story import Event
@@ -25,6 +24,8 @@ FORCE_RELEASE_S = 10.5
 STALE_SHARE = 0.5
 #: How many of the weights that somebody writes can be read.
 READABLE_SHARE = 0.8
+#: How many of the topics that are created again are there all the time.
+GONE_SHARE = 0.7
 
 
 def perform(world: World, event: Event) -> str:
@@ -248,12 +249,11 @@ def _grow_topic(world: World, event: Event) -> str:
 
 
 def _recreate_topic(world: World, event: Event) -> str:
+    """At once, or after a while; brokers know it when ZooKeeper does, or not for a while."""
     topic = world.some_topic(event.who)
-    transaction = world.operator.transaction()
-    transaction.delete(topic_path(topic))
-    transaction.create(topic_path(topic), world.topic_data(topic))
-    transaction.commit_async()
-    return topic
+    is_gone = event.choice > GONE_SHARE
+    world.recreate_topic(topic, event.duration_s if is_gone else 0.0, event.duration_s * (event.choice * 10 % 1.0))
+    return f"{topic}, gone for {event.duration_s:g} s" if is_gone else topic
 
 
 def _weights(world: World, event: Event) -> str:

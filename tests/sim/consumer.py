@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.handler import Work
-from kiel_groups.errors import KielGroupsError
+from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -172,6 +172,8 @@ class Consumer:
 
     async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
+        if not self.world.brokers_know(topic):
+            raise BrokerError(f"no leader of {topic}")
         return dict.fromkeys(partitions, 0 if policy == "earliest" else self.world.log_end)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:

@@ -48,8 +48,8 @@ class Ledger:
         self.restarting: set[TopicPartition] = set()
         #: Partitions of such topics that had no offset yet: their first one may still be of the old log.
         self._unread: set[TopicPartition] = set()
-        #: When each such topic was deleted: the zxid, and the time in seconds.
-        self._deleted: dict[str, tuple[int, float]] = {}
+        #: When each topic was created: the zxid, and the time in seconds.
+        self._created: dict[str, tuple[int, float]] = {}
         #: Partitions of them whose offset somebody has committed before he could know, damaged, or set in the new log.
         self._excused: set[TopicPartition] = set()
         #: Partitions that flow at more than one consumer; their gates tell.
@@ -181,9 +181,10 @@ class Ledger:
             if change.kind is Kind.DELETED and change.path == self._pointer:
                 self.generations.append(0)
                 self._publishing = False
-            elif change.kind is Kind.DELETED and change.path.startswith(f"{TOPICS}/"):
+            elif change.path.startswith(f"{TOPICS}/") and change.kind is Kind.CREATED:
+                self._created[change.path.rpartition("/")[2]] = (entry.zxid, self._world.timeline.now_s)
+            elif change.path.startswith(f"{TOPICS}/") and change.kind is Kind.DELETED:
                 topic = change.path.rpartition("/")[2]
-                self._deleted[topic] = (entry.zxid, self._world.timeline.now_s)
                 self._excused = {p for p in self._excused if p.topic != topic or p in self._damaged}
                 self.restarting |= {partition for partition in self._stored if partition.topic == topic}
                 numbers = parse_topic(change.znode.data, change.path)
@@ -276,8 +277,8 @@ class Ledger:
         return claim is not None and claim.czxid < self._removed.get(partition, 0)
 
     def _could_know(self, entry: Entry, topic: str) -> bool:
-        """Whether who writes an entry could know, when he sent it, that a topic was deleted."""
-        zxid, at_s = self._deleted[topic]
+        """Whether who writes an entry could know, when he sent it, that a topic was created again."""
+        zxid, at_s = self._created[topic]
         return self.consumers[entry.session_id].seen > zxid and self._world.timeline.now_s > at_s + UNDER_WAY_S
 
     def _before_damage(self, entry: Entry, partition: TopicPartition, offset: int) -> int | None:

@@ -53,6 +53,9 @@ class World:
         self.operator.create(f"{BROKER_IDS}/0", b'{"host":"broker","port":9092}', makepath=True)
         self.began_s = self.timeline.now_s
         self.topics: dict[str, int] = {}
+        #: Those that were deleted and are about to be created again; and until when brokers do not know a topic.
+        self._absent: set[str] = set()
+        self._unknown_until_s: dict[str, float] = {}
         for number, partitions in enumerate(story.topics):
             topic = topic_name(number)
             self.topics[topic] = partitions
@@ -87,6 +90,32 @@ class World:
         """Ask for more of them; whether it happens is ZooKeeper's business."""
         self.topics[topic] = partitions
         self.operator.set_async(topic_path(topic), self.topic_data(topic))
+
+    def recreate_topic(self, topic: str, gone_s: float, silent_s: float) -> None:
+        """Delete it and create it again, ``gone_s`` later; brokers take ``silent_s`` more to hear of it."""
+        if topic in self._absent:
+            return
+        self._unknown_until_s[topic] = self.timeline.now_s + gone_s + silent_s
+        if gone_s:
+            self._absent.add(topic)
+            self.operator.delete_async(topic_path(topic))
+            self.timeline.after(gone_s, self._create_again, topic)
+            return
+        transaction = self.operator.transaction()
+        transaction.delete(topic_path(topic))
+        transaction.create(topic_path(topic), self.topic_data(topic))
+        transaction.commit_async()
+
+    def _create_again(self, topic: str) -> None:
+        """Until it is there: the operator's own connection may break."""
+        if topic_path(topic) in self.ensemble.truth.znodes:
+            self._absent.discard(topic)
+        elif topic in self._absent:
+            self.operator.create_async(topic_path(topic), self.topic_data(topic))
+            self.timeline.after(1.0, self._create_again, topic)
+
+    def brokers_know(self, topic: str) -> bool:
+        return self.timeline.now_s >= self._unknown_until_s.get(topic, 0.0)
 
     def some_topic(self, who: int) -> str:
         return sorted(self.topics)[who % len(self.topics)]
@@ -148,6 +177,9 @@ class World:
 
     def heal(self) -> None:
         """End all faults."""
+        self._unknown_until_s.clear()
+        for topic in sorted(self._absent):
+            self._create_again(topic)
         for server in self.ensemble.servers:
             self.ensemble.heal(server)
         for consumer in self.consumers:

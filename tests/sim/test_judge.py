@@ -1,0 +1,73 @@
+"""The judge of stories notices what must not happen, also where it excuses something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kiel_groups.coordination.heartbeat import Heartbeat
+from tests.sim.acts import perform
+from tests.sim.consumer import Consumer
+from tests.sim.ledger import Violation
+from tests.sim.story import Event
+from tests.sim.test_interrupted_commits import process_some
+from tests.sim.world import World, at_rest
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A group of one at rest, with one partition."""
+    with at_rest(members=1, topics=(1,), reset="earliest") as made:
+        yield made
+
+
+def commit(world: World, consumer: Consumer) -> None:
+    process_some(world, consumer)
+    consumer.process.start(consumer.member.commit())
+    world.run_for(0.2)
+
+
+def test_who_is_released_by_force_and_goes_on_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Excused is only who cannot know it: his member znode stands."""
+    begin = Heartbeat.__init__
+
+    def begin_blindly(heartbeat: Heartbeat, client: Any, gate: Any, _proof: str, *rest: Any, **options: Any) -> None:
+        begin(heartbeat, client, gate, "/", *rest, **options)
+
+    monkeypatch.setattr(Heartbeat, "__init__", begin_blindly)
+    with at_rest(members=2, topics=(6,), reset="earliest") as world:
+        (victim,) = (number for number, consumer in enumerate(world.consumers) if not consumer.member.leads)
+        perform(world, Event(0.0, "force_release", victim, 0.0, 0.0))
+        with pytest.raises(Violation, match="its gate is open"):
+            world.run_for(30.0)
+
+
+def test_who_steps_back_after_an_offset_was_deleted_is_noticed(world: World) -> None:
+    """Excused is only what is written over an operator's offset: versions began anew."""
+    (holding,) = world.consumers
+    (partition,) = world.partitions()
+    commit(world, holding)
+    world.operator.delete(world.layout.offset(partition))
+    commit(world, holding)
+    commit(world, holding)
+    holding._subscription.seek(partition, 3)
+    with pytest.raises(Violation, match="takes the offset of t0:0 back from 9 to 6"):
+        commit(world, holding)
+
+
+def test_who_skips_to_what_an_operator_had_once_set_is_noticed(world: World) -> None:
+    """Excused is who goes on at that very offset."""
+    (holding,) = world.consumers
+    (partition,) = world.partitions()
+    world.operator.set(world.layout.offset(partition), b"1900")
+    world.operator.set(world.layout.offset(partition), b"3")
+    commit(world, holding)
+    world.operator.delete(world.layout.offset(partition))
+    commit(world, holding)
+    holding._subscription.seek(partition, 1_500)
+    with pytest.raises(Violation, match="goes on in t0:0 at 1500"):
+        commit(world, holding)
