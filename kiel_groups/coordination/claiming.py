@@ -156,6 +156,7 @@ class Claimant:
             again = (outcome.unknown & mine) | await self._store.restore_folders(refused)
             waiting = {partition: waiting[partition] for partition in sorted(again)}
             waiting |= await self._released_otherwise([partition for partition in refused if partition not in again])
+        self._store.forget(partitions)
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 

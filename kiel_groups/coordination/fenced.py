@@ -7,6 +7,7 @@ of the session, is refused.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,7 +19,6 @@ from kiel_groups.errors import SessionLostError
 from kiel_groups.group.transactions import (
     MOST_BYTES,
     MOST_OPERATIONS,
-    Answer,
     Check,
     Done,
     Failure,
@@ -55,14 +55,13 @@ class Outcome(Generic[Key]):
     What came of a set of items.
 
     ``done`` maps an item to the versions its operations produced, ``dropped`` to why it was refused; ``unknown`` ones
-    may have happened or not: the session was proved alive since, so reading them now tells. ``stale`` ones were left
-    alone, as ``renew`` said.
+    may have happened or not: the session was proved alive since, so reading them now tells. What ``renew`` had left
+    alone is in none of them.
     """
 
     done: dict[Key, tuple[int | None, ...]] = field(default_factory=dict)
     dropped: dict[Key, Failure] = field(default_factory=dict)
     unknown: set[Key] = field(default_factory=set)
-    stale: set[Key] = field(default_factory=set)
 
 
 class FencedWriter:
@@ -88,16 +87,12 @@ class FencedWriter:
             SessionLostError: The session is over, or the member znode is gone.
         """
         while True:
-            answer = await self._transact(())
+            await self._ready()
+            answer = await self._session.transact([self._proof])
             if isinstance(answer, Done):
                 return
             if isinstance(answer, Refused):
                 self._member_gone()
-
-    async def _transact(self, operations: Iterable[Operation]) -> Answer:
-        """The one place where a member writes what only an owner may write: not without the lease, nor its znode."""
-        await self._ready()
-        return await self._session.transact([self._proof, *operations])
 
     def _member_gone(self) -> None:
         self._session.end("the member znode is gone")
@@ -125,9 +120,10 @@ class FencedWriter:
         while pending:
             await self._ready()
             batch = _first_batch(pending, most)
-            if not self._renew(pending, batch, renew, outcome):
+            if not self._renew(pending, batch, renew) or not self._is_open:
                 continue
-            answer = await self._transact(op for key in batch for op in pending[key])
+            # Nothing is waited for since it was asked whether this still holds.
+            answer = await self._session.transact([self._proof, *(op for key in batch for op in pending[key])])
             if isinstance(answer, Unknown):
                 await self.prove()
                 outcome.unknown.update(batch)
@@ -146,24 +142,33 @@ class FencedWriter:
                     break
         return outcome
 
+    @property
+    def _is_open(self) -> bool:
+        return self._session.gate.is_open(machine.boot_time_s())
+
     async def _ready(self) -> None:
+        """
+        Wait until the lease runs and all is heard of that was told, for at that moment a write may go out.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
         while True:
             await self._session.trusted()
+            # What kazoo's thread has told is heard in the next turn of the loop.
+            await asyncio.sleep(0)
             await self._catch_up()
-            if self._session.gate.is_open(machine.boot_time_s()):
+            if self._is_open:
                 return
 
     @staticmethod
-    def _renew(
-        pending: dict[Key, tuple[Operation, ...]], batch: Iterable[Key], renew: Renew[Key], outcome: Outcome[Key]
-    ) -> bool:
+    def _renew(pending: dict[Key, tuple[Operation, ...]], batch: Iterable[Key], renew: Renew[Key]) -> bool:
         """Whether everything stays as it was."""
         renewed = {key: renew(key, pending[key]) for key in batch}
         changed = {key: operations for key, operations in renewed.items() if operations != pending[key]}
         for key, operations in changed.items():
             if operations is None:
                 del pending[key]
-                outcome.stale.add(key)
             else:
                 pending[key] = operations
         return not changed

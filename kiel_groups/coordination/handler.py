@@ -52,7 +52,7 @@ class PartitionHandler(Protocol):
         """Ask the brokers to store next offsets; only with the store that does so."""
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
-        """Somebody else wrote the committed offset: hand out from there on."""
+        """Somebody else wrote the committed offset, or the topic has a new log: hand out from there on."""
 
     def in_progress(self) -> Collection[Work]:
         """What the application is busy with at this moment; called from another thread, too."""

@@ -73,9 +73,15 @@ class ZooKeeperOffsetStore:
         self._metrics = metrics
         self._log_offsets = log_offsets
         self._reset = reset
+        #: What was being taken over when its topic was created again: what stands there is of the old log, however new.
+        self._outdated: set[TopicPartition] = set()
 
     def hurry(self, within_s: float) -> None:
         """The member leaves: wait for nobody but ZooKeeper longer than this, in seconds from now."""
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """These were given back: what stands there is no business of this member's any more."""
+        self._outdated -= set(partitions)
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """What is stored; a partition without an offset znode is left out."""
@@ -120,15 +126,10 @@ class ZooKeeperOffsetStore:
         return starts
 
     async def _complete_topic(
-        self, topic: str, mine: Sequence[TopicPartition], *, anew: bool
+        self, topic: str, mine: Sequence[TopicPartition]
     ) -> tuple[int, dict[TopicPartition, StoredOffset]]:
         """
         Give every partition of the topic an offset znode, unless all of ``mine`` have a sound one.
-
-        Args:
-            topic: Its name.
-            mine: The partitions that were claimed.
-            anew: Whether it was just created again, so that what stands there is of the old log, however new it is.
 
         Returns:
             The topic's creation zxid, 0 where it is gone; and what stands there, where all were sound: else it is to be
@@ -142,7 +143,7 @@ class ZooKeeperOffsetStore:
         outdated = [
             partition
             for partition, node in zip(mine, nodes, strict=True)
-            if node is not None and (anew or node.mzxid < created)
+            if node is not None and (partition in self._outdated or node.mzxid < created)
         ]
         if outdated:
             # Offsets older than the topic belong to a deleted one of the same name.
@@ -186,6 +187,8 @@ class ZooKeeperOffsetStore:
         Returns:
             What stands there now.
         """
+        if not offsets:
+            return {}
         await self._overwrite(offsets)
         self._metrics.count("offsets_of_deleted_topic", len(offsets))
         log.warning(
@@ -273,15 +276,15 @@ class ZooKeeperOffsetStore:
         Returns:
             The topic's creation zxid, 0 where it is gone; the new versions; the offsets.
         """
-        anew = False
         while True:
             seen = self._topics.creation(topic)
             renew = self._while_same(topic)
-            created, standing = await self._complete_topic(topic, partitions, anew=anew)
+            created, standing = await self._complete_topic(topic, partitions)
             versions, offsets = await self._rewrite(partitions, standing, renew)
             if self._topics.creation(topic) == seen:
+                self.forget(partitions)
                 return created, versions, offsets
-            anew = True
+            self._outdated |= set(partitions)
 
     async def _rewrite(
         self,

@@ -62,7 +62,8 @@ class Offsets:
             metadata: A text for stores that have room for one.
 
         Returns:
-            The partitions whose offsets were stored.
+            The partitions whose offsets were stored; without those whose topic was created again, before they have
+            started over in its new log.
 
         Raises:
             SessionLostError: The session is over; what was not stored will be delivered again.
@@ -154,10 +155,12 @@ class Offsets:
                 earliest = await self._store.earliest(topic, outdated)
                 async with self.writing:
                     # Some may have been given back, or belong to a still later log.
-                    still = self._subscription.mark_recreated(topic, created) & earliest.keys()
-                    standing = await self._store.reset_recreated(topic, {p: earliest[p] for p in sorted(still)})
+                    still = sorted(self._subscription.mark_recreated(topic, created) & earliest.keys())
+                    states = {partition: self._subscription.state(partition) for partition in still}
+                    standing = await self._store.reset_recreated(topic, {p: earliest[p] for p in still})
                     for partition, found in standing.items():
-                        self._begin(partition, found, created)
+                        if self._subscription.state(partition) is states[partition]:
+                            self._begin(partition, found, created)
             except CoordinationError:
                 raise
             except KielGroupsError as error:

@@ -54,8 +54,9 @@ class TopicWatch:
         self._hint(*self._hints)
 
     def _hint(self, *topics: str) -> None:
+        if not self._hinted and topics:
+            self._tasks.start(self.catch_up())
         self._hinted.update(topics)
-        self._tasks.start(self.catch_up())
 
     async def catch_up(self) -> None:
         """
@@ -68,8 +69,9 @@ class TopicWatch:
                 self._hinted.clear()
                 try:
                     await asyncio.gather(*map(self._look, topics))
-                except BaseException:
-                    self._hinted.update(topics)
+                except asyncio.CancelledError:
+                    # Somebody waited here for his own write, and does not any more.
+                    self._hint(*topics)
                     raise
 
     async def _look(self, topic: str) -> None:

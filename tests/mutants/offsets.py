@@ -96,6 +96,20 @@ MUTANTS = (
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
+        "a write that may have to wait after it was asked whether it still holds",
+        "coordination/fenced.py",
+        "if not self._renew(pending, batch, renew) or not self._is_open:",
+        "if not self._renew(pending, batch, renew) or await self._session.trusted():",
+        "tests/sim/test_topics_made_anew.py",
+    ),
+    Mutant(
+        "a claim that forgets, while brokers are silent, that its topic was created again",
+        _OFFSETS,
+        "            self._outdated |= set(partitions)\n",
+        "",
+        "tests/sim/test_topics_made_anew.py",
+    ),
+    Mutant(
         "a release that is sent as it was made ready",
         _CLAIMING,
         ", renew=self._renewed",

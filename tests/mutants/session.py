@@ -16,8 +16,8 @@ MUTANTS = (
     Mutant(
         "writes that do not prove the member",
         _FENCED,
-        "return await self._session.transact([self._proof, *operations])",
-        'return await self._session.transact([Check("/"), *operations])',
+        "self._session.transact([self._proof, *(",
+        'self._session.transact([Check("/"), *(',
         "tests/sim/test_fences.py",
     ),
     Mutant(
@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(
         "a proof that is not waited for",
         _FENCED,
-        "            answer = await self._transact(())\n            if isinstance(answer, Done):",
-        "            answer = await self._transact(())\n            if True:",
+        "            answer = await self._session.transact([self._proof])\n            if isinstance(answer, Done):",
+        "            answer = await self._session.transact([self._proof])\n            if True:",
         "tests/sim/test_fences.py",
     ),
     Mutant(

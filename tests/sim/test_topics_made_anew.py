@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from kiel_groups.coordination.claiming import Claimant
+from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session import Session
 from kiel_groups.errors import BrokerError
 from kiel_groups.group.layout import topic_path
+from kiel_groups.group.transactions import MOST_OPERATIONS, Operation, Put
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
 from tests.sim.test_interrupted_commits import process_some
@@ -296,3 +300,61 @@ def test_a_topic_that_is_only_deleted_while_it_is_claimed(world: World, monkeypa
     world.settle(20.0)
     assert stored(world) == [0, 0, 0, 0]
     assert set(late.flowing) == set(partitions)
+
+
+def test_a_claim_whose_offsets_were_written_back_in_part_starts_over_when_brokers_know_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was written just after the topic was created again is newer than that, and of the old log all the same."""
+    partitions = 2 * MOST_OPERATIONS
+    with at_rest(members=1, topics=(partitions,), reset="earliest") as world:
+        (holding,) = world.consumers
+        for _ in range(partitions):
+            holding.work(0.0, 3, 0.001)
+        world.run_for(0.1)
+        world.close(20.0)
+        transact, recreated = Session.transact, list[int]()
+
+        async def recreating(session: Session, operations: Iterable[Operation]) -> Any:
+            listed = list(operations)
+            if not recreated and any(isinstance(operation, Put) for operation in listed):
+                before = world.ensemble.truth.znodes[topic_path("t0")].czxid
+                recreated.append(before)
+                world.recreate_topic("t0", 0.0, 3.0)
+                while world.ensemble.truth.znodes[topic_path("t0")].czxid == before:  # noqa: ASYNC110 -- simulated time
+                    await asyncio.sleep(0.0005)
+            return await transact(session, listed)
+
+        monkeypatch.setattr(Session, "transact", recreating)
+        world.join(world.topics)
+        world.run_for(15.0)
+        world.settle(20.0)
+        assert recreated
+        assert set(stored(world)) == {0}
+
+
+def test_a_connection_that_breaks_at_the_last_moment_is_waited_for_before_it_is_asked_what_to_write(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is created again during the outage; kazoo's thread shuts the gate when it likes."""
+    (holding,) = world.consumers
+    process_some(world, holding)
+    renew, gates = FencedWriter._renew, list[Gate]()
+
+    def renewing(*arguments: Any) -> bool:
+        is_same = renew(*arguments)
+        if not gates:
+            gates.append(holding.member._membership.session.gate)  # type: ignore[union-attr]
+            gates[0].suspended = True
+        return is_same
+
+    no_broker_knows(monkeypatch)
+    monkeypatch.setattr(FencedWriter, "_renew", staticmethod(renewing))
+    commit = holding.process.start(holding.member.commit())
+    world.run_for(0.1)
+    recreate(world)
+    world.run_for(0.1)
+    gates[0].suspended = False
+    world.timeline.run_until(commit.done, 5.0)
+    assert commit.result() == frozenset()
+    assert stored(world) == [0, 0, 0, 0]

@@ -1,0 +1,88 @@
+"""Looks at topics whose watches have fired, and who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.topic_watch import TopicWatch
+
+pytestmark = pytest.mark.unit
+
+
+class Topics:
+    """What a session tells of one topic, when it is told to; and who looks at it."""
+
+    def __init__(self) -> None:
+        self.czxid = 1
+        self.looks = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.errors: list[BaseException] = []
+        self.heard: list[tuple[str, int]] = []
+        self.watch = TopicWatch(cast(Any, self), TaskSet(self.errors.append))
+        self.watch.on_recreated = lambda *created: self.heard.append(created)
+
+    async def exists(self, _path: str, _watcher: object) -> object:
+        self.looks += 1
+        await self.answers.wait()
+        return SimpleNamespace(czxid=self.czxid)
+
+    async def recreated(self) -> None:
+        """It is followed, created again, and about to be looked at."""
+        await self.watch.follow({"t"})
+        self.answers.clear()
+        self.czxid = 2
+        self.watch.look_again()
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_who_catches_up_waits_for_the_look_of_somebody_else() -> None:
+    topics = Topics()
+    await topics.recreated()
+    waiting = asyncio.ensure_future(topics.watch.catch_up())
+    await turns()
+    assert not waiting.done()
+    topics.answers.set()
+    await asyncio.wait_for(waiting, 5)
+    assert topics.heard == [("t", 2)]
+    assert topics.looks == 2
+
+
+async def test_a_look_whose_caller_is_interrupted_is_made_again() -> None:
+    """A commit that is cancelled may have been the one that looked."""
+    topics = Topics()
+    await topics.watch.follow({"t"})
+    topics.answers.clear()
+    topics.czxid = 2
+    looking = asyncio.ensure_future(topics.watch.catch_up())
+    topics.watch._hinted.add("t")
+    await turns()
+    looking.cancel()
+    await asyncio.wait({looking})
+    topics.answers.set()
+    await turns()
+    assert topics.heard == [("t", 2)]
+    assert not topics.errors
+
+
+async def test_a_look_that_is_thrown_away_starts_no_other() -> None:
+    """A process was killed, and what it was about is collected: the next one would be thrown away as well, for ever."""
+    topics = Topics()
+    await topics.watch.follow({"t"})
+    topics.answers.clear()
+    topics.watch._hinted.add("t")
+    looking = topics.watch.catch_up()
+    looking.send(None)
+    await turns()
+    looking.close()
+    await turns()
+    assert topics.looks == 2
