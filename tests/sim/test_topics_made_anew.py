@@ -317,7 +317,7 @@ def test_a_claim_whose_offsets_were_written_back_in_part_starts_over_when_broker
 
         async def recreating(session: Session, operations: Iterable[Operation]) -> Any:
             listed = list(operations)
-            if not recreated and any(isinstance(operation, Put) for operation in listed):
+            if not recreated and any(isinstance(each, Put) and "/offsets/" in each.path for each in listed):
                 before = world.ensemble.truth.znodes[topic_path("t0")].czxid
                 recreated.append(before)
                 world.recreate_topic("t0", 0.0, 3.0)
