@@ -91,6 +91,7 @@ class FakeEnsemble:
         self._former_leader: FakeServer | None = self.leader
         self._granted: dict[int, int] = {}
         self._epoch = 1
+        self._lost_leaders = 0
         self._last_zxid = 1 << 32
         self._apply_due_s = dict.fromkeys(self.servers, 0.0)
         self._forward_due_s = dict.fromkeys(self.servers, 0.0)
@@ -256,6 +257,7 @@ class FakeEnsemble:
         crashed = self.leader is not None and not self.leader.up
         if self.leader is not None and not (quorum and self.leader in able):
             self._former_leader, self.leader = self.leader, None
+            self._lost_leaders += 1
         elif self.leader is None and quorum and self._may_go_on(able):
             self.leader = self._former_leader
         for server in self.servers:
@@ -263,7 +265,7 @@ class FakeEnsemble:
         if self.leader is None and quorum:
             # A broken connection is noticed at once, a silent one when the patience is over.
             wait_s = 0.0 if crashed else self.timeline.random.uniform(0.0, self.patience_s)
-            self.timeline.after(ELECTION_S + wait_s, self._elect)
+            self.timeline.after(ELECTION_S + wait_s, self._elect, self._lost_leaders)
 
     def _may_go_on(self, able: list[FakeServer]) -> bool:
         """Whether the last leader is back before a quorum of the others has given it up."""
@@ -275,7 +277,8 @@ class FakeEnsemble:
             return
         server.contact = contact
         if not contact:
-            self.timeline.after(0.0 if at_once else self.patience_s, self._give_up, server)
+            server.losses += 1
+            self.timeline.after(0.0 if at_once else self.patience_s, self._give_up, server, server.losses)
             return
         if server is not self.leader and server is self._former_leader:
             server.close_clients()  # Somebody else leads now.
@@ -289,15 +292,17 @@ class FakeEnsemble:
             self._forward(server, ask)
         self._have_applied(server)
 
-    def _give_up(self, server: FakeServer) -> None:
-        if server.contact or server.frozen:
+    def _give_up(self, server: FakeServer, losses: int) -> None:
+        if server.contact or server.losses != losses or server.frozen:
             return
         server.serving = False
         server.close_clients()
 
-    def _elect(self) -> None:
+    def _elect(self, lost_leaders: int) -> None:
+        if self.leader is not None or self._lost_leaders != lost_leaders:
+            return  # Somebody leads, or led since: patience is counted anew.
         able = [server for server in self.servers if server.up and not server.frozen and not server.cut]
-        if self.leader is not None or len(able) <= len(self.servers) // 2:
+        if len(able) <= len(self.servers) // 2:
             return
         self.leader = self.timeline.random.choice(able)
         self._epoch += 1

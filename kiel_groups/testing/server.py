@@ -54,6 +54,8 @@ class FakeServer:
         self.frozen = False
         self.cut = False
         self.contact = True
+        #: How often it has lost contact: its patience is as long each time.
+        self.losses = 0
         self.serving = True
         #: How much later than others it applies what the leader commits, in seconds.
         self.lag_s = 0.0

@@ -124,6 +124,10 @@ class RealPlace(_Clients):
 class Servers(Protocol):
     """Three servers, to be maltreated."""
 
+    @property
+    def leader(self) -> object:
+        """Which one is 0: who led when all faults were last ended."""
+
     def place(self, server: int | None = None) -> Place:
         """Clients of all servers, or of one of them: 0 is the leader, 1 and 2 follow it."""
 
@@ -139,6 +143,10 @@ class FakeServers:
     def __init__(self) -> None:
         self._ensemble = FakeEnsemble(Timeline(), 3, tick_ms=TICK_MS)
         self._ordered = list(self._ensemble.servers)
+
+    @property
+    def leader(self) -> object:
+        return self._ordered[0]
 
     def place(self, server: int | None = None) -> Place:
         if server is None:
@@ -187,6 +195,10 @@ class RealServers:
     def _order(self) -> None:
         leader = asyncio.run(self._ensemble.leader())
         self._ordered = sorted(self._ensemble.servers, key=lambda server: server is not leader)
+
+    @property
+    def leader(self) -> object:
+        return self._ordered[0]
 
     def place(self, server: int | None = None) -> Place:
         return RealPlace(self._ensemble.hosts if server is None else self._ordered[server].hosts)

@@ -1,16 +1,17 @@
-"""What the fake makes of signs of life that reach a server while nobody leads: seed 924729937101."""
+"""What the fake makes of a leader who is away for a while: signs of life (seed 924729937101), and patience."""
 
 from __future__ import annotations
 
 import pytest
 
 from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+from kiel_groups.testing.ensemble import ELECTION_S
 
 pytestmark = pytest.mark.sim
 
 
 @pytest.mark.parametrize("connected", [0, 1], ids=["the leader", "a follower"])
-def test_they_count_when_the_leader_is_back(connected: int) -> None:
+def test_signs_of_life_count_when_the_leader_is_back(connected: int) -> None:
     """Each time the leader is away for a while, and shorter than anybody's patience."""
     timeline = Timeline(1)
     ensemble = FakeEnsemble(timeline, 3, sync_limit=1_000)
@@ -29,3 +30,17 @@ def test_they_count_when_the_leader_is_back(connected: int) -> None:
         timeline.run_for(0.2)
     assert session_id in ensemble.sessions
     client.stop()
+
+
+def test_who_was_heard_again_is_given_all_patience_again() -> None:
+    """However often the leader is away: each time for too short a while for anybody to elect another one."""
+    timeline = Timeline(1)
+    ensemble = FakeEnsemble(timeline, 3)
+    leader = ensemble.leader
+    assert leader is not None
+    for _ in range(200):
+        ensemble.cut(leader)
+        timeline.run_for(0.9 * ELECTION_S)
+        ensemble.heal(leader)
+        assert ensemble.leader is leader
+        timeline.run_for(0.001)
