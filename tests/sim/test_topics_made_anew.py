@@ -358,3 +358,13 @@ def test_a_connection_that_breaks_at_the_last_moment_is_waited_for_before_it_is_
     world.timeline.run_until(commit.done, 5.0)
     assert commit.result() == frozenset()
     assert stored(world) == [0, 0, 0, 0]
+
+
+def test_a_story_ends_with_a_new_topic_also_where_the_old_one_is_not_deleted_yet(world: World) -> None:
+    """Seeds 689370254007 and 689370255003, which ended with a topic that was gone for ever."""
+    before = world.ensemble.truth.znodes[topic_path("t0")].czxid
+    world.recreate_topic("t0", 20.0, 0.0)
+    world.heal()
+    world.settle(20.0)
+    assert world.ensemble.truth.znodes[topic_path("t0")].czxid > before
+    assert stored(world) == [0, 0, 0, 0]

@@ -53,8 +53,8 @@ class World:
         self.operator.create(f"{BROKER_IDS}/0", b'{"host":"broker","port":9092}', makepath=True)
         self.began_s = self.timeline.now_s
         self.topics: dict[str, int] = {}
-        #: Those that were deleted and are about to be created again; and until when brokers do not know a topic.
-        self._absent: set[str] = set()
+        #: Creation zxids of those that are deleted, to be created again; and until when brokers do not know a topic.
+        self._absent: dict[str, int] = {}
         self._unknown_until_s: dict[str, float] = {}
         for number, partitions in enumerate(story.topics):
             topic = topic_name(number)
@@ -97,7 +97,7 @@ class World:
             return
         self._unknown_until_s[topic] = self.timeline.now_s + gone_s + silent_s
         if gone_s:
-            self._absent.add(topic)
+            self._absent[topic] = self.ensemble.truth.znodes[topic_path(topic)].czxid
             self.operator.delete_async(topic_path(topic))
             self.timeline.after(gone_s, self._create_again, topic)
             return
@@ -107,12 +107,18 @@ class World:
         transaction.commit_async()
 
     def _create_again(self, topic: str) -> None:
-        """Until it is there: the operator's own connection may break."""
-        if topic_path(topic) in self.ensemble.truth.znodes:
-            self._absent.discard(topic)
-        elif topic in self._absent:
+        """Until another one is there: the operator's own connection may break, and the end of a story is in a hurry."""
+        if topic not in self._absent:
+            return
+        znode = self.ensemble.truth.znodes.get(topic_path(topic))
+        if znode is not None and znode.czxid != self._absent[topic]:
+            del self._absent[topic]
+            return
+        if znode is None:
             self.operator.create_async(topic_path(topic), self.topic_data(topic))
-            self.timeline.after(1.0, self._create_again, topic)
+        else:
+            self.operator.delete_async(topic_path(topic))
+        self.timeline.after(1.0, self._create_again, topic)
 
     def brokers_know(self, topic: str) -> bool:
         return self.timeline.now_s >= self._unknown_until_s.get(topic, 0.0)
@@ -208,8 +214,10 @@ class World:
             self.run_for(0.5)
 
     def is_settled(self) -> bool:
-        return all(consumer.member.settled for consumer in self.consumers if consumer.lives) and not (
-            self.ledger.unowned(self.partitions())
+        return (
+            not self._absent
+            and all(consumer.member.settled for consumer in self.consumers if consumer.lives)
+            and not self.ledger.unowned(self.partitions())
         )
 
     def close(self, limit_s: float) -> None:
