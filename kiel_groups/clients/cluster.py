@@ -19,7 +19,7 @@ from typing import TypeAlias, TypeVar
 from kiel_groups.clients.backoff import Backoff
 from kiel_groups.clients.connection import Connection
 from kiel_groups.clients.futures import spawn
-from kiel_groups.clients.offset_lookup import list_offsets
+from kiel_groups.clients.offset_lookup import find_offsets, list_offsets
 from kiel_groups.clients.pool import ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
@@ -396,6 +396,18 @@ class Cluster:
             BrokerError: A partition got no answer in time; names it, with the last reason.
         """
         return await list_offsets(self, frozenset(partitions), at)
+
+    async def find_offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+        """
+        As ``list_offsets``, but without patience: who leads is asked anew, then each leader once.
+
+        Returns:
+            The offsets; a partition of which nobody told is left out.
+
+        Raises:
+            NoBrokersError: Nobody could be asked.
+        """
+        return await find_offsets(self, frozenset(partitions), at)
 
     def close(self) -> None:
         """Close every connection; whatever waits for a broker fails with an error."""

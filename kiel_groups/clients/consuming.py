@@ -266,6 +266,10 @@ class Consuming:
         found = await self._cluster.list_offsets(asked, _TIMES.get(policy, EARLIEST))
         return {partition.partition: offset for partition, offset in found.items()}
 
+    async def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where logs begin, without those of which no broker tells."""
+        return await self._cluster.find_offsets(partitions, EARLIEST)
+
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Committed offsets, as the brokers read them."""
         return await fetch_offsets(self._cluster, self._settings.group.group, partitions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.errors import BrokerError, KielGroupsError
@@ -15,7 +15,7 @@ from kiel_groups.wire.list_offsets import EARLIEST, ListedOffsets, ListOffsetsRe
 if TYPE_CHECKING:
     from kiel_groups.clients.cluster import Cluster
 
-__all__ = ["Failure", "ask_leaders", "list_offsets"]
+__all__ = ["Failure", "ask_leaders", "find_offsets", "list_offsets"]
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,24 @@ async def list_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], 
         missing = frozenset(failures)
         if not missing:
             return found
-        log.info("offsets of %d partitions are missing, such as: %s", len(missing), next(iter(failures.values())).error)
+        _tell(failures)
         for failure in failures.values():
             if not failure.retriable:
                 raise failure.error
     raise failures[min(missing)].error
+
+
+async def find_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    """``Cluster.find_offsets``: see there for arguments and errors."""
+    await cluster.refresh({tp.topic for tp in partitions}, "offsets")
+    found: dict[TopicPartition, int] = {}
+    if failures := await ask_leaders(cluster, partitions, at, found):
+        _tell(failures)
+    return found
+
+
+def _tell(failures: Mapping[TopicPartition, Failure]) -> None:
+    log.info("offsets of %d partitions are missing, such as: %s", len(failures), next(iter(failures.values())).error)
 
 
 async def ask_leaders(

@@ -75,6 +75,8 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         """
         Have next offsets stored, but where somebody else wrote; then read what stands there.
 
+        What ``is_outdated`` when brokers are asked is left alone.
+
         Returns:
             What stands there by our own doing; and what somebody else wrote, before or after, which is now the truth.
 
@@ -85,6 +87,8 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
             return {}, {}
         versions = {partition: version for partition, (_, version) in offsets.items()}
         _, before = await self._standing(versions)
+        await self._writer.ready()
+        # Nothing is waited for between this and the request.
         wanted = {
             partition: offset
             for partition, (offset, _) in offsets.items()
@@ -96,7 +100,6 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         return ours, before | after
 
     async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        await self._session.trusted()
         lease_s = self._session.gate.deadline_s - boot_time_s()
         until_s = min(asyncio.get_running_loop().time() + lease_s, self._no_later_s)
         self._sent |= offsets

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kiel_groups.coordination.fenced import FencedWriter
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation, Put
+from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation
 from kiel_groups.group.znodes import encode_owner
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
@@ -117,7 +117,9 @@ class Claimant:
             return frozenset()
         await self._writer.prove()
         mine, _ = await self._whose(partitions)
-        return frozenset(partitions) - mine
+        gone = frozenset(partitions) - mine
+        self._store.forget(gone)
+        return gone
 
     async def wait_free(
         self, watchers: Mapping[TopicPartition, Callable[[], None]]
@@ -139,13 +141,18 @@ class Claimant:
         Commit what is finished and delete the owner znodes, both at once for each partition.
 
         Where the application commits by itself nothing is committed here. A partition whose offset somebody else wrote
-        is released without a commit: theirs stands.
+        is released without a commit: theirs stands. What is of a log that is gone by the time is looked at before.
         """
         waiting = {partition: self._release(partition) for partition in sorted(partitions)}
         released: set[TopicPartition] = set()
         gone: set[TopicPartition] = set()
+        seen: dict[TopicPartition, StoredOffset | None] = {}
+
+        def renew(partition: TopicPartition, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
+            return operations if partition in seen or not self._subscription.is_outdated(partition) else None
+
         while waiting:
-            outcome = await self._writer.write(waiting, self._on_refused, renew=self._renewed)
+            outcome = await self._writer.write(waiting, self._on_refused, renew=renew)
             released |= outcome.done.keys()
             doubtful = outcome.unknown | outcome.dropped.keys()
             mine, _ = await self._whose(doubtful)
@@ -154,34 +161,38 @@ class Claimant:
             gone |= outcome.dropped.keys() - mine
             refused = {partition: outcome.dropped[partition] for partition in sorted(outcome.dropped.keys() & mine)}
             again = (outcome.unknown & mine) | await self._store.restore_folders(refused)
+            outdated = sorted(waiting.keys() - outcome.done.keys() - doubtful)
             waiting = {partition: waiting[partition] for partition in sorted(again)}
             waiting |= await self._released_otherwise([partition for partition in refused if partition not in again])
+            standing = await self._store.read(outdated)
+            for partition in outdated:
+                seen[partition] = standing.get(partition)
+                waiting[partition] = self._release(partition, seen[partition])
         self._store.forget(partitions)
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
 
-    def _release(self, partition: TopicPartition) -> tuple[Operation, ...]:
+    def _release(self, partition: TopicPartition, found: StoredOffset | None = None) -> tuple[Operation, ...]:
         """
         Commit or check the offset, and delete the owner znode.
 
-        Of a topic that was created again nothing is committed.
         A new owner gives the offset a new version at once: an owner znode that was deleted by hand and is another
         member's now is not deleted under its hands.
+
+        Of a topic that was created again nothing is committed; and what was, when nobody could know (``found``), would
+        be taken for an offset of the new log. Brokers have not told where that begins: it is at 0, then.
         """
         deletion = Delete(self._layout.owner(partition))
         state = self._subscription.state(partition)
         if state is None:
             return (deletion,)
+        if state.outdated and found is not None and found.offset is not None and found.mzxid > state.newest:
+            return (self._store.write(partition, 0, state.version), deletion)
         if state.uncommitted and self._commits:
             return (self._store.write(partition, state.finished, state.version), deletion)
         if state.unreadable and not state.outdated:
             return (self._store.write(partition, state.committed, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
-
-    def _renewed(self, partition: TopicPartition, operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-        """What commits, and is of a log that is gone by now, only gives back."""
-        commits = any(isinstance(operation, (Put, Create)) for operation in operations)
-        return self._release(partition) if commits and self._subscription.is_outdated(partition) else operations
 
     async def _released_otherwise(
         self, partitions: Sequence[TopicPartition]
@@ -193,10 +204,10 @@ class Claimant:
             found, state = standing.get(partition), self._subscription.state(partition)
             if found and state and found.offset is None:
                 self._subscription.mark_unreadable(partition, found.version)
-                operations[partition] = self._release(partition)
+                operations[partition] = self._release(partition, found)
             elif found and state and found.offset is not None and state.made(found.offset, found.version):
                 self._subscription.mark_committed(partition, found.offset, found.version)
-                operations[partition] = self._release(partition)
+                operations[partition] = self._release(partition, found)
             else:
                 operations[partition] = self._give_up(partition)
         return operations

@@ -87,7 +87,7 @@ class FencedWriter:
             SessionLostError: The session is over, or the member znode is gone.
         """
         while True:
-            await self._ready()
+            await self.ready()
             answer = await self._session.transact([self._proof])
             if isinstance(answer, Done):
                 return
@@ -118,7 +118,7 @@ class FencedWriter:
         outcome: Outcome[Key] = Outcome()
         pending = dict(items)
         while pending:
-            await self._ready()
+            await self.ready()
             batch = _first_batch(pending, most)
             if not self._renew(pending, batch, renew) or not self._is_open:
                 continue
@@ -146,7 +146,7 @@ class FencedWriter:
     def _is_open(self) -> bool:
         return self._session.gate.is_open(machine.boot_time_s())
 
-    async def _ready(self) -> None:
+    async def ready(self) -> None:
         """
         Wait until the lease runs and all is heard of that was told, for at that moment a write may go out.
 

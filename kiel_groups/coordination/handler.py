@@ -26,6 +26,9 @@ class PartitionHandler(Protocol):
     async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
         """Ask the brokers for the first ("earliest") or next ("latest") offsets of partitions of one topic."""
 
+    async def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Ask the brokers where logs begin, and once only: a partition of which none of them tells is left out."""
+
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """
         Hand them out from now on; their positions stand in the subscription state.

@@ -43,11 +43,12 @@ class StoredOffset:
     """
     What stands in an offset znode: the next offset and the znode's version.
 
-    ``offset`` is None where the znode holds no decimal number.
+    ``offset`` is None where the znode holds no decimal number. ``mzxid`` is when it was written, 0 where nobody knows.
     """
 
     offset: int | None
     version: int
+    mzxid: int = 0
 
 
 class ZooKeeperOffsetStore:
@@ -80,7 +81,7 @@ class ZooKeeperOffsetStore:
         """The member leaves: wait for nobody but ZooKeeper longer than this, in seconds from now."""
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """These were given back: what stands there is no business of this member's any more."""
+        """Of these, nothing is taken over any more: it is done, or they are somebody else's."""
         self._outdated -= set(partitions)
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
@@ -99,11 +100,12 @@ class ZooKeeperOffsetStore:
 
     def _parse(self, partition: TopicPartition, node: Node) -> StoredOffset:
         try:
-            return StoredOffset(parse_offset(node.data, self._layout.offset(partition)), node.version)
+            offset: int | None = parse_offset(node.data, self._layout.offset(partition))
         except ProtocolError as error:
             self._metrics.count("offsets_unreadable")
             log.error("%s; it counts as no committed offset", error)
-            return StoredOffset(None, node.version)
+            offset = None
+        return StoredOffset(offset, node.version, node.mzxid)
 
     async def start(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StartPosition]:
         """
@@ -135,6 +137,7 @@ class ZooKeeperOffsetStore:
             The topic's creation zxid, 0 where it is gone; and what stands there, where all were sound: else it is to be
             read anew.
         """
+        renew = self.while_same(topic)
         topic_node, nodes = await asyncio.gather(
             self._session.get(topic_path(topic)),
             self._session.get_many([self._layout.offset(partition) for partition in mine]),
@@ -147,14 +150,14 @@ class ZooKeeperOffsetStore:
         ]
         if outdated:
             # Offsets older than the topic belong to a deleted one of the same name.
-            await self.reset_recreated(topic, await self.earliest(topic, outdated))
+            await self.reset_recreated(topic, await self._starting(topic, outdated, "earliest"), renew)
         unsound = [
             partition
             for partition, node in zip(mine, nodes, strict=True)
             if node is not None and partition not in outdated and self._parse(partition, node).offset is None
         ]
         if unsound:
-            await self._overwrite(await self._starting(topic, unsound, self._policy(known=True)))
+            await self._overwrite(await self._starting(topic, unsound, self._policy(known=True)), renew)
         if all(node is not None for node in nodes):
             if outdated or unsound:
                 return created, {}
@@ -174,40 +177,42 @@ class ZooKeeperOffsetStore:
         offsets = await self._log_offsets(topic, [partition.partition for partition in partitions], policy)
         return {partition: offsets[partition.partition] for partition in partitions}
 
-    async def earliest(self, topic: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs of some partitions of a topic begin, as brokers say."""
-        return await self._starting(topic, partitions, "earliest")
-
     async def reset_recreated(
-        self, topic: str, offsets: Mapping[TopicPartition, int]
+        self, topic: str, offsets: Mapping[TopicPartition, int], renew: Renew[object]
     ) -> dict[TopicPartition, StoredOffset]:
         """
-        Start over in a topic that was deleted and created again: at its ``earliest`` offsets.
+        Start over in a topic that was deleted and created again: at its earliest ``offsets``.
 
         Returns:
-            What stands there now.
+            What stands there now, without what ``renew`` had left alone.
         """
-        if not offsets:
+        begun = await self._overwrite(offsets, renew)
+        if not begun:
             return {}
-        await self._overwrite(offsets)
-        self._metrics.count("offsets_of_deleted_topic", len(offsets))
+        self._metrics.count("offsets_of_deleted_topic", len(begun))
         log.warning(
             "group %s: topic %s was deleted and created again; %d partitions of it start at the earliest offset",
             self._layout.group,
             topic,
-            len(offsets),
+            len(begun),
         )
-        return await self.read(sorted(offsets))
+        return await self.read(sorted(begun))
 
-    async def _overwrite(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def _overwrite(
+        self, offsets: Mapping[TopicPartition, int], renew: Renew[object]
+    ) -> frozenset[TopicPartition]:
+        written: set[TopicPartition] = set()
         items = {partition: (self.write(partition, offset, ANY_VERSION),) for partition, offset in offsets.items()}
         while items:
             outcome = await self._writer.write(
                 items,
                 lambda partition, refused, failure: self.on_refused(partition, refused, failure, offsets[partition]),
+                renew=renew,
             )
+            written |= outcome.done.keys()
             again = outcome.unknown | await self.restore_folders(outcome.dropped)
             items = {partition: items[partition] for partition in sorted(again)}
+        return frozenset(written)
 
     async def _create_missing(self, topic: str, numbers: Sequence[int], mine: Collection[TopicPartition]) -> None:
         """
@@ -230,7 +235,7 @@ class ZooKeeperOffsetStore:
             )
         unknown |= {partition.partition for partition in mine}
         while missing := [number for number in numbers if number in unknown and str(number) not in stored]:
-            renew = self._while_same(topic)
+            renew = self.while_same(topic)
             offsets = await self._log_offsets(topic, missing, policy)
             log.info("group %s: %d partitions of %s start at %s", self._layout.group, len(missing), topic, policy)
             items: dict[int, tuple[Operation, ...]] = {
@@ -262,8 +267,8 @@ class ZooKeeperOffsetStore:
         """To be called before anything of these is claimed: who claims before there is a folder knows the offsets."""
         await self._session.ensure(sorted(map(self._layout.topic_offsets, topics)))
 
-    def _while_same(self, topic: str) -> Renew[object]:
-        """Leaves alone what is written after the topic has been created again."""
+    def while_same(self, topic: str) -> Renew[object]:
+        """Leaves alone what would be written after the topic has been created again from now on."""
         created = self._topics.creation(topic)
         return lambda _, written: written if self._topics.creation(topic) == created else None
 
@@ -277,14 +282,18 @@ class ZooKeeperOffsetStore:
             The topic's creation zxid, 0 where it is gone; the new versions; the offsets.
         """
         while True:
+            await self._topics.catch_up()
             seen = self._topics.creation(topic)
-            renew = self._while_same(topic)
-            created, standing = await self._complete_topic(topic, partitions)
-            versions, offsets = await self._rewrite(partitions, standing, renew)
+            renew = self.while_same(topic)
+            try:
+                created, standing = await self._complete_topic(topic, partitions)
+                versions, offsets = await self._rewrite(partitions, standing, renew)
+            finally:
+                if self._topics.creation(topic) != seen:
+                    self._outdated |= set(partitions)
             if self._topics.creation(topic) == seen:
                 self.forget(partitions)
                 return created, versions, offsets
-            self._outdated |= set(partitions)
 
     async def _rewrite(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
-from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -23,8 +23,9 @@ __all__ = ["Offsets"]
 
 log = logging.getLogger(__name__)
 
-#: How long to wait before a topic that brokers do not know yet is asked for again, in seconds.
+#: How long to wait before brokers are asked again for what they did not know yet, in seconds: first, at most.
 RETRY_S = 0.5
+LONGEST_RETRY_S = 5.0
 
 
 class Offsets:
@@ -149,29 +150,42 @@ class Offsets:
             topic: Its name.
             created: Its creation zxid. What was claimed since may be known to be of the new log already.
         """
-        while outdated := sorted(self._subscription.mark_recreated(topic, created)):
+        pause_s = RETRY_S
+        while outdated := self._subscription.mark_recreated(topic, created):
+            reason = "no broker tells where they begin"
             try:
-                # Brokers may take long, and others of this member's partitions are committed meanwhile.
-                earliest = await self._store.earliest(topic, outdated)
-                async with self.writing:
-                    # Some may have been given back, or belong to a still later log.
-                    still = sorted(self._subscription.mark_recreated(topic, created) & earliest.keys())
-                    states = {partition: self._subscription.state(partition) for partition in still}
-                    standing = await self._store.reset_recreated(topic, {p: earliest[p] for p in still})
-                    for partition, found in standing.items():
-                        if self._subscription.state(partition) is states[partition]:
-                            self._begin(partition, found, created)
+                await self._begin_known(topic, created, outdated)
             except CoordinationError:
                 raise
             except KielGroupsError as error:
-                log.warning("group %s: %s starts over as soon as brokers know it: %s", self._config.group, topic, error)
-                await asyncio.sleep(RETRY_S)
+                reason = str(error)
+            if left := self._subscription.mark_recreated(topic, created):
+                self._metrics.count("start_overs_put_off", len(left))
+                log.warning(
+                    "group %s: %d partitions of %s, which is another topic now, start over later: %s; again in %.1f s",
+                    self._config.group,
+                    len(left),
+                    topic,
+                    reason,
+                    pause_s,
+                )
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 
-    def _begin(self, partition: TopicPartition, standing: StoredOffset, created: int) -> None:
-        """Go on where the new log begins; what somebody has garbled since is written over by the next attempt."""
-        if standing.offset is not None and self._subscription.is_assigned(partition):
-            self._subscription.start_over(partition, standing.offset, standing.version, created)
-            self._handler.moved(partition, standing.offset)
+    async def _begin_known(self, topic: str, created: int, outdated: Collection[TopicPartition]) -> None:
+        """Go on where the new log begins; what somebody garbles meanwhile is written over by the next attempt."""
+        renew = self._store.while_same(topic)
+        # Brokers may take long, and others of this member's partitions are committed meanwhile.
+        earliest = await self._handler.log_starts(outdated)
+        async with self.writing:
+            # Some may have been given back, or belong to a still later log.
+            still = sorted(self._subscription.mark_recreated(topic, created) & earliest.keys())
+            states = {partition: self._subscription.state(partition) for partition in still}
+            standing = await self._store.reset_recreated(topic, {p: earliest[p] for p in still}, renew)
+            for partition, found in standing.items():
+                if found.offset is not None and self._subscription.state(partition) is states[partition]:
+                    self._subscription.start_over(partition, found.offset, found.version, created)
+                    self._handler.moved(partition, found.offset)
 
     def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> bool:
         """Take what stands there for the truth; whether an earlier commit of this consumer's made it that."""

@@ -69,7 +69,7 @@ class TopicWatch:
                 self._hinted.clear()
                 try:
                     await asyncio.gather(*map(self._look, topics))
-                except asyncio.CancelledError:
+                except (Exception, asyncio.CancelledError):
                     # Somebody waited here for his own write, and does not any more.
                     self._hint(*topics)
                     raise

@@ -190,6 +190,10 @@ class BatchHandler:
         found = await self._cluster.list_offsets(asked, _TIMES.get(policy, EARLIEST))
         return {partition.partition: offset for partition, offset in found.items()}
 
+    async def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where logs begin, without those of which no broker tells."""
+        return await self._cluster.find_offsets(partitions, EARLIEST)
+
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """Have the next batch read these."""
         self._stopped.difference_update(partitions)

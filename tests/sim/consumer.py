@@ -176,6 +176,10 @@ class Consumer:
             raise BrokerError(f"no leader of {topic}")
         return dict.fromkeys(partitions, 0 if policy == "earliest" else self.world.log_end)
 
+    async def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
+        return {partition: 0 for partition in partitions if self.world.brokers_know(partition.topic)}
+
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         for partition in partitions:
             state = self._subscription.state(partition)

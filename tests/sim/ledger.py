@@ -44,8 +44,9 @@ class Ledger:
         self.consumers: dict[int, Consumer] = {}
         #: Whose owner znode an operator deleted, and not his member znode: he may not know, and nobody can help that.
         self._forced: set[tuple[TopicPartition, Consumer]] = set()
-        #: Topics that were created again, and the partitions of them that did not start over yet.
+        #: Partitions of topics that were created again that did not start over yet; and the zxid at which others did.
         self.restarting: set[TopicPartition] = set()
+        self._restarted: dict[TopicPartition, int] = {}
         #: Partitions of such topics that had no offset yet: their first one may still be of the old log.
         self._unread: set[TopicPartition] = set()
         #: When each topic was created: the zxid, and the time in seconds.
@@ -212,7 +213,12 @@ class Ledger:
                 self._forced.add((partition, holder))
         elif not entry.closes and partition in holder.hands:
             raise self._violation(f"{holder.name} gives up {partition} while its application processes it")
-        elif not entry.closes and partition not in self.restarting and (finished := holder.finished(partition)):
+        elif (
+            not entry.closes
+            and partition not in self.restarting
+            and self._restarted.get(partition) != entry.zxid
+            and (finished := holder.finished(partition))
+        ):
             version, offset = finished
             znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
             version += any(other.path == self._layout.offset(partition) for other in entry.changes)
@@ -244,6 +250,7 @@ class Ledger:
             before = self._before_damage(entry, partition, offset) if by_member else before
         if partition in self.restarting and by_member and offset == 0:
             self.restarting.discard(partition)
+            self._restarted[partition] = entry.zxid
             self._begin_epoch(partition, offset)
         elif before is None or not by_member:
             self._begin_epoch(partition, offset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.group.layout import topic_path
+from kiel_groups.model import TopicPartition
 from tests.sim.test_interrupted_commits import process_some
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
@@ -74,18 +75,25 @@ def test_first_offsets_are_stored_all_the_same(world: World, monkeypatch: pytest
     """Of a new topic, or of one that was created again; the folder goes while brokers are asked for them."""
     asked = []
 
+    async def delete(topic: str) -> None:
+        asked.append(topic)
+        if len(asked) == 1:
+            delete_offsets(world, topic)
+            await asyncio.sleep(0.1)
+
     for consumer in world.consumers:
-        ask = consumer.log_offsets
+        log_offsets, log_starts = consumer.log_offsets, consumer.log_starts
 
         async def delete_and_ask(topic: str, numbers: Sequence[int], policy: str) -> Mapping[int, int]:
-            asked.append(topic)
-            if len(asked) == 1:
-                delete_offsets(world, topic)
-                await asyncio.sleep(0.1)
-            return await ask(topic, numbers, policy)  # noqa: B023 -- all answer the same
+            await delete(topic)
+            return await log_offsets(topic, numbers, policy)  # noqa: B023 -- all answer the same
 
-        monkeypatch.setattr(consumer, "log_offsets", delete_and_ask)
+        async def delete_and_ask_anew(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+            await delete("t0")
+            return await log_starts(partitions)  # noqa: B023 -- all answer the same
+
         monkeypatch.setattr(consumer.member._membership.holding._store, "_log_offsets", delete_and_ask)  # type: ignore[union-attr]
+        monkeypatch.setattr(consumer, "log_starts", delete_and_ask_anew)
     if is_new:
         world.topics["new"] = 2
         world.operator.create(topic_path("new"), world.topic_data("new"))

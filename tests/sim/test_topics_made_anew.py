@@ -57,7 +57,11 @@ def no_broker_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(store: ZooKeeperOffsetStore, topic: str, *_: object) -> Mapping[TopicPartition, int]:
         raise BrokerError(f"no leader of {topic}")
 
+    async def know_nothing(consumer: Consumer, partitions: object) -> Mapping[TopicPartition, int]:
+        return {}
+
     monkeypatch.setattr(ZooKeeperOffsetStore, "_starting", refuse)
+    monkeypatch.setattr(Consumer, "log_starts", know_nothing)
 
 
 def test_what_is_being_handed_over_starts_over_too(world: World) -> None:
@@ -255,14 +259,15 @@ def test_an_offset_that_is_damaged_while_its_owner_starts_over(
     (partition, *_) = world.partitions()
     path, overwrite = world.layout.offset(partition), ZooKeeperOffsetStore._overwrite
 
-    async def overwriting(store: ZooKeeperOffsetStore, offsets: Mapping[TopicPartition, int]) -> None:
-        await overwrite(store, offsets)
+    async def overwriting(store: ZooKeeperOffsetStore, *arguments: Any) -> frozenset[TopicPartition]:
+        written = await overwrite(store, *arguments)
         monkeypatch.undo()
         if is_deleted:
             world.operator.delete_async(path)
         else:
             world.operator.set_async(path, b"garbage")
         await asyncio.sleep(0.2)
+        return written
 
     monkeypatch.setattr(ZooKeeperOffsetStore, "_overwrite", overwriting)
     recreate(world)

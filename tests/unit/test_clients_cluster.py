@@ -248,6 +248,19 @@ async def test_listing_offsets_follows_a_leader_that_moves() -> None:
         cluster.close()
 
 
+async def test_finding_offsets_leaves_out_what_nobody_tells() -> None:
+    """Each leader is asked once; a partition that fails, or that no broker leads, keeps no other one waiting."""
+    async with pair() as (one, two):
+        one.logs[T0].start, two.logs[T1].start = 5, 6
+        cluster = Cluster(one.config(), Metrics())
+        assert await cluster.find_offsets([T0, T1, TopicPartition("t", 7)], -2) == {T0: 5, T1: 6}
+        two.fail_next(LIST_OFFSETS, T1, 6)
+        assert await cluster.find_offsets([T0, T1], -2) == {T0: 5}
+        assert two.count(LIST_OFFSETS) == 2
+        assert await cluster.find_offsets([TopicPartition("unknown", 0)], -2) == {}
+        cluster.close()
+
+
 async def test_listing_offsets_ends_with_the_last_reason() -> None:
     """Retriable errors are retried within a bound, others not at all; the error names the partition and the code."""
     async with FakeBroker({"t": 2}) as broker:

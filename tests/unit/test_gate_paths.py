@@ -189,6 +189,25 @@ async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualMa
     assert owner.session.sent
 
 
+async def test_brokers_are_not_asked_for_what_is_outdated_after_an_outage(machine: ManualMachine) -> None:
+    """The connection breaks when all is ready, and the topic is created again before it is back."""
+    owner, outdated = Owner(machine), set[TopicPartition]()
+    get_many = owner.session.get_many
+
+    async def breaking(paths: Sequence[str]) -> list[Node | None]:
+        owner.session.gate.suspended = True
+        return await get_many(paths)
+
+    owner.session.get_many = breaking  # type: ignore[method-assign]
+    committing = asyncio.ensure_future(owner.broker_store.commit({P0: (12, 1)}, outdated.__contains__))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    outdated.add(P0)
+    owner.session.gate.suspended = False
+    assert await asyncio.wait_for(committing, 5) == ({}, {})
+    assert owner.handler.commits == []
+
+
 @pytest.mark.parametrize("end", ["suspended", "over", "shut"])
 async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMachine, end: str) -> None:
     """By hand or by the clock, it is told at once that there is no trusted session at the moment."""

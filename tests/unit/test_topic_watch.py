@@ -74,6 +74,25 @@ async def test_a_look_whose_caller_is_interrupted_is_made_again() -> None:
     assert not topics.errors
 
 
+async def test_a_look_that_fails_is_made_again() -> None:
+    """Whoever waited for it is told; and as nobody would look otherwise, the next commit would go out unasked."""
+    topics = Topics()
+    await topics.watch.follow({"t"})
+    exists = topics.exists
+
+    async def failing(*_: object) -> object:
+        topics.exists = exists  # type: ignore[method-assign]
+        raise ConnectionError("an answer that nobody expected")
+
+    topics.exists = failing  # type: ignore[method-assign]
+    topics.czxid = 2
+    topics.watch._hinted.add("t")
+    with pytest.raises(ConnectionError):
+        await topics.watch.catch_up()
+    await topics.watch.catch_up()
+    assert topics.heard == [("t", 2)]
+
+
 async def test_a_look_that_is_thrown_away_starts_no_other() -> None:
     """A process was killed, and what it was about is collected: the next one would be thrown away as well, for ever."""
     topics = Topics()

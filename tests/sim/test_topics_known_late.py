@@ -1,0 +1,150 @@
+"""A topic is created again, and brokers know some of its partitions, or none, while these are handed over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session import Session
+from kiel_groups.group.layout import topic_path
+from kiel_groups.group.transactions import Operation, Put
+from kiel_groups.model import TopicPartition
+from tests.sim.consumer import Consumer
+from tests.sim.world import World, at_rest
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A group of one at rest, with all of a topic."""
+    with at_rest(members=1, topics=(4,), reset="earliest") as made:
+        yield made
+
+
+def stored(world: World) -> list[int]:
+    znodes = world.ensemble.truth.znodes
+    paths = [world.layout.offset(TopicPartition("t0", number)) for number in range(world.topics["t0"])]
+    return [int(znodes[path].data) for path in paths]
+
+
+def recreate_within_a_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next commit arrives just after the topic was created again; brokers hear of that six seconds later."""
+    transact, recreated = Session.transact, list[int]()
+
+    async def recreating(session: Session, operations: Iterable[Operation]) -> Any:
+        listed = list(operations)
+        if not recreated and any(isinstance(each, Put) and "/offsets/" in each.path for each in listed):
+            before = world.ensemble.truth.znodes[topic_path("t0")].czxid
+            recreated.append(before)
+            world.recreate_topic("t0", 0.0, 6.0)
+            while world.ensemble.truth.znodes[topic_path("t0")].czxid == before:  # noqa: ASYNC110 -- simulated time
+                await asyncio.sleep(0.0005)
+        return await transact(session, listed)
+
+    monkeypatch.setattr(Session, "transact", recreating)
+
+
+def process_all(world: World, consumer: Consumer) -> None:
+    for _ in world.partitions():
+        consumer.work(0.0, 3, 0.01)
+    world.run_for(0.1)
+
+
+def test_what_brokers_know_starts_over_whatever_else_they_do_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new topic has fewer partitions, and the application is busy with one that is no more."""
+    (holding,) = world.consumers
+    process_all(world, holding)
+    for _ in range(4):
+        holding.work(0.0, 3, 600.0)
+    busy = frozenset(TopicPartition("t0", number) for number in (2, 3))
+    for partition in holding.hands.keys() - busy:
+        holding.hands.pop(partition)
+    log_starts = Consumer.log_starts
+
+    async def know_fewer(consumer: Consumer, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return await log_starts(consumer, frozenset(partitions) - busy)
+
+    monkeypatch.setattr(Consumer, "log_starts", know_fewer)
+    world.topics["t0"] = 2
+    world.operator.delete(topic_path("t0"))
+    world.operator.create(topic_path("t0"), world.topic_data("t0"))
+    world.run_for(5.0)
+    assert busy <= holding.hands.keys()
+    assert stored(world) == [0, 0]
+    process_all(world, holding)
+    world.run_for(6.0)
+    assert stored(world) == [3, 3]
+
+
+@pytest.mark.parametrize("moves", ["a plan", "leaving"])
+def test_an_offset_that_was_stored_unknowingly_is_not_handed_over(
+    world: World, monkeypatch: pytest.MonkeyPatch, moves: str
+) -> None:
+    """Who has it knows better by then; the next one would take it for one of the new log."""
+    (holding,) = world.consumers
+    process_all(world, holding)
+    recreate_within_a_commit(world, monkeypatch)
+    commit = holding.process.start(holding.member.commit())
+    world.timeline.run_until(commit.done, 5.0)
+    assert stored(world) == [3, 3, 3, 3]
+    world.join(world.topics)
+    if moves == "leaving":
+        holding.leave()
+    world.run_for(20.0)
+    world.settle(20.0)
+    assert stored(world) == [0, 0, 0, 0]
+
+
+def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world: World) -> None:
+    """Who asks brokers where the log begins: an operator may have deleted the topic in ZooKeeper alone."""
+    (holding,) = world.consumers
+    process_all(world, holding)
+    commit = holding.process.start(holding.member.commit())
+    world.timeline.run_until(commit.done, 5.0)
+    world.recreate_topic("t0", 0.0, 6.0)
+    world.run_for(0.2)
+    holding.leave()
+    world.run_for(2.0)
+    assert holding.closed
+    assert stored(world) == [3, 3, 3, 3]
+    world.join(world.topics)
+    world.settle(20.0)
+    assert stored(world) == [0, 0, 0, 0]
+
+
+def test_what_somebody_else_had_of_a_new_log_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim was interrupted by the new topic, and deleted by hand; whoever had the partition next read some of it."""
+    with at_rest(members=1, topics=(4,), reset="earliest") as world:
+        (holding,) = world.consumers
+        process_all(world, holding)
+        world.close(20.0)
+        complete, interrupted = ZooKeeperOffsetStore._complete_topic, list[str]()
+
+        async def completing(store: ZooKeeperOffsetStore, topic: str, mine: Any) -> Any:
+            found = await complete(store, topic, mine)
+            if not interrupted:
+                interrupted.append(topic)
+                world.recreate_topic("t0", 0.0, 8.0)
+                await asyncio.sleep(0.3)
+            return found
+
+        monkeypatch.setattr(ZooKeeperOffsetStore, "_complete_topic", completing)
+        late = world.join(world.topics)
+        world.timeline.run_until(lambda: interrupted, 20.0)
+        world.run_for(1.0)
+        (partition, *_) = world.partitions()
+        owner = world.layout.owner(partition)
+        world.operator.delete(owner)
+        world.operator.create(owner, b"somebody else", ephemeral=True)
+        world.run_for(30.0)
+        world.operator.set(world.layout.offset(partition), b"50")
+        world.operator.delete(owner)
+        world.run_for(10.0)
+        state = late._subscription.state(partition)
+        assert state is not None
+        assert state.position == 50
