@@ -88,7 +88,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         versions = {partition: version for partition, (_, version) in offsets.items()}
         _, before = await self._standing(versions)
         await self._writer.ready()
-        # Nothing is waited for between this and the request.
+        # Nothing is waited for between this and the first request.
         wanted = {
             partition: offset
             for partition, (offset, _) in offsets.items()

@@ -149,7 +149,7 @@ class Claimant:
         seen: dict[TopicPartition, StoredOffset | None] = {}
 
         def renew(partition: TopicPartition, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
-            return operations if partition in seen or not self._subscription.is_outdated(partition) else None
+            return operations if partition in seen or not self._is_outdated(partition) else None
 
         while waiting:
             outcome = await self._writer.write(waiting, self._on_refused, renew=renew)
@@ -165,9 +165,8 @@ class Claimant:
             waiting = {partition: waiting[partition] for partition in sorted(again)}
             waiting |= await self._released_otherwise([partition for partition in refused if partition not in again])
             standing = await self._store.read(outdated)
-            for partition in outdated:
-                seen[partition] = standing.get(partition)
-                waiting[partition] = self._release(partition, seen[partition])
+            seen |= {partition: standing.get(partition) for partition in outdated}
+            waiting |= {partition: self._release(partition, seen[partition]) for partition in outdated}
         self._store.forget(partitions)
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
@@ -184,15 +183,31 @@ class Claimant:
         """
         deletion = Delete(self._layout.owner(partition))
         state = self._subscription.state(partition)
+        if found is not None and self._is_misleading(partition, found):
+            self._metrics.count("offsets_of_deleted_topic")
+            log.warning(
+                "group %s: %s of %s was stored while the topic was created again; it is given back at 0",
+                self._layout.group,
+                found.offset,
+                partition,
+            )
+            return (self._store.write(partition, 0, state.version if state else found.version), deletion)
         if state is None:
             return (deletion,)
-        if state.outdated and found is not None and found.offset is not None and found.mzxid > state.newest:
-            return (self._store.write(partition, 0, state.version), deletion)
         if state.uncommitted and self._commits:
             return (self._store.write(partition, state.finished, state.version), deletion)
         if state.unreadable and not state.outdated:
             return (self._store.write(partition, state.committed, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
+
+    def _is_outdated(self, partition: TopicPartition) -> bool:
+        """Whether what is known of it, or is being taken over, is of a log that is gone."""
+        return self._subscription.is_outdated(partition) or self._store.is_outdated(partition)
+
+    def _is_misleading(self, partition: TopicPartition, found: StoredOffset) -> bool:
+        """Whether an offset of a log that is gone is newer than the topic: it was stored when nobody could know."""
+        is_newer = found.offset is not None and found.mzxid > self._store.creation(partition.topic)
+        return is_newer and self._is_outdated(partition)
 
     async def _released_otherwise(
         self, partitions: Sequence[TopicPartition]

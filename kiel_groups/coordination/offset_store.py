@@ -74,15 +74,25 @@ class ZooKeeperOffsetStore:
         self._metrics = metrics
         self._log_offsets = log_offsets
         self._reset = reset
-        #: What was being taken over when its topic was created again: what stands there is of the old log, however new.
-        self._outdated: set[TopicPartition] = set()
+        #: What is being taken over, with the creation zxid of its topic when that began.
+        self._begun: dict[TopicPartition, int] = {}
 
     def hurry(self, within_s: float) -> None:
         """The member leaves: wait for nobody but ZooKeeper longer than this, in seconds from now."""
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Of these, nothing is taken over any more: it is done, or they are somebody else's."""
-        self._outdated -= set(partitions)
+        for partition in partitions:
+            self._begun.pop(partition, None)
+
+    def creation(self, topic: str) -> int:
+        """The creation zxid of the newest topic of that name that was heard of, 0 where none was."""
+        return self._topics.creation(topic)
+
+    def is_outdated(self, partition: TopicPartition) -> bool:
+        """Whether it was being taken over when its topic was created again: what it wrote is of the log before."""
+        created = self.creation(partition.topic)
+        return self._begun.get(partition, created) != created
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """What is stored; a partition without an offset znode is left out."""
@@ -146,7 +156,7 @@ class ZooKeeperOffsetStore:
         outdated = [
             partition
             for partition, node in zip(mine, nodes, strict=True)
-            if node is not None and (partition in self._outdated or node.mzxid < created)
+            if node is not None and (self.is_outdated(partition) or node.mzxid < created)
         ]
         if outdated:
             # Offsets older than the topic belong to a deleted one of the same name.
@@ -269,8 +279,8 @@ class ZooKeeperOffsetStore:
 
     def while_same(self, topic: str) -> Renew[object]:
         """Leaves alone what would be written after the topic has been created again from now on."""
-        created = self._topics.creation(topic)
-        return lambda _, written: written if self._topics.creation(topic) == created else None
+        created = self.creation(topic)
+        return lambda _, written: written if self.creation(topic) == created else None
 
     async def _take_over(
         self, topic: str, partitions: Sequence[TopicPartition]
@@ -283,15 +293,13 @@ class ZooKeeperOffsetStore:
         """
         while True:
             await self._topics.catch_up()
-            seen = self._topics.creation(topic)
+            seen = self.creation(topic)
+            for partition in partitions:
+                self._begun.setdefault(partition, seen)
             renew = self.while_same(topic)
-            try:
-                created, standing = await self._complete_topic(topic, partitions)
-                versions, offsets = await self._rewrite(partitions, standing, renew)
-            finally:
-                if self._topics.creation(topic) != seen:
-                    self._outdated |= set(partitions)
-            if self._topics.creation(topic) == seen:
+            created, standing = await self._complete_topic(topic, partitions)
+            versions, offsets = await self._rewrite(partitions, standing, renew)
+            if self.creation(topic) == seen:
                 self.forget(partitions)
                 return created, versions, offsets
 

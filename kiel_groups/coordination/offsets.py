@@ -135,7 +135,7 @@ class Offsets:
             versions = {
                 partition: state.version
                 for partition in sorted(self._held())
-                if (state := self._subscription.state(partition)) is not None
+                if (state := self._subscription.state(partition)) is not None and not state.outdated
             }
             for partition, standing in (await self._store.changed(versions)).items():
                 self._adopt(partition, standing.offset, standing.version)

@@ -178,12 +178,12 @@ class SubscriptionState:
         A topic has another log since ``created``, its creation zxid.
 
         Returns:
-            The partitions whose state is of an earlier one.
+            The partitions whose state is of an earlier one; without those whose topic has a still later one.
         """
         states = {p: state for p, state in self._assigned.items() if p.topic == topic and state.created < created}
         for state in states.values():
             state.newest = max(state.newest, created)
-        return frozenset(states)
+        return frozenset(partition for partition, state in states.items() if state.newest == created)
 
     def start_over(self, partition: TopicPartition, offset: int, version: int, created: int) -> None:
         """What is known of a partition from now on is of the log that its topic has since ``created``."""

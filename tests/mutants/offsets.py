@@ -105,8 +105,8 @@ MUTANTS = (
     Mutant(
         "a claim that forgets, while brokers are silent, that its topic was created again",
         _OFFSETS,
-        "                    self._outdated |= set(partitions)\n",
-        "                    pass\n",
+        "self._begun.setdefault(partition, seen)",
+        "self._begun[partition] = seen",
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
@@ -119,15 +119,36 @@ MUTANTS = (
     Mutant(
         "an offset of the old log that its owner has stored unknowingly and hands over",
         _CLAIMING,
-        " and found.mzxid > state.newest:",
-        " and False:",
+        "if found is not None and self._is_misleading(partition, found):",
+        "if False:",
         "tests/sim/test_topics_known_late.py",
     ),
     Mutant(
         "an offset that is older than its topic and is handed over as 0",
         _CLAIMING,
-        " and found.mzxid > state.newest:",
-        ":",
+        " and found.mzxid > self._store.creation(partition.topic)",
+        "",
+        "tests/sim/test_topics_known_late.py",
+    ),
+    Mutant(
+        "an offset of the old log that a claim has written back unknowingly and hands over",
+        _CLAIMING,
+        " or self._store.is_outdated(partition)",
+        "",
+        "tests/sim/test_topics_known_late.py",
+    ),
+    Mutant(
+        "an owner that starts over in a log that is gone by now, too",
+        "group/subscription.py",
+        "for partition, state in states.items() if state.newest == created)",
+        "for partition, state in states.items())",
+        "tests/sim/test_topics_known_late.py",
+    ),
+    Mutant(
+        "an operator's offset in a new log that an owner follows who has not begun it",
+        _COMMITS,
+        " is not None and not state.outdated\n",
+        " is not None\n",
         "tests/sim/test_topics_known_late.py",
     ),
     Mutant(

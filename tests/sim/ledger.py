@@ -53,6 +53,8 @@ class Ledger:
         self._created: dict[str, tuple[int, float]] = {}
         #: Partitions of them whose offset somebody has committed before he could know, damaged, or set in the new log.
         self._excused: set[TopicPartition] = set()
+        #: Of those, the ones that somebody has committed before he could know; he may hear of it later.
+        self._unknowing: set[TopicPartition] = set()
         #: Partitions that flow at more than one consumer; their gates tell.
         self.contested: set[TopicPartition] = set()
         #: Partitions whose offset somebody deleted or garbled: whoever writes it next knows it, or starts over.
@@ -183,10 +185,14 @@ class Ledger:
                 self.generations.append(0)
                 self._publishing = False
             elif change.path.startswith(f"{TOPICS}/") and change.kind is Kind.CREATED:
-                self._created[change.path.rpartition("/")[2]] = (entry.zxid, self._world.timeline.now_s)
+                topic = change.path.rpartition("/")[2]
+                self._created[topic] = (entry.zxid, self._world.timeline.now_s)
+                # Whatever was stored while it was gone is of the old log.
+                self.restarting |= {partition for partition in self._stored if partition.topic == topic}
             elif change.path.startswith(f"{TOPICS}/") and change.kind is Kind.DELETED:
                 topic = change.path.rpartition("/")[2]
                 self._excused = {p for p in self._excused if p.topic != topic or p in self._damaged}
+                self._unknowing = {p for p in self._unknowing if p.topic != topic}
                 self.restarting |= {partition for partition in self._stored if partition.topic == topic}
                 numbers = parse_topic(change.znode.data, change.path)
                 self._unread |= {TopicPartition(topic, number) for number in numbers} - self._stored.keys()
@@ -213,9 +219,10 @@ class Ledger:
                 self._forced.add((partition, holder))
         elif not entry.closes and partition in holder.hands:
             raise self._violation(f"{holder.name} gives up {partition} while its application processes it")
+        elif not entry.closes and partition in self.restarting:
+            self._check_given_back(entry, partition, change.znode)
         elif (
             not entry.closes
-            and partition not in self.restarting
             and self._restarted.get(partition) != entry.zxid
             and (finished := holder.finished(partition))
         ):
@@ -229,6 +236,19 @@ class Ledger:
                 )
         if partition in holder.flowing and holder.gate_is_open and (partition, holder) not in self._forced:
             raise self._violation(f"{holder.name} loses its claim of {partition}, and its gate is open")
+
+    def _check_given_back(self, entry: Entry, partition: TopicPartition, claim: Znode) -> None:
+        """Who has claimed a partition before its topic was created again leaves nothing that misleads the next one."""
+        znodes = self._world.ensemble.truth.znodes
+        znode, topic = znodes.get(self._layout.offset(partition)), znodes.get(topic_path(partition.topic))
+        if topic is None or znode is None or not self._could_know(entry, partition.topic):
+            return
+        if claim.czxid > topic.czxid or znode.mzxid < topic.czxid:
+            return
+        excused = partition in self._excused and partition not in self._unknowing
+        if not (excused or partition in self._damaged or partition in self._told_last):
+            who = self.consumers[entry.session_id].name
+            raise self._violation(f"{who} gives up {partition} at {int(znode.data)} of a log that is gone")
 
     def _offset_changed(self, entry: Entry, change: Change) -> None:
         partition = self._partition(change.path)
@@ -268,6 +288,7 @@ class Ledger:
             self._check_commit(entry, partition, before, offset)
             if partition in self.restarting and not self._could_know(entry, partition.topic):
                 self._excused.add(partition)
+                self._unknowing.add(partition)
         self._stored[partition] = offset
         if by_member:
             self._told_last.discard(partition)

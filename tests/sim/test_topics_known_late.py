@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import topic_path
-from kiel_groups.group.transactions import Operation, Put
+from kiel_groups.group.transactions import MOST_OPERATIONS, Operation, Put
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
 from tests.sim.world import World, at_rest
@@ -32,8 +32,10 @@ def stored(world: World) -> list[int]:
     return [int(znodes[path].data) for path in paths]
 
 
-def recreate_within_a_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next commit arrives just after the topic was created again; brokers hear of that six seconds later."""
+def recreate_within_a_write(
+    world: World, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None
+) -> list[int]:
+    """The next offset arrives just after its topic was created again; brokers hear of that six seconds later."""
     transact, recreated = Session.transact, list[int]()
 
     async def recreating(session: Session, operations: Iterable[Operation]) -> Any:
@@ -44,9 +46,11 @@ def recreate_within_a_commit(world: World, monkeypatch: pytest.MonkeyPatch) -> N
             world.recreate_topic("t0", 0.0, 6.0)
             while world.ensemble.truth.znodes[topic_path("t0")].czxid == before:  # noqa: ASYNC110 -- simulated time
                 await asyncio.sleep(0.0005)
+            then()
         return await transact(session, listed)
 
     monkeypatch.setattr(Session, "transact", recreating)
+    return recreated
 
 
 def process_all(world: World, consumer: Consumer) -> None:
@@ -88,7 +92,7 @@ def test_an_offset_that_was_stored_unknowingly_is_not_handed_over(
     """Who has it knows better by then; the next one would take it for one of the new log."""
     (holding,) = world.consumers
     process_all(world, holding)
-    recreate_within_a_commit(world, monkeypatch)
+    recreate_within_a_write(world, monkeypatch)
     commit = holding.process.start(holding.member.commit())
     world.timeline.run_until(commit.done, 5.0)
     assert stored(world) == [3, 3, 3, 3]
@@ -98,6 +102,72 @@ def test_an_offset_that_was_stored_unknowingly_is_not_handed_over(
     world.run_for(20.0)
     world.settle(20.0)
     assert stored(world) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("moves", ["a plan", "leaving"])
+@pytest.mark.parametrize("partitions", [4, 2 * MOST_OPERATIONS], ids=["answer lost", "in part"])
+def test_an_offset_that_a_claim_has_written_back_unknowingly_is_not_handed_over(
+    monkeypatch: pytest.MonkeyPatch, moves: str, partitions: int
+) -> None:
+    """It was never opened, so nobody has a position in it; what it wrote misleads the next one all the same."""
+    with at_rest(members=1, topics=(partitions,), reset="earliest") as world:
+        (holding,) = world.consumers
+        process_all(world, holding)
+        world.run_for(1.0)
+        world.close(20.0)
+        assert set(stored(world)) == {3}
+        late: list[Consumer] = []
+        lose = (lambda: late[0].process.lose("reply")) if partitions == 4 else lambda: None
+        recreated = recreate_within_a_write(world, monkeypatch, lose)
+        late.append(world.join(world.topics))
+        world.timeline.run_until(lambda: recreated, 20.0)
+        world.run_for(0.5)
+        assert not world.brokers_know("t0")
+        assert not late[0].flowing
+        world.join(world.topics)
+        if moves == "leaving":
+            late[0].leave()
+        world.run_for(20.0)
+        world.settle(20.0)
+        assert set(stored(world)) == {0}
+
+
+def test_a_topic_that_is_created_again_and_again_is_begun_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no broker knows it; only who has heard of the newest asks for it, and what was handed out since counts."""
+    (holding,) = world.consumers
+    process_all(world, holding)
+    for _ in range(5):
+        world.recreate_topic("t0", 0.0, 8.0)
+        world.run_for(0.2)
+    asked, log_starts = list[float](), Consumer.log_starts
+
+    async def asking(consumer: Consumer, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        asked.append(world.elapsed_s)
+        return await log_starts(consumer, partitions)
+
+    monkeypatch.setattr(Consumer, "log_starts", asking)
+    world.run_for(6.0)
+    assert 1 <= len(asked) <= 4
+    world.run_for(10.0)
+    assert stored(world) == [0, 0, 0, 0]
+    versions = {world.ensemble.truth.znodes[world.layout.offset(partition)].version for partition in world.partitions()}
+    assert versions == {min(versions)}
+    assert holding.metrics.total("offsets_of_deleted_topic") == 4
+
+
+def test_an_operator_s_offset_in_a_new_log_is_handed_over_as_it_is(world: World) -> None:
+    """Also where its owner has had time to see it, and no broker tells yet where the log begins."""
+    (holding,) = world.consumers
+    process_all(world, holding)
+    world.recreate_topic("t0", 0.0, 90.0)
+    world.run_for(0.5)
+    for partition in world.partitions():
+        world.operator.set(world.layout.offset(partition), b"50")
+    world.run_for(60.0)
+    holding.leave()
+    world.run_for(5.0)
+    assert holding.closed
+    assert stored(world) == [50, 50, 50, 50]
 
 
 def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world: World) -> None:
