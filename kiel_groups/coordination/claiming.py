@@ -241,10 +241,10 @@ class Claimant:
     ) -> tuple[Operation, ...] | None:
         """An offset that was deleted is created again; whatever else is in the way, or missing, is looked at first."""
         state = self._subscription.state(partition)
-        if isinstance(operation, Delete) or failure is not Failure.NO_NODE or state is None:
+        if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
             return None
         deletion = Delete(self._layout.owner(partition))
-        if state.outdated:
+        if state is None or state.outdated:
             return (deletion,)
         offset = state.finished if self._commits else state.committed
         creation = self._store.on_refused(partition, operation, failure, offset)

@@ -308,7 +308,7 @@ MUTANTS = (
     Mutant(
         "an offset that was deleted and that a release does not store",
         _CLAIMING,
-        "if isinstance(operation, Delete) or failure is not Failure.NO_NODE or state is None:",
+        "if isinstance(operation, Delete) or failure is not Failure.NO_NODE:",
         "if True:",
         "tests/sim/test_whose_commit.py",
     ),

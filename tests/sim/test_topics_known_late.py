@@ -104,6 +104,37 @@ def test_an_offset_that_was_stored_unknowingly_is_not_handed_over(
     assert stored(world) == [0, 0, 0, 0]
 
 
+def test_an_offset_that_is_deleted_just_before_it_is_given_back_is_given_back_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand, while whoever was about to claim it leaves."""
+    with at_rest(members=1, topics=(1,), reset="earliest") as world:
+        (holding,) = world.consumers
+        process_all(world, holding)
+        world.close(20.0)
+        late: list[Consumer] = []
+        recreated = recreate_within_a_write(world, monkeypatch, lambda: late[0].process.lose("reply"))
+        late.append(world.join(world.topics))
+        world.timeline.run_until(lambda: recreated, 20.0)
+        world.run_for(0.5)
+        path, transact = world.layout.offset(TopicPartition("t0", 0)), Session.transact
+
+        async def deleting(session: Session, operations: Iterable[Operation]) -> Any:
+            listed = list(operations)
+            if any(isinstance(each, Put) and each.path == path for each in listed):
+                world.operator.delete_async(path)
+                while path in world.ensemble.truth.znodes:  # noqa: ASYNC110 -- simulated time
+                    await asyncio.sleep(0.0005)
+            return await transact(session, listed)
+
+        monkeypatch.setattr(Session, "transact", deleting)
+        late[0].leave()
+        world.run_for(5.0)
+        assert late[0].closed
+        assert path not in world.ensemble.truth.znodes
+        assert late[0].metrics.total("offset_folders_restored") == 0
+
+
 @pytest.mark.parametrize("moves", ["a plan", "leaving"])
 @pytest.mark.parametrize("partitions", [4, 2 * MOST_OPERATIONS], ids=["answer lost", "in part"])
 def test_an_offset_that_a_claim_has_written_back_unknowingly_is_not_handed_over(
