@@ -88,7 +88,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         versions = {partition: version for partition, (_, version) in offsets.items()}
         _, before = await self._standing(versions)
         await self._writer.ready()
-        # Nothing is waited for between this and the first request.
+        # As late as can be: from here on only a connection that is not open yet, and silent brokers, are waited for.
         wanted = {
             partition: offset
             for partition, (offset, _) in offsets.items()

@@ -112,7 +112,7 @@ class Claimant:
         return mine, free
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that are *not* this session's (any more)."""
+        """Those that are *not* this session's (any more); nothing of them is taken over any more, either."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
@@ -154,6 +154,7 @@ class Claimant:
         while waiting:
             outcome = await self._writer.write(waiting, self._on_refused, renew=renew)
             released |= outcome.done.keys()
+            self._tell_of_zeros({p for p in outcome.done.keys() & seen.keys() if outcome.done[p][0] is not None})
             doubtful = outcome.unknown | outcome.dropped.keys()
             mine, _ = await self._whose(doubtful)
             # Unanswered and not ours any more: it happened, for our session was proved alive since.
@@ -161,12 +162,12 @@ class Claimant:
             gone |= outcome.dropped.keys() - mine
             refused = {partition: outcome.dropped[partition] for partition in sorted(outcome.dropped.keys() & mine)}
             again = (outcome.unknown & mine) | await self._store.restore_folders(refused)
-            outdated = sorted(waiting.keys() - outcome.done.keys() - doubtful)
+            left_alone = sorted(waiting.keys() - outcome.done.keys() - doubtful)
             waiting = {partition: waiting[partition] for partition in sorted(again)}
             waiting |= await self._released_otherwise([partition for partition in refused if partition not in again])
-            standing = await self._store.read(outdated)
-            seen |= {partition: standing.get(partition) for partition in outdated}
-            waiting |= {partition: self._release(partition, seen[partition]) for partition in outdated}
+            standing = await self._store.read(left_alone)
+            seen |= {partition: standing.get(partition) for partition in left_alone}
+            waiting |= {partition: self._release(partition, seen[partition]) for partition in left_alone}
         self._store.forget(partitions)
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
@@ -184,13 +185,6 @@ class Claimant:
         deletion = Delete(self._layout.owner(partition))
         state = self._subscription.state(partition)
         if found is not None and self._is_misleading(partition, found):
-            self._metrics.count("offsets_of_deleted_topic")
-            log.warning(
-                "group %s: %s of %s was stored while the topic was created again; it is given back at 0",
-                self._layout.group,
-                found.offset,
-                partition,
-            )
             return (self._store.write(partition, 0, state.version if state else found.version), deletion)
         if state is None:
             return (deletion,)
@@ -200,12 +194,27 @@ class Claimant:
             return (self._store.write(partition, state.committed, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
 
+    def _tell_of_zeros(self, partitions: Collection[TopicPartition]) -> None:
+        if partitions:
+            self._metrics.count("offsets_of_deleted_topic", len(partitions))
+            log.warning(
+                "group %s: offsets of %d partitions, first %s, were stored while the topic was created again; they are set"
+                " to 0",
+                self._layout.group,
+                len(partitions),
+                min(partitions),
+            )
+
     def _is_outdated(self, partition: TopicPartition) -> bool:
         """Whether what is known of it, or is being taken over, is of a log that is gone."""
         return self._subscription.is_outdated(partition) or self._store.is_outdated(partition)
 
     def _is_misleading(self, partition: TopicPartition, found: StoredOffset) -> bool:
-        """Whether an offset of a log that is gone is newer than the topic: it was stored when nobody could know."""
+        """
+        Whether an offset that was stored since the topic was created again is of a log that is gone.
+
+        Or somebody has set it by hand: the version tells, where there is a state.
+        """
         is_newer = found.offset is not None and found.mzxid > self._store.creation(partition.topic)
         return is_newer and self._is_outdated(partition)
 

@@ -35,7 +35,6 @@ Key = TypeVar("Key")
 #: What to do about one refused item: other operations in its place, or None to drop it.
 OnRefused = Callable[[Key, Operation, Failure], "tuple[Operation, ...] | None"]
 
-
 #: What is to be written for one item at the moment of writing, or None to leave it alone.
 Renew = Callable[[Key, "tuple[Operation, ...]"], "tuple[Operation, ...] | None"]
 

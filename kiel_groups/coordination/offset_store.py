@@ -278,7 +278,7 @@ class ZooKeeperOffsetStore:
         await self._session.ensure(sorted(map(self._layout.topic_offsets, topics)))
 
     def while_same(self, topic: str) -> Renew[object]:
-        """Leaves alone what would be written after the topic has been created again from now on."""
+        """Lets be written only what is begun now, for as long as no newer topic of that name is heard of."""
         created = self.creation(topic)
         return lambda _, written: written if self.creation(topic) == created else None
 

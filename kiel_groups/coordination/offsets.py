@@ -152,7 +152,7 @@ class Offsets:
         """
         pause_s = RETRY_S
         while outdated := self._subscription.mark_recreated(topic, created):
-            reason = "no broker tells where they begin"
+            reason = "brokers do not tell where all of them begin"
             try:
                 await self._begin_known(topic, created, outdated)
             except CoordinationError:

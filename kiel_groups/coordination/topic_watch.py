@@ -70,7 +70,7 @@ class TopicWatch:
                 try:
                     await asyncio.gather(*map(self._look, topics))
                 except (Exception, asyncio.CancelledError):
-                    # Somebody waited here for his own write, and does not any more.
+                    # Nobody has looked: who waited here for his own write was interrupted, or got no answer.
                     self._hint(*topics)
                     raise
 

@@ -203,9 +203,16 @@ MUTANTS = (
     Mutant(
         "an offset in a log that is gone that is restored by who leaves",
         _CLAIMING,
-        "        if state.outdated:\n",
-        "        if False:\n",
+        "if state is None or state.outdated:",
+        "if state is None:",
         "tests/sim/test_topics_made_anew.py",
+    ),
+    Mutant(
+        "an offset that is deleted while its claim is given back unopened, and counts as a missing folder",
+        _CLAIMING,
+        "if state is None or state.outdated:\n            return (deletion,)",
+        "if state is None:\n            return None\n        if state.outdated:\n            return (deletion,)",
+        "tests/sim/test_topics_known_late.py",
     ),
     Mutant(
         "an offset in a log that is gone in the place of garbage",

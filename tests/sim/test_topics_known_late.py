@@ -102,6 +102,7 @@ def test_an_offset_that_was_stored_unknowingly_is_not_handed_over(
     world.run_for(20.0)
     world.settle(20.0)
     assert stored(world) == [0, 0, 0, 0]
+    assert holding.metrics.total("offsets_of_deleted_topic") == 4
 
 
 def test_an_offset_that_is_deleted_just_before_it_is_given_back_is_given_back_without_one(
@@ -199,6 +200,7 @@ def test_an_operator_s_offset_in_a_new_log_is_handed_over_as_it_is(world: World)
     world.run_for(5.0)
     assert holding.closed
     assert stored(world) == [50, 50, 50, 50]
+    assert holding.metrics.total("offsets_of_deleted_topic") == 0
 
 
 def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world: World) -> None:
