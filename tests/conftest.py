@@ -7,9 +7,11 @@ import inspect
 import re
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.failures.__main__ import ELSEWHERE
 from tests.servers import (  # noqa: F401 -- fixtures
     cluster,
     cluster_39,
@@ -34,13 +36,24 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have tests that share servers of their module run in one process, as ``--dist=loadgroup`` does with groups."""
+    """
+    Have tests that share servers of their module run in one process, as ``--dist=loadgroup`` does with groups.
+
+    And have ``-m failures`` find what the page of failures names, wherever it is.
+    """
     for item in items:
+        if _is_on_the_page_of_failures(item):
+            item.add_marker(pytest.mark.failures)
         shared = getattr(item, "_fixtureinfo", None)
         definitions = shared.name2fixturedefs.values() if shared is not None else ()
         shares = any(definition.scope == "module" for found in definitions for definition in found)
         if shares and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _is_on_the_page_of_failures(item: pytest.Item) -> bool:
+    name = getattr(item, "originalname", item.name).removeprefix("test_")
+    return name in ELSEWHERE.get(item.path.relative_to(Path(__file__).parent).as_posix(), ())
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
 
     MEMBER is an id, the session at its end, as 'describe' shows it, or an instance id.
 
-    The member is told to stop, is given its session timeout for that, and then loses its claims. A record that it has
-    in hand may be processed twice. It joins again as another member where its process still works.
+    The member is told to stop, is given its session timeout for that at most, and then loses its claims. A record that
+    it has in hand may be processed twice. It joins again as another member where its process still works.
     """
     from kiel_groups.cli.rendering import show_json
     from kiel_groups.coordination.admin import zookeeper as session
@@ -50,7 +50,7 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
         by_itself = len(released.owned) - len(released.taken)
         lines.say(
             "info",
-            f"{member} owned {len(released.owned)} partitions: it let go of {by_itself} itself, and was"
-            f" relieved of {len(released.taken)}",
+            f"{member} owned {len(released.owned)} partitions: {by_itself} were let go, by itself or with its session,"
+            f" {len(released.taken)} were taken from it",
         )
     return DONE

@@ -198,8 +198,8 @@ class Claimant:
         if partitions:
             self._metrics.count("offsets_of_deleted_topic", len(partitions))
             log.warning(
-                "group %s: offsets of %d partitions, first %s, were stored while their topic was created again; they are"
-                " set to 0",
+                "group %s: offsets of %d partitions, first %s, were stored while their topic was created again; they"
+                " are set to 0",
                 self._layout.group,
                 len(partitions),
                 min(partitions),

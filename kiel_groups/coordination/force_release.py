@@ -28,6 +28,9 @@ __all__ = ["Released", "force_release", "member_called", "LONGEST_SESSION_MS"]
 #: told otherwise.
 LONGEST_SESSION_MS = 40_000
 
+#: How often to look whether any claim is left, in seconds.
+LOOK_S = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Released:
@@ -48,7 +51,7 @@ def force_release(
     sleep: Callable[[float], object] = time.sleep,
 ) -> Released:
     """
-    Release what a member owns; blocking, for as long as its session timeout.
+    Release what a member owns; blocking, until it owns nothing any more, or for as long as its session timeout.
 
     Args:
         client: A session of the caller's own.
@@ -79,11 +82,14 @@ def force_release(
         with suppress(NoNodeError):
             client.delete(path)
     if owned:
-        tell(
-            f"{member_id} is told to stop; its {len(owned)} claims are deleted in {wait_ms / 1000:g} s should they last"
-        )
-        sleep(wait_ms / 1000)
-    return Released(tuple(sorted(owned)), wait_ms, _take(client, layout, owned))
+        told = f"{member_id} is {'no member any more' if granted_ms is None else 'told to stop'}"
+        tell(f"{told}; its {len(owned)} claims are deleted in {wait_ms / 1000:g} s should they last")
+    waited_ms = 0
+    while waited_ms < wait_ms and _standing(client, layout, owned):
+        pause_ms = min(round(1000 * LOOK_S), wait_ms - waited_ms)
+        sleep(pause_ms / 1000)
+        waited_ms += pause_ms
+    return Released(tuple(sorted(owned)), waited_ms, _take(client, layout, owned))
 
 
 def member_called(client: Client, group: str, name: str) -> MemberId:
@@ -147,6 +153,12 @@ def _children(client: Client, path: str) -> list[str]:
         return sorted(client.get_children(path))
     except NoNodeError:
         return []
+
+
+def _standing(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> bool:
+    """Whether one of the owner znodes of then is there still."""
+    looks = [(client.exists_async(layout.owner(partition)), czxid) for partition, czxid in owned.items()]
+    return any((stat := look.get()) is not None and stat.czxid == czxid for look, czxid in looks)
 
 
 def _take(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> tuple[TopicPartition, ...]:

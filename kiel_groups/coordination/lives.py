@@ -89,16 +89,16 @@ class Lives(Generic[_Life]):
             # Shielded: cancelling this task must not cancel what others wait for as well.
             error = await asyncio.shield(self.current.over)
             self._metrics.count("sessions_lost")
+            self._close_in_background(self.current)
+            if _is_fatal(error):
+                self._fail(error)
+                return
             log.warning(
                 "group %s: the session of %s is over (%s); joining anew",
                 self._group,
                 self.current.member_id,
                 error or self.current.session.ended,
             )
-            self._close_in_background(self.current)
-            if _is_fatal(error):
-                self._fail(error)
-                return
             await self._rejoin()
 
     def _close_in_background(self, life: _Life) -> None:

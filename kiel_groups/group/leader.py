@@ -242,7 +242,7 @@ def _elected(leader: Leader, candidate: str, now_s: float, *, succeeds: bool) ->
         # What changes before the first plan must not postpone it beyond the ordinary bound.
         bound_s=max(due_s, now_s + leader.debounce.bound_ms / 1000),
         since_s=now_s,
-        causes=("leader change",),
+        causes=("leader change" if succeeds else "first plan",),
     )
 
 

@@ -305,14 +305,24 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
     """
     What happened between two plans, for people: ``join of m1, new partitions of t``; "" where nothing is to be seen.
 
-    Who is about to leave subscribes to nothing first: whoever else is gone died, or lost its session.
+    Who is about to leave subscribes to nothing first: whoever else is gone died, or lost its session. A new leader has
+    seen neither, and compares with the stored slices.
 
     Args:
         before: What the last plan was made from, None where this leader has not planned yet.
         after: What this plan is made from.
     """
+    if before is None and after.pointer is None and not after.slices:
+        return ""
     if before is None:
-        return "" if after.pointer is None else f"leader change, {len(after.members)} members"
+        # Nobody knows whether those who are gone have left: their leader has gone with them, or before.
+        told = [f"leader change, {len(after.members)} members"]
+        told += [f"join of {slot}" for slot in sorted(after.members.keys() - after.slices.keys())]
+        told += [
+            f"leave or expiry of {slot}"
+            for slot in sorted(after.slices.keys() - after.members.keys() - after.away.keys())
+        ]
+        return _shortened(told)
     told = [*_came_and_went(before, after), *(["config"] if after.tuning != before.tuning else [])]
     # As long as they are not read again they are the very same: no need to compare 100,000 of them.
     if after.weights is not before.weights and after.weights != before.weights:
@@ -327,6 +337,10 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
             told.append(f"deleted topic {topic}")
         elif now != then:
             told.append(f"new partitions of {topic}")
+    return _shortened(told)
+
+
+def _shortened(told: list[str]) -> str:
     shown = told[:MOST_CAUSES]
     return ", ".join([*shown, f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else shown)
 

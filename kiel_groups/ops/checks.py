@@ -208,7 +208,8 @@ def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
             "wrongly-owned",
             f"{what} held by {short_name(owner)}, to be given to {some(targets) or 'nobody'}: "
             f"{some(_names(partitions))}",
-            "it finishes the record in hand first; its log says how long it has been at it",
+            f"it finishes the record in hand first, and its log says how long it has been at it; 'kiel-groups release"
+            f" {view.group} {short_name(owner)}' takes them from it",
             _is_young(view, now_ms),
             _names(partitions),
             (owner,),
@@ -227,7 +228,7 @@ def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "orphans",
             f"{what} held by {owner}, which is no member any more: {some(_names(partitions))}",
-            "its session is still open; end that process, or wait until the session times out",
+            f"its session, if any, is open still: end that process, or 'kiel-groups release {view.group} {owner}'",
             partitions=_names(partitions),
             members=(owner,),
         )

@@ -18,9 +18,9 @@ HEAD = """\
 What can fail, and what the group makes of it
 =============================================
 
-Each of these failures is brought about on real servers by a test of its name in ``tests/failures`` (``pytest
-tests/failures`` runs them), the ones at the end by tests in ``tests/integration``, those on sizes on the fake servers
-of ``tests/sim``. Most of the former note every hand-out with the claim under which it was made, and fail where one came
+Each of these failures is brought about on real servers by a test of its name in ``tests/failures``, the ones at the
+end by tests in ``tests/integration``, those on sizes on the fake servers of ``tests/sim``; ``scripts/test -m failures``
+runs them all. Most of the former note every hand-out with the claim under which it was made, and fail where one came
 under a claim that was not the newest of its partition, where a value was never handed out, or where an offset was
 committed that nobody had been given. Each waits a bounded time for the group to recover. What chance finds beyond them:
 ``simulation.rst``; why it holds: ``ownership.rst``.

@@ -34,7 +34,10 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(
         old = first.consumer.member_id
         assert old is not None
         run = await _command(cluster_39, name, old.rpartition("-")[2], *options)
-        assert run == (0, f"info: {old} owned 2 partitions: it let go of 2 itself, and was relieved of 0")
+        assert run == (
+            0,
+            f"info: {old} owned 2 partitions: 2 were let go, by itself or with its session, 0 were taken from it",
+        )
         await eventually(lambda: first.consumer.member_id not in (None, old), "it joined anew")
         await group.balanced(topic, 4)
         await group.delivered(values)
@@ -61,13 +64,14 @@ def test_claims_that_nobody_gives_up_are_deleted_after_the_wait(cluster_39: Clus
         waited = []
 
         def wait(seconds: float) -> None:
+            if not waited:
+                holder.delete(layout.owner(partitions[1]))
+                holder.delete(layout.owner(partitions[2]))
+                holder.create(layout.owner(partitions[2]), encode_owner("another"), ephemeral=True)
             waited.append(seconds)
-            holder.delete(layout.owner(partitions[1]))
-            holder.delete(layout.owner(partitions[2]))
-            holder.create(layout.owner(partitions[2]), encode_owner("another"), ephemeral=True)
 
         released = force_release(client, name, member, sleep=wait)
-        assert waited == [LONGEST_SESSION_MS / 1000]
+        assert sum(waited) == LONGEST_SESSION_MS / 1000
         assert (released.owned, released.taken) == (tuple(partitions), (partitions[0],))
         assert client.get_children(layout.topic_owners("t")) == ["2"]
 
@@ -86,7 +90,7 @@ def test_the_wait_that_is_given_is_for_who_is_no_member(
             holder.create(layout.member(member), info.encode(), ephemeral=True, makepath=True)
         holder.create(layout.owner(TopicPartition("t", 0)), encode_owner(member), ephemeral=True, makepath=True)
         released = force_release(client, name, member, wait_ms=1_000, sleep=waited.append)
-        assert (waited, released.waited_ms) == ([waited_ms / 1000], waited_ms)
+        assert (sum(waited), released.waited_ms) == (waited_ms / 1000, waited_ms)
         assert released.taken == (TopicPartition("t", 0),)
 
 

@@ -384,4 +384,11 @@ MUTANTS = (
         "        if self._timer is None:\n",
         "tests/unit/test_overseer.py",
     ),
+    Mutant(
+        "who leads again, and remembers what was suspicious before it resigned",
+        _OVERSEER,
+        "        self._suspicions.clear()\n",
+        "",
+        "tests/unit/test_overseer.py",
+    ),
 )

@@ -7,6 +7,7 @@ from tests.mutants.mutant import ON_SERVERS, Mutant
 __all__ = ["MUTANTS"]
 
 _FENCED = "coordination/fenced.py"
+_HANDING_OUT = "clients/handing_out.py"
 _HEARTBEAT = "coordination/heartbeat.py"
 _GATE = "coordination/gate.py"
 _SESSION = "coordination/session.py"
@@ -38,11 +39,25 @@ MUTANTS = (
         "tests/unit/test_machine.py",
     ),
     Mutant(
-        "a lease that pings renew",
+        "a lease that answered reads renew",
         _SESSION,
         "                    found[number] = answer\n",
         "                    found[number] = answer\n                    self.gate.renew(machine.boot_time_s())\n",
         "tests/sim/test_lost_answers.py",
+    ),
+    Mutant(
+        "a record that is handed out with the gate shut",
+        _HANDING_OUT,
+        "if now_s >= self._pause_at_s or not self._member.gate.is_open(now_s):",
+        "if now_s >= self._pause_at_s:",
+        "tests/unit/test_handing_out.py",
+    ),
+    Mutant(
+        "values that are handed out with the gate shut",
+        _HANDING_OUT,
+        "if self._ended or not self._member.gate.is_open(boot_time_s()):",
+        "if self._ended:",
+        "tests/unit/test_handing_out_topics.py",
     ),
     Mutant(
         "a lease that is never over",

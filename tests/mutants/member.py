@@ -220,8 +220,8 @@ MUTANTS = (
     Mutant(
         "a release by force that does not wait",
         _FORCE_RELEASE,
-        "        sleep(wait_ms / 1000)\n",
-        "",
+        "    while waited_ms < wait_ms and",
+        "    while False and",
         "tests/sim/test_releasing.py",
     ),
     Mutant(

@@ -84,7 +84,7 @@ def test_the_history_tells_that_an_allocator_fails_and_that_it_recovers() -> Non
         world.run_for(100.0)
         leading(world)._allocator = allocate
         world.run_for(100.0)
-        told = ["leader change", f"join of {joining.member.member_id}, allocator failed", "allocator recovered"]
+        told = ["first plan", f"join of {joining.member.member_id}, allocator failed", "allocator recovered"]
         assert causes(world) == told
         assert len(failures) > 2
 
@@ -127,4 +127,4 @@ def test_the_history_tells_that_a_plan_mends_one_that_was_interrupted(monkeypatc
         monkeypatch.setattr(session, "transact", interrupting)
         joining = world.join(world.topics)
         world.run_for(30.0)
-        assert causes(world) == ["leader change", f"join of {interrupted[0]}", "publication interrupted"]
+        assert causes(world) == ["first plan", f"join of {interrupted[0]}", "publication interrupted"]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.sim
 BASE = "SIM_SEED_BASE"
 PIECE = 200
 #: Fewer make a run shorter.
-PIECES = int(os.environ.get("SIM_SEEDS", "5000")) // PIECE
+PIECES = -(-int(os.environ.get("SIM_SEEDS", "5000")) // PIECE)
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_the_first_plan_waits_for_the_group_to_gather() -> None:
     bench.feed(Elected(ME, 5.0))
     assert bench.leader.due_s == pytest.approx(5.3)
     assert bench.feed(Tick(5.29)) == []
-    assert bench.feed(Tick(5.3)) == [MakePlan(1, ME, "leader change")]
+    assert bench.feed(Tick(5.3)) == [MakePlan(1, ME, "first plan")]
 
 
 def test_a_successor_waits_for_nobody_to_gather() -> None:
@@ -110,7 +110,7 @@ def test_another_debounce_counts_from_the_next_change_on() -> None:
 def test_the_floor_of_the_initial_delay_is_nothing() -> None:
     """With a delay of 0 the first tick plans."""
     bench = Bench(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0))
-    assert bench.feed(Elected(ME, 5.0), Tick(5.0)) == [MakePlan(1, ME, "leader change")]
+    assert bench.feed(Elected(ME, 5.0), Tick(5.0)) == [MakePlan(1, ME, "first plan")]
     bench.feed(Planned(1, None, 5.0), Changed("join", 6.0))
     assert bench.feed(Tick(6.0)) == [MakePlan(1, ME, "join")]
 
@@ -120,7 +120,7 @@ def test_changes_do_not_shorten_the_initial_delay() -> None:
     bench = Bench()
     bench.feed(Elected(ME, 0.0), Changed("join", 0.01))
     assert bench.feed(Tick(0.2)) == []
-    assert bench.feed(Tick(0.3)) == [MakePlan(1, ME, "leader change, join")]
+    assert bench.feed(Tick(0.3)) == [MakePlan(1, ME, "first plan, join")]
 
 
 def test_changes_before_the_first_plan_are_bounded() -> None:
@@ -273,7 +273,7 @@ def test_another_znode_of_its_own_voids_the_publication() -> None:
     """The publication checks the znode it began with, so it cannot go on under another one."""
     bench = Bench().publishing(Prepared(1, 10.2))
     assert bench.feed(Elected(OTHER, 10.3), Written(1, DONE, 10.4)) == []
-    assert bench.feed(Tick(10.7)) == [MakePlan(2, OTHER, "leader change")]
+    assert bench.feed(Tick(10.7)) == [MakePlan(2, OTHER, "first plan")]
 
 
 SITUATIONS = {

@@ -409,7 +409,14 @@ def test_a_new_topic_is_news_only_where_it_was_wanted_before() -> None:
 def test_a_new_leader_tells_of_itself_where_there_was_one_before() -> None:
     """The first leader of a group is no change."""
     assert describe_change(None, BEFORE) == ""
-    assert describe_change(None, inputs("a", "b", pointer=pointer())) == "leader change, 2 members"
+    assert describe_change(None, inputs("a", "b", pointer=pointer())).startswith("leader change, 2 members")
+
+
+def test_a_new_leader_tells_who_came_and_went_with_the_one_before() -> None:
+    """It has seen neither: what is stored tells, and not whether the others left or died."""
+    stored = {"a": Slice(1, "a", some(0)), "gone": Slice(1, "gone", some(1)), "one": KEPT}
+    after = replace(inputs("a", "b", pointer=pointer()), slices=stored, away={"one": KEPT})
+    assert describe_change(None, after) == "leader change, 2 members, join of b, leave or expiry of gone"
 
 
 def test_a_crowd_is_not_named_in_full() -> None:

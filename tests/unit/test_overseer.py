@@ -78,6 +78,27 @@ async def test_who_does_not_lead_any_more_shows_no_alarms() -> None:
     assert not failures
 
 
+async def test_what_was_suspicious_before_it_resigned_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who leads again much later has seen it once, and does not know that it has been so all the time."""
+    session, metrics, failures = Owners(looks=2), Metrics(), list[BaseException]()
+    session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
+    tasks = TaskSet(failures.append)
+    looking = Overseer(cast(Any, session), LAYOUT, tasks, metrics, 600.0)
+    loop = asyncio.get_running_loop()
+    now_s = loop.time()
+    looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
+    await looking._look(looking._timer)
+    looking.stop()
+    monkeypatch.setattr(loop, "time", lambda: now_s + 700.0)
+    looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
+    await looking._look(looking._timer)
+    assert len(session.looks) == 2
+    assert metrics.total("ownership_alarms") == 0
+    looking.stop()
+    await tasks.cancel()
+    assert not failures
+
+
 async def test_who_leads_again_during_a_look_has_one_timer() -> None:
     """Each alarm would be counted twice: what was begun before it resigned leads to no further look."""
     session, failures = Owners(looks=1), list[BaseException]()
