@@ -193,8 +193,17 @@ class RealServers:
         self._order()
 
     def _order(self) -> None:
-        leader = asyncio.run(self._ensemble.leader())
+        leader = asyncio.run(self._all_in_quorum())
         self._ordered = sorted(self._ensemble.servers, key=lambda server: server is not leader)
+
+    async def _all_in_quorum(self) -> ZooKeeperServer:
+        """The leader, once all follow: one that is killed while it catches up may not start again (ZOOKEEPER-2354)."""
+        async with asyncio.timeout(30.0):
+            while True:
+                leader = await self._ensemble.leader()
+                if all([await server.mode() for server in self._ensemble.servers]):
+                    return leader
+                await asyncio.sleep(0.02)
 
     @property
     def leader(self) -> object:
