@@ -133,6 +133,9 @@ class Servers(Protocol):
 
     def freeze(self, server: int) -> None: ...
     def crash(self, server: int) -> None: ...
+    def lag(self, follower: int, lag_s: float) -> None:
+        """From now on it hears what the leader commits so much later."""
+
     def heal(self) -> None:
         """End all faults, and wait until three servers serve again; who leads may be another one then."""
 
@@ -158,6 +161,9 @@ class FakeServers:
 
     def crash(self, server: int) -> None:
         self._ensemble.crash(self._ordered[server])
+
+    def lag(self, follower: int, lag_s: float) -> None:
+        self._ordered[follower].lag_s = lag_s
 
     def heal(self) -> None:
         for server in self._ensemble.servers:
@@ -218,7 +224,11 @@ class RealServers:
     def crash(self, server: int) -> None:
         asyncio.run(self._ordered[server].kill())
 
+    def lag(self, follower: int, lag_s: float) -> None:
+        self._ensemble.delay(lag_s, self._ordered[0], self._ordered[follower])
+
     def heal(self) -> None:
+        self._ensemble.heal()
         for server in self._ordered:
             if not server.is_running:
                 asyncio.run(server.start())

@@ -24,7 +24,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
     if request.param == "fake":
         yield FakeServers()
         return
-    with ZooKeeperEnsemble(3, request.param) as ensemble:
+    with ZooKeeperEnsemble(3, request.param, cuttable=True) as ensemble:
         yield RealServers(ensemble)
 
 
@@ -74,6 +74,23 @@ def test_a_follower_without_its_leader_answers_reads_and_no_writes(healed: Serve
         place.wait(lambda: _commits(client, "/follower"), "another server leads")
         assert client.client_id == session
         assert everywhere.client().exists("/follower").ephemeralOwner == session[0]
+
+
+def test_a_follower_that_lags_shows_what_was(healed: Servers) -> None:
+    """Until it answers something that went by way of the leader: a sync, or a transaction that changes nothing."""
+    with closing(healed.place(0)) as place, closing(healed.place(1)) as elsewhere:
+        writer, reader = place.client(), elsewhere.client()
+        writer.create("/lag", b"0", ephemeral=True)
+        elsewhere.wait(lambda: reader.exists("/lag"), "it is known everywhere")
+        healed.lag(1, 0.5)
+        writer.set("/lag", b"1")
+        assert reader.get("/lag")[0] == b"0"
+        assert reader.sync("/lag") == "/lag"
+        assert reader.get("/lag")[0] == b"1"
+        writer.set("/lag", b"2")
+        assert reader.get("/lag")[0] == b"1"
+        assert commit(reader, "/lag") == [True]
+        assert reader.get("/lag")[0] == b"2"
 
 
 def test_a_session_outlives_its_server(healed: Servers) -> None:

@@ -12,9 +12,9 @@ from kazoo.client import KazooClient
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.history import HistoryEntry
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Pointer
+from kiel_groups.group.znodes import Pointer, encode_owner
 from kiel_groups.model import TopicPartition
-from tests.integration.members import eventually, group_of, zookeeper
+from tests.integration.members import Group, eventually, group_of, produce, zookeeper
 
 pytestmark = pytest.mark.integration
 
@@ -82,6 +82,11 @@ async def test_a_drained_member_gets_nothing(cluster_39: Cluster, unique: Unique
             await group.balanced(topic, 4)
 
 
+def alarms(group: Group) -> bool:
+    """Whether the leader, whoever that is, has said that an owner is not as planned."""
+    return any(member.consumer.metrics.total("ownership_alarms") for member in group.members)
+
+
 async def test_a_claim_deleted_by_hand_is_an_alarm_until_it_is_back(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,3 +103,46 @@ async def test_a_claim_deleted_by_hand_is_an_alarm_until_it_is_back(
             )
             told = f"{topic}:1, allocated to {member.consumer.member_id}: no owner for"
             assert told in caplog.text
+
+
+async def test_an_owner_who_does_not_let_go_is_an_alarm_that_names_him(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The leader says who keeps what from whom, and what may be the reason; it is over when he has finished."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
+        busy, late = await group.join(), await group.join()
+        await group.balanced(topic, 2)
+        busy.go_on.clear()
+        await produce(cluster_39, topic, 20)
+        await eventually(lambda: busy.records, "it has a record in hand")
+        with zookeeper(cluster_39) as client:
+            set_config(client, GroupLayout(name), drained=[busy.consumer.member_id])
+        await eventually(lambda: alarms(group), "the leader misses a hand-over")
+        in_hand = busy.records[-1].topic_partition
+        assert (
+            f"{in_hand}, allocated to {late.consumer.member_id}: owned by {busy.consumer.member_id} for" in caplog.text
+        )
+        assert "which does not let go: it is still processing, or hangs; look at its log" in caplog.text
+        busy.go_on.set()
+        await eventually(lambda: late.partitions(topic) == [0, 1], "it lets go")
+
+
+async def test_a_claim_of_nobody_is_an_alarm_that_names_it(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody wrote an owner znode by hand, which no end of a session deletes; who deletes it frees the partition."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    owner = GroupLayout(name).owner(TopicPartition(topic, 1))
+    async with group_of(cluster_39, name, [topic], drain_alarm_ms=200) as group:
+        with zookeeper(cluster_39) as client:
+            client.create(owner, encode_owner("nobody"), makepath=True)
+            member = await group.join()
+            await eventually(lambda: alarms(group), "the leader sees who it is")
+            told = f"{topic}:1, allocated to {member.consumer.member_id}: owned by nobody for"
+            assert told in caplog.text
+            assert "which is no member: its session is about to end, or its member znode was deleted" in caplog.text
+            client.delete(owner)
+        await group.balanced(topic, 2)
