@@ -7,15 +7,16 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, Protocol
 
 from kazoo.client import KazooClient
 
 from kiel_groups.embedded import ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+from tests.failures.network import AnswerLoser
 
-__all__ = ["Place", "FakePlace", "RealPlace", "FakeServers", "RealServers", "Servers"]
+__all__ = ["Lossy", "Place", "FakePlace", "RealPlace", "FakeServers", "RealServers", "Servers"]
 
 TICK_MS = 500
 
@@ -23,11 +24,26 @@ TICK_MS = 500
 CLOSE_SESSION = -11
 
 
+class Lossy(Protocol):
+    """The connection of one client, which breaks when it is told to."""
+
+    client: KazooClient
+
+    def lose(self, what: Literal["request", "reply"], path: str) -> None:
+        """The next transaction, which names this path, is to be lost on its way, or what the server says to it."""
+
+    def reconnect(self) -> None:
+        """It is lost: break the connection, and let the next one be."""
+
+
 class Place(Protocol):
     """Where clients connect to."""
 
     def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
         """A started client; ``session``: it goes on with that one."""
+
+    def lossy(self) -> AbstractContextManager[Lossy]:
+        """A client whose answers, and requests, may be lost."""
 
     def end(self, session: tuple[int, bytes]) -> None:
         """End a session from elsewhere, while its client lives."""
@@ -52,6 +68,31 @@ class _Clients:
             client.close()
 
 
+class _LossyFake:
+    def __init__(self, host: Host, client: KazooClient) -> None:
+        self.client = client
+        self._host = host
+
+    def lose(self, what: Literal["request", "reply"], path: str) -> None:
+        self._host.lose(what)
+
+    def reconnect(self) -> None:
+        """Its connection breaks by itself."""
+
+
+class _LossyReal:
+    def __init__(self, proxy: AnswerLoser, client: KazooClient) -> None:
+        self.client = client
+        self._proxy = proxy
+
+    def lose(self, what: Literal["request", "reply"], path: str) -> None:
+        self._proxy.lose_answer_to(path.encode(), request_too=what == "request")
+
+    def reconnect(self) -> None:
+        assert self._proxy.caught.wait(20.0)
+        self._proxy.reconnect()
+
+
 class FakePlace(_Clients):
     """On simulated time."""
 
@@ -69,6 +110,11 @@ class FakePlace(_Clients):
         client.start()
         self.started.append(client)
         return client
+
+    @contextmanager
+    def lossy(self) -> Iterator[Lossy]:
+        host = Host(self.ensemble)
+        yield _LossyFake(host, self._start(fake_client(host), None))
 
     def end(self, session: tuple[int, bytes]) -> None:
         self.client(session=session).stop()
@@ -98,6 +144,18 @@ class RealPlace(_Clients):
         client.start()
         self.started.append(client)
         return client
+
+    @contextmanager
+    def lossy(self) -> Iterator[Lossy]:
+        hosts, slash, chroot = self._hosts.partition("/")
+        with AnswerLoser(hosts) as proxy:
+            client = KazooClient(proxy.address + slash + chroot)
+            client.start()
+            try:
+                yield _LossyReal(proxy, client)
+            finally:
+                client.stop()
+                client.close()
 
     def end(self, session: tuple[int, bytes]) -> None:
         """In one packet: the session's own client connects again at once, and would take it back in between."""

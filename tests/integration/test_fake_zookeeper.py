@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from kazoo.client import KazooClient
@@ -345,3 +345,25 @@ def test_a_reconnected_client_has_its_session_and_no_watches(place: Place, clien
     client.set("/e", b"new")
     client.sync("/e")
     assert len(seen.events) == 1
+
+
+@pytest.mark.parametrize("what", ["request", "reply"])
+def test_a_connection_that_breaks_does_not_tell_whether_a_transaction_happened(
+    place: Place, what: Literal["request", "reply"]
+) -> None:
+    """What it was to do is done, or not; its client hears of the break either way, and has its session still."""
+    watcher = place.client()
+    with place.lossy() as lossy:
+        client, session = lossy.client, lossy.client.client_id
+        transaction = client.transaction()
+        transaction.create("/lost", b"")
+        lossy.lose(what, "/lost")
+        answer = transaction.commit_async()
+        if what == "reply":
+            place.wait(lambda: watcher.exists("/lost"), "it happens")
+        lossy.reconnect()
+        with pytest.raises(ConnectionLoss):
+            answer.get(timeout=20.0)
+        place.wait(lambda: client.state == KazooState.CONNECTED, "it is connected again")
+        assert client.client_id == session
+        assert (client.exists("/lost") is not None) == (what == "reply")
