@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,13 +12,13 @@ from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.coordination.session import Session
 from kiel_groups.errors import BrokerError
 from kiel_groups.group.layout import topic_path
-from kiel_groups.group.transactions import MOST_OPERATIONS, Operation, Put
+from kiel_groups.group.transactions import MOST_OPERATIONS
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
 from tests.sim.test_interrupted_commits import process_some
+from tests.sim.test_topics_known_late import recreate_within_a_write
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -240,9 +240,10 @@ def test_a_claim_that_is_tried_again_after_an_outage_does_not_take_over_the_old_
     no_broker_knows(monkeypatch)
     cut_off(world, late)
     world.run_for(3.0)
-    world.close(20.0)
+    late.kill()
     monkeypatch.undo()
     world.join(world.topics)
+    world.run_for(12.0)
     world.settle(20.0)
     assert stored(world) == [0, 0, 0, 0]
 
@@ -318,19 +319,7 @@ def test_a_claim_whose_offsets_were_written_back_in_part_starts_over_when_broker
             holding.work(0.0, 3, 0.001)
         world.run_for(0.1)
         world.close(20.0)
-        transact, recreated = Session.transact, list[int]()
-
-        async def recreating(session: Session, operations: Iterable[Operation]) -> Any:
-            listed = list(operations)
-            if not recreated and any(isinstance(each, Put) and "/offsets/" in each.path for each in listed):
-                before = world.ensemble.truth.znodes[topic_path("t0")].czxid
-                recreated.append(before)
-                world.recreate_topic("t0", 0.0, 3.0)
-                while world.ensemble.truth.znodes[topic_path("t0")].czxid == before:  # noqa: ASYNC110 -- simulated time
-                    await asyncio.sleep(0.0005)
-            return await transact(session, listed)
-
-        monkeypatch.setattr(Session, "transact", recreating)
+        recreated = recreate_within_a_write(world, monkeypatch)
         world.join(world.topics)
         world.run_for(15.0)
         world.settle(20.0)
