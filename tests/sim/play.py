@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import kazoo.client
 
 from kiel_groups.coordination import machine
 from kiel_groups.group import transactions
-from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
+from kiel_groups.testing import SimulatedMachine
 from tests.sim.acts import perform
+from tests.sim.quiet_end import quiet_end
 from tests.sim.story import Story
 from tests.sim.world import World
 
@@ -58,7 +54,7 @@ def play(
         tell: Called with each event's moment and what was done.
         follow: Called with the world before the first of them.
     """
-    with _quiet_end():
+    with quiet_end():
         return _played(story, tell, follow)
 
 
@@ -124,32 +120,3 @@ def _known_paths() -> Iterator[None]:
         yield
     finally:
         kazoo.client._prefix_root = before
-
-
-@contextmanager
-def _quiet_end() -> Iterator[None]:
-    """
-    Coroutines of killed processes are thrown away where they stand; what Python says about that is of no use.
-
-    Not before the end, lest it happen in the middle of something; and only what this run has made is looked through.
-    What they do about it, as if they were cancelled, happens in a process that is dead, and comes to nothing.
-    """
-    hook: Callable[[Any], Any] = sys.unraisablehook
-    sys.unraisablehook = lambda _: None
-    disabled = logging.root.manager.disable
-    gc.disable()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        nowhere = SimulatedProcess(FakeEnsemble(Timeline()))
-        nowhere.kill()
-        with machine.replaced(SimulatedMachine(nowhere.timeline)), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            logging.disable(logging.CRITICAL)
-            nowhere.call(gc.collect)
-            nowhere.call(gc.collect)
-            logging.disable(disabled)
-        gc.unfreeze()
-        gc.enable()
-        sys.unraisablehook = hook

@@ -19,6 +19,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedMachine, Timeline, fake_client
 from tests.sim.consumer import Consumer
 from tests.sim.ledger import Ledger, Violation
+from tests.sim.quiet_end import quiet_end
 from tests.sim.story import Story, make_story
 
 __all__ = ["World", "at_rest"]
@@ -257,11 +258,13 @@ def at_rest(**changes: Any) -> Iterator[World]:
     Args:
         changes: What of the story is to be otherwise: ``members``, ``topics`` (partitions of each), …
     """
-    world = World(replace(make_story(1), **({"is_static": False, "events": ()} | changes)))
-    try:
-        with machine.replaced(SimulatedMachine(world.timeline)):
-            world.settle(60.0)
-            yield world
-    finally:
-        for consumer in world.consumers:
-            consumer.kill()
+    with quiet_end() as killed:
+        world = World(replace(make_story(1), **({"is_static": False, "events": ()} | changes)))
+        try:
+            with machine.replaced(SimulatedMachine(world.timeline)):
+                world.settle(60.0)
+                yield world
+        finally:
+            for consumer in world.consumers:
+                consumer.kill()
+                killed.append(consumer.process)
