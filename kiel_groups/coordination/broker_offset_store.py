@@ -112,6 +112,10 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         finally:
             self._patience = None
 
+    def sent(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether brokers were last asked to store this offset: one that is late does so yet."""
+        return self._sent.get(partition) == offset
+
     async def changed(self, versions: Mapping[TopicPartition, int]) -> dict[TopicPartition, StoredOffset]:
         """As the ``zookeeper`` store says it; but for what a broker wrote for us, in time or late."""
         return (await self._standing(versions))[1]

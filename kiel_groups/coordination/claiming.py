@@ -11,7 +11,7 @@ from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation
 from kiel_groups.group.znodes import encode_owner
 from kiel_groups.metrics import Metrics
@@ -223,27 +223,37 @@ class Claimant:
     ) -> dict[TopicPartition, tuple[Operation, ...]]:
         """Of those whose offset is another one than was expected: by a commit of ours, by somebody else, or garbage."""
         standing = await self._store.read(partitions) if partitions else {}
-        operations = {}
+        operations, given_up = {}, []
         for partition in partitions:
             found, state = standing.get(partition), self._subscription.state(partition)
             if found and state and found.offset is None:
                 self._subscription.mark_unreadable(partition, found.version)
                 operations[partition] = self._release(partition, found)
-            elif found and state and found.offset is not None and state.made(found.offset, found.version):
+            elif found and state and found.offset is not None and self._made(partition, state, found):
                 self._subscription.mark_committed(partition, found.offset, found.version)
                 operations[partition] = self._release(partition, found)
             else:
-                operations[partition] = self._give_up(partition)
+                operations[partition] = (Delete(self._layout.owner(partition)),)
+                given_up.append(partition)
+        self._tell_of_others(given_up)
         return operations
 
-    def _give_up(self, partition: TopicPartition) -> tuple[Operation, ...]:
-        self._metrics.count("commits_superseded")
-        log.warning(
-            "group %s: the offset of %s was changed by somebody else; it is released without a commit",
-            self._layout.group,
-            partition,
+    def _made(self, partition: TopicPartition, state: PartitionState, found: StoredOffset) -> bool:
+        """Whether what stands there is of a commit of ours of which nobody heard."""
+        return found.offset is not None and (
+            state.made(found.offset, found.version) or self._store.sent(partition, found.offset)
         )
-        return (Delete(self._layout.owner(partition)),)
+
+    def _tell_of_others(self, partitions: Sequence[TopicPartition]) -> None:
+        if partitions:
+            self._metrics.count("commits_superseded", len(partitions))
+            log.warning(
+                "group %s: offsets of %d partitions, first %s, were changed by somebody else; they are released without"
+                " a commit",
+                self._layout.group,
+                len(partitions),
+                partitions[0],
+            )
 
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure

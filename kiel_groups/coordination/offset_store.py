@@ -94,6 +94,10 @@ class ZooKeeperOffsetStore:
         created = self.creation(partition.topic)
         return self._begun.get(partition, created) != created
 
+    def sent(self, partition: TopicPartition, offset: int) -> bool:
+        """Whether somebody else may still be about to store this offset for us; here, nobody does."""
+        return False
+
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
         """What is stored; a partition without an offset znode is left out."""
         nodes = await self._session.get_many([self._layout.offset(partition) for partition in partitions])

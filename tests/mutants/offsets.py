@@ -258,7 +258,7 @@ MUTANTS = (
     Mutant(
         "a commit of one's own that nobody waited for and that counts as somebody else's",
         _CLAIMING,
-        "if found and state and found.offset is not None and state.made(found.offset, found.version):",
+        "if found and state and found.offset is not None and self._made(partition, state, found):",
         "if False:",
         "tests/sim/test_interrupted_commits.py",
     ),
@@ -325,6 +325,13 @@ MUTANTS = (
         'await self._starting(topic, outdated, "earliest")',
         "await self._starting(topic, outdated, self._reset)",
         "tests/sim/test_claims.py",
+    ),
+    Mutant(
+        "a broker's late write for us that counts as somebody else's when we leave",
+        _CLAIMING,
+        " or self._store.sent(partition, found.offset)",
+        "",
+        "tests/unit/test_late_broker_writes.py",
     ),
     Mutant(
         "a broker that is waited for beyond the lease",

@@ -1,0 +1,79 @@
+"""A member leaves, and a broker has stored since what it was asked for in vain."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
+from kiel_groups.coordination.claiming import Claimant
+from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.gate import Gate
+from kiel_groups.coordination.machine import boot_time_s
+from kiel_groups.coordination.session import Node
+from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.transactions import Answer, Check, Done, Failure, Operation, Refused
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = GroupLayout("g")
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+
+
+class Session:
+    """Partitions 0 and 1 stand at 12, written once more than their owner knows; partition 2 does at 99."""
+
+    id = 1
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.gate.grant(60_000)
+        self.gate.renew(boot_time_s())
+        self.released: list[str] = []
+
+    async def trusted(self) -> None:
+        """Always."""
+
+    async def transact(self, operations: Sequence[Operation]) -> Answer:
+        listed = list(operations)
+        for index, each in enumerate(listed):
+            if isinstance(each, Check) and "/offsets/" in each.path and each.version != 2:
+                return Refused(index, Failure.BAD_VERSION)
+        self.released += [each.path for each in listed if "/owners/" in each.path]
+        return Done((None,) * len(listed), (None,) * len(listed))
+
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        return [Node(b"99" if path.endswith("/2") else b"12", 2, 1, 9, 0) for path in paths]
+
+    async def exists_many(self, paths: Sequence[str]) -> list[Node | None]:
+        return [Node(b"", 0, 5, 5, self.id) for _ in paths]
+
+    def ensure(self, folders: Sequence[str]) -> Awaitable[None]:
+        raise AssertionError(f"{folders} stand")
+
+
+async def test_they_are_no_word_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Whose offset another one has set is released without a commit, which is said once for all of them."""
+    session, metrics, subscription = Session(), Metrics(), SubscriptionState()
+    subscription.assign_from_subscribed(dict.fromkeys(PARTITIONS, StartPosition(10, 1, 5)))
+    topics = TopicWatch(cast(Any, session), TaskSet(print))
+    writer = FencedWriter(cast(Any, session), "/m", topics.catch_up)
+    store = BrokerOffsetStore(session, LAYOUT, writer, topics, metrics, None, "earliest")
+    store._sent = dict.fromkeys(PARTITIONS, 12)
+    claimant = Claimant(cast(Any, session), LAYOUT, "m", writer, store, subscription, metrics, commits=False)
+    with caplog.at_level(logging.WARNING):
+        done = await claimant.release(PARTITIONS)
+    assert done.released == frozenset(PARTITIONS)
+    assert sorted(session.released) == [LAYOUT.owner(partition) for partition in PARTITIONS]
+    assert metrics.total("commits_superseded") == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "group g: offsets of 1 partitions, first t:2, were changed by somebody else; they are released without a commit"
+    ]
