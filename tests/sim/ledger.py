@@ -287,8 +287,9 @@ class Ledger:
                 raise self._violation(f"{who} commits {offset} of {partition}, and its claim is not there")
             self._check_commit(entry, partition, before, offset)
             if partition in self.restarting and not self._could_know(entry, partition.topic):
+                if partition not in self._excused:
+                    self._unknowing.add(partition)
                 self._excused.add(partition)
-                self._unknowing.add(partition)
         self._stored[partition] = offset
         if by_member:
             self._told_last.discard(partition)
