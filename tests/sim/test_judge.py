@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.heartbeat import Heartbeat
 from tests.sim.acts import perform
 from tests.sim.consumer import Consumer
 from tests.sim.ledger import Violation
 from tests.sim.story import Event
 from tests.sim.test_interrupted_commits import process_some
+from tests.sim.test_topics_known_late import recreate_within_a_write
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -71,3 +73,15 @@ def test_who_skips_to_what_an_operator_had_once_set_is_noticed(world: World) -> 
     holding._subscription.seek(partition, 1_500)
     with pytest.raises(Violation, match="goes on in t0:0 at 1500"):
         commit(world, holding)
+
+
+def test_who_hands_over_what_misleads_the_next_one_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Excused is only who could not know that the topic was created again; he knows by the time he leaves."""
+    (holding,) = world.consumers
+    recreate_within_a_write(world, monkeypatch)
+    commit(world, holding)
+    world.run_for(2.0)
+    monkeypatch.setattr(Claimant, "_is_misleading", lambda *_: False)
+    holding.leave()
+    with pytest.raises(Violation, match="gives up t0:0 at 3 of a log that is gone"):
+        world.run_for(2.0)
