@@ -123,6 +123,9 @@ class Ledger:
             owner is None or self.consumers.get(owner.owner) is not consumer
         ):
             raise self._violation(f"{consumer.name} hands out {partition}, and its claim is not there")
+        if partition in self._told_last and offset == self._processed[partition]:
+            # He has reached what an operator had set meanwhile.
+            consumer.flowing[partition] = self._epochs[partition]
         self._no_gap(consumer, partition, offset)
 
     def _no_gap(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
@@ -274,6 +277,8 @@ class Ledger:
             self._begin_epoch(partition, offset)
         elif before is None or not by_member:
             self._begin_epoch(partition, offset)
+            if not by_member:
+                self._told_where_they_are(partition, offset)
             if before is None and by_member:
                 self._check_first(entry, partition, offset)
                 if partition in self._unread:
@@ -299,6 +304,13 @@ class Ledger:
             self._told_last.add(partition)
             self._told.setdefault(partition, set()).add(offset)
         self._epoch_at[partition, version] = self._epochs[partition]
+
+    def _told_where_they_are(self, partition: TopicPartition, offset: int) -> None:
+        """An operator sets the very offset that somebody has reached: whether he hears of it makes no difference."""
+        for consumer in self._world.consumers:
+            known = consumer.finished(partition)
+            if known is not None and known[1] == offset:
+                consumer.goes_on(partition, self._epochs[partition])
 
     def _mistakes_version(self, entry: Entry, partition: TopicPartition) -> bool:
         """Whether who writes over an operator holds the partition since before its offset znode was deleted."""

@@ -85,3 +85,26 @@ def test_who_hands_over_what_misleads_the_next_one_is_noticed(world: World, monk
     holding.leave()
     with pytest.raises(Violation, match="gives up t0:0 at 3 of a log that is gone"):
         world.run_for(2.0)
+
+
+@pytest.mark.parametrize("when", ["handed out before", "handed out after", "reached later"])
+def test_who_is_told_to_go_on_where_he_is_goes_on(world: World, when: str) -> None:
+    """Who does not know whether he has committed that very offset himself takes it for his (seed 314916358090)."""
+    (holding,) = world.consumers
+    (partition,) = world.partitions()
+    commit(world, holding)
+    if when != "reached later":
+        process_some(world, holding)
+    if when == "handed out before":
+        holding.work(0.0, 3, 0.5)
+    world.operator.set(world.layout.offset(partition), b"6")
+    if when == "reached later":
+        process_some(world, holding)
+    if when != "handed out before":
+        holding.work(0.0, 3, 0.5)
+    holding.process.lose("request")
+    holding.process.start(holding.member.commit())
+    world.run_for(1.0)
+    assert world.ledger.stored(partition) == 6
+    commit(world, holding)
+    assert world.ledger.stored(partition) == 12
