@@ -15,12 +15,16 @@ from kazoo.exceptions import (
     NotEmptyError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionMovedError,
 )
 from kazoo.protocol.states import ZnodeStat
 
 from kiel_groups.group.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
 
-__all__ = ["answer_of", "transaction_of"]
+__all__ = ["MOVED", "answer_of", "tells_of_move", "transaction_of"]
+
+#: What to say of a server that tells of a move.
+MOVED = "takes the session to have moved to another server"
 
 _FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
     (NoNodeError, Failure.NO_NODE),
@@ -47,6 +51,17 @@ def transaction_of(client: KazooClient, operations: Iterable[Operation]) -> Tran
             case Delete(path, version):
                 transaction.delete(path, version)
     return transaction
+
+
+def tells_of_move(results: Any) -> bool:
+    """
+    Whether a transaction was refused because its session, by the leader's account, is connected to another server.
+
+    The leader errs where it heard of a connection that the client has given up after it heard of the next one. Servers
+    of 3.4 refuse every transaction so, and keep the connection; later ones close it, as all do for other requests. Only
+    who connects again goes on with the session.
+    """
+    return isinstance(results, list) and any(isinstance(result, SessionMovedError) for result in results)
 
 
 def answer_of(results: Sequence[Any]) -> Answer:

@@ -1,11 +1,14 @@
 """
 kazoo's client, with what we need of it beyond kazoo's own.
 
-How it connects is overheard: which session the server grants, with which timeout, and how long that may take.
+How it connects is overheard: which session the server grants, with which timeout, and how long that may take. And a
+connection that serves no purpose can be left for another one.
 """
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Callable
 from itertools import accumulate, repeat
 from operator import mul
@@ -17,8 +20,11 @@ from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KeeperState
 
 from kiel_groups.group.lease import answer_limit_s
+from kiel_groups.metrics import Metrics
 
-__all__ = ["InterruptibleClient", "connect_limit_s", "overhear_connect"]
+__all__ = ["Connection", "InterruptibleClient", "connect_limit_s", "overhear_connect"]
+
+log = logging.getLogger(__name__)
 
 #: The least time that a server has for each step of a connection, in seconds: a busy one must not be taken for a dead
 #: one.
@@ -69,6 +75,38 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
                 wake.send(b"\0")
             raise
         return None
+
+
+class Connection:
+    """
+    A client's connection, for who wants to be rid of it; from any thread.
+
+    Several may find the same one useless, one after the other: the next one is not to suffer for that.
+    """
+
+    def __init__(self, client: KazooClient, metrics: Metrics) -> None:
+        #: Another object for each connection; None while the one that was left is not replaced yet.
+        self.current: object | None = None
+        self.client = client
+        self._metrics = metrics
+
+    def renewed(self) -> None:
+        """There is another one."""
+        self.current = object()
+
+    def leave(self, used: object | None, why: str) -> None:
+        """Shut it, unless another one than was ``used`` is current: kazoo tries the next server, on this session."""
+        if used is None or used is not self.current:
+            return
+        self.current = None
+        self._metrics.count("zookeeper_connections_dropped")
+        log.warning("ZooKeeper %s; trying another connection", why)
+        connection: socket.socket | None = self.client._connection._socket
+        if connection is not None:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                log.debug("the socket was closed already", exc_info=True)
 
 
 def overhear_connect(client: KazooClient, asked_timeout_ms: int, granted: Callable[[int, int], None]) -> None:

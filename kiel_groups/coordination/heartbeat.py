@@ -3,19 +3,19 @@ The heartbeat of one session, on a thread of its own: an event loop that is busy
 
 Each beat is a transaction that only checks the member znode; it goes through the quorum, which pings and reads do not.
 Requests count as pings for kazoo and so switch its detection of dead connections off: a beat that stays unanswered
-makes this thread shut the socket, so that kazoo tries the next server while the session still lives.
+makes this thread leave the connection, so that kazoo tries the next server while the session still lives.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable
 from typing import Any
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from kiel_groups.coordination.answers import MOVED, tells_of_move
+from kiel_groups.coordination.connecting import Connection
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.machine import boot_time_s, ticker
 from kiel_groups.group.lease import answer_limit_s, heartbeat_interval_s
@@ -31,7 +31,7 @@ class Heartbeat:
     Renews a gate's lease and says when it has run out; ``on_dead`` is called on this thread or on kazoo's.
 
     Args:
-        client: The session's client.
+        connection: That of the session's client.
         gate: The session's gate.
         proof: The znode that every beat checks; the session's own where there is one.
         metrics: Where to count.
@@ -41,14 +41,14 @@ class Heartbeat:
 
     def __init__(
         self,
-        client: KazooClient,
+        connection: Connection,
         gate: Gate,
         proof: str,
         metrics: Metrics,
         on_dead: Callable[[str], None],
         interval_ms: int | None = None,
     ) -> None:
-        self._client = client
+        self._connection = connection
         self._gate = gate
         self._proof = proof
         self._metrics = metrics
@@ -58,6 +58,7 @@ class Heartbeat:
         #: When the beat that is not answered yet was sent, and when the next one is due; seconds of boot time. Written
         #: by this thread, kazoo's and the loop's without a lock: at worst a beat goes out once more.
         self._sent_s: float | None = None
+        self._sent_over: object | None = None
         self._due_s = float("-inf")
         self._ticker = ticker(self._tick, "heartbeat")
 
@@ -98,7 +99,8 @@ class Heartbeat:
         limit_s = answer_limit_s(self._gate.timeout_ms)
         sent_s = self._sent_s
         if sent_s is not None and now_s - sent_s >= limit_s:
-            self._drop_connection(limit_s)
+            self._sent_s = None
+            self._connection.leave(self._sent_over, f"did not answer a heartbeat for {limit_s:.1f} s")
             self._due_s = now_s + interval_s
         elif sent_s is None and now_s >= self._due_s and not self._gate.suspended:
             self._due_s = now_s + interval_s
@@ -122,11 +124,12 @@ class Heartbeat:
 
     def _beat(self, sent_s: float) -> None:
         self._sent_s = sent_s
-        transaction = self._client.transaction()
+        self._sent_over = used = self._connection.current
+        transaction = self._connection.client.transaction()
         transaction.check(self._proof, -1)
-        transaction.commit_async().rawlink(lambda answer: self._answered(sent_s, answer))
+        transaction.commit_async().rawlink(lambda answer: self._answered(sent_s, used, answer))
 
-    def _answered(self, sent_s: float, answer: Any) -> None:
+    def _answered(self, sent_s: float, used: object | None, answer: Any) -> None:
         """On kazoo's thread."""
         if self._sent_s == sent_s:
             self._sent_s = None
@@ -134,21 +137,12 @@ class Heartbeat:
                 self._ticker.wake()
         if answer.exception is not None:
             return
-        if any(isinstance(result, NoNodeError) for result in answer.value):
+        if tells_of_move(answer.value):
+            self._connection.leave(used, MOVED)
+        elif any(isinstance(result, NoNodeError) for result in answer.value):
             self._gate.shut("member znode gone")
             if not self._stopped:
                 self._on_dead("the member znode is gone")
         elif not any(isinstance(result, Exception) for result in answer.value):
             self._gate.renew(sent_s)
             self._metrics.observe("heartbeat", boot_time_s() - sent_s)
-
-    def _drop_connection(self, limit_s: float) -> None:
-        self._sent_s = None
-        self._metrics.count("zookeeper_connections_dropped")
-        log.warning("ZooKeeper did not answer a heartbeat for %.1f s; trying another connection", limit_s)
-        connection: socket.socket | None = self._client._connection._socket
-        if connection is not None:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                log.debug("the socket was closed already", exc_info=True)

@@ -131,7 +131,7 @@ class Life:
         )
         self._election = Election(session, layout, self.member_id, proof, self._tasks, self._lead, self._resign)
         self._heartbeat = Heartbeat(
-            session.client, session.gate, proof, metrics, session.abandon, self._heartbeat_interval_ms
+            session.connection, session.gate, proof, metrics, session.abandon, self._heartbeat_interval_ms
         )
         session.on_connected = self._heartbeat.beat_now
         self._watchdog = Watchdog(self._config, self._in_progress, self._hurry, self._give_up, metrics)

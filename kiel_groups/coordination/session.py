@@ -21,14 +21,13 @@ from kazoo.exceptions import (
     NoAuthError,
     NoNodeError,
     OperationTimeoutError,
-    SessionMovedError,
 )
 from kazoo.protocol.states import KazooState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination import machine
-from kiel_groups.coordination.answers import answer_of, transaction_of
-from kiel_groups.coordination.connecting import overhear_connect
+from kiel_groups.coordination.answers import MOVED, answer_of, tells_of_move, transaction_of
+from kiel_groups.coordination.connecting import Connection, overhear_connect
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.requests import Requests
 from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError, SessionLostError
@@ -47,8 +46,7 @@ __all__ = ["Session", "SessionEvent", "Node"]
 
 log = logging.getLogger(__name__)
 
-#: A request that reached a server by a connection from before the session moved to another one was not carried out.
-_LOST = (ConnectionLoss, OperationTimeoutError, SessionMovedError)
+_LOST = (ConnectionLoss, OperationTimeoutError)
 #: How often a gate that is not open is looked at, in seconds. It opens from another thread, and seldom.
 GATE_PAUSE_S = 0.02
 
@@ -110,6 +108,7 @@ class Session:
         self._connected = asyncio.Event()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
         self.client = machine.client(config)
+        self.connection = Connection(self.client, metrics)
 
     @property
     def id(self) -> int:
@@ -177,6 +176,8 @@ class Session:
 
     def _state_changed(self, state: str) -> None:
         """On kazoo's thread: the gate follows at once, the loop is told."""
+        if state == KazooState.CONNECTED:
+            self.connection.renewed()
         self.gate.suspended = state != KazooState.CONNECTED
         if state == KazooState.LOST:
             self.gate.shut("session over")
@@ -342,11 +343,16 @@ class Session:
         listed = list(operations)
         sent_s = machine.boot_time_s()
         sent = self._requests.send([transaction_of(self.client, listed).commit_async])
-        return self._outcome(listed, sent_s, sent)
+        return self._outcome(listed, sent_s, self.connection.current, sent)
 
-    async def _outcome(self, listed: Sequence[Operation], sent_s: float, sent: asyncio.Future[list[Any]]) -> Answer:
+    async def _outcome(
+        self, listed: Sequence[Operation], sent_s: float, used: object | None, sent: asyncio.Future[list[Any]]
+    ) -> Answer:
         (results,) = await self._requests.answers(sent)
-        if isinstance(results, _LOST):
+        moved = tells_of_move(results)
+        if moved:
+            self.connection.leave(used, MOVED)
+        if moved or isinstance(results, _LOST):
             self._metrics.count("zookeeper_transactions_unknown")
             return Unknown()
         if isinstance(results, Exception):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kazoo.exceptions import KazooException, SessionExpiredError, SessionMovedError
-from kazoo.protocol.serialization import Close, Sync
+from kazoo.exceptions import KazooException, RuntimeInconsistency, SessionExpiredError, SessionMovedError
+from kazoo.protocol.serialization import Close, Sync, Transaction
 
 from kiel_groups.testing.network import Link
 from kiel_groups.testing.server import FakeServer, Question
@@ -31,7 +31,7 @@ ELECTION_S = 0.1
 
 @dataclass(slots=True)
 class FakeSession:
-    """``server`` is where its client was seen last: writes that come by way of another one are refused."""
+    """``server`` is where its client connected last: writes that come by way of another one are refused."""
 
     session_id: int
     timeout_ms: int
@@ -52,6 +52,8 @@ class Entry:
     error: Exception | None = None
     opens: bool = False
     closes: bool = False
+    #: It came by a connection that its session has left: the server is to close it.
+    strays: bool = False
 
 
 class FakeEnsemble:
@@ -64,6 +66,8 @@ class FakeEnsemble:
         tick_ms: ZooKeeper's unit of time; sessions last between 2 and 20 of them.
         max_session_timeout_ms: The longest session granted; 20 ticks unless given.
         sync_limit: For how many ticks a server without contact goes on before it gives up (``syncLimit``).
+        tells_of_moves: Whether a transaction that comes by a connection that its session has left is told so, as by
+            servers of 3.4; later ones close that connection, as all do for other writes.
     """
 
     def __init__(
@@ -74,10 +78,12 @@ class FakeEnsemble:
         tick_ms: int = 500,
         max_session_timeout_ms: int | None = None,
         sync_limit: int = 4,
+        tells_of_moves: bool = False,
     ) -> None:
         self.timeline = timeline
         self._draw = timeline.random.random
         self.tick_ms = tick_ms
+        self.tells_of_moves = tells_of_moves
         self.patience_s = sync_limit * tick_ms / 1000
         self.max_session_timeout_ms = max_session_timeout_ms or MOST_TICKS * tick_ms
         self.servers = [FakeServer(self, number) for number in range(1, servers + 1)]
@@ -105,10 +111,6 @@ class FakeEnsemble:
 
     def password(self, session_id: int) -> bytes:
         return session_id.to_bytes(16, "big", signed=True)
-
-    def granted_ms(self, session_id: int) -> int:
-        """The timeout that was granted to a session, also after its end."""
-        return self._granted[session_id]
 
     def touch(self, session_id: int) -> None:
         """A sign of life reached the leader."""
@@ -148,6 +150,17 @@ class FakeEnsemble:
             self.touch(session.session_id)
         granted_ms = self._granted[request.session_id] if valid else 0
         self.timeline.after(self.delay_s(), server.welcome, link, request.session_id, granted_ms)
+
+    def take_over(self, server: FakeServer, session_id: int) -> int:
+        """
+        A client comes back to a leader that has lost its quorum and does not know it: it trusts what it knows itself.
+
+        Returns:
+            The timeout that was granted.
+        """
+        if session_id in self.sessions:
+            self.sessions[session_id].server = server
+        return self._granted[session_id]
 
     def _look_at_session(self, session_id: int) -> None:
         session = self.sessions.get(session_id)
@@ -202,10 +215,14 @@ class FakeEnsemble:
         entry.question = question
         if session is None:
             entry.error = SessionExpiredError()
-        elif session.server is not server:
-            entry.error = SessionMovedError()
         elif isinstance(question.request, Close):
             self._end_session(entry)
+        elif session.server is not server:
+            if self.tells_of_moves and isinstance(question.request, Transaction):
+                others = len(question.request.operations) - 1
+                entry.value = [SessionMovedError(), *(RuntimeInconsistency() for _ in range(others))]
+            else:
+                entry.strays = True
         elif isinstance(question.request, Sync):
             entry.value = question.request.path
         else:

@@ -147,8 +147,8 @@ class FakeServer:
         elif self.contact:
             self._ensemble.reopen_session(self, link, request)
         elif self._ensemble.believes_to_lead(self):
-            granted_ms = self._ensemble.granted_ms(request.session_id) if request.session_id in self._sessions else 0
-            self.welcome(link, request.session_id, granted_ms)
+            known = request.session_id in self._sessions
+            self.welcome(link, request.session_id, self._ensemble.take_over(self, request.session_id) if known else 0)
         else:
             self.held.append(lambda: self._connect(link, request))
 
@@ -208,7 +208,9 @@ class FakeServer:
         if entry.opens:
             self._sessions.add(entry.session_id)
         question = entry.question
-        if question is not None and entry.server is self:
+        if entry.strays and entry.server is self and question is not None:
+            self._drop(question.link)
+        elif question is not None and entry.server is self:
             question.reply = Reply(question.xid, entry.zxid, entry.error, entry.value)
             self._answer(question.link)
         if entry.closes:

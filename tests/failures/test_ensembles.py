@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from kazoo.protocol.serialization import Connect
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from tests.failures.network import AnswerLoser
@@ -160,6 +163,49 @@ async def test_leader_cut_off_from_its_quorum_client_on_it(ensembles: Callable[.
         finally:
             cluster.ensemble.heal()
         await tried.nothing_is_lost()
+
+
+@pytest.mark.parametrize("zookeeper", ["3.4.6", "3.9.5"])
+async def test_session_that_its_leader_takes_for_moved(
+    ensembles: Callable[..., Cluster], unique: Unique, zookeeper: str
+) -> None:
+    """It hears late of a connection that was given up, and refuses what the member writes: that one connects again."""
+    overrides = FAIRLY_PATIENT if zookeeper == "3.4.6" else PATIENT
+    cluster = ensembles(zookeeper=zookeeper, zookeeper_overrides=overrides)
+    async with trial(cluster, unique, auto_commit_interval_ms=60_000) as tried:
+        member = await tried.join()
+        await tried.has(member, 4)
+        session = member.consumer._consuming.member._membership.session  # type: ignore[union-attr]
+        connected, before = server_of(cluster, member), (session.client.client_id, tried.owners())
+        await asyncio.to_thread(
+            connect_elsewhere,
+            next(server for server in cluster.ensemble.servers if server is not connected),
+            *before[0],
+        )
+        gate, told_s = session.gate, time.monotonic()
+        await eventually(lambda: member.consumer.metrics.total("zookeeper_suspensions"), "it connects again")
+        assert time.monotonic() - told_s < SESSION_TIMEOUT_MS / 2_000
+        await tried.produce()
+        await tried.group.delivered(tried.values)
+        await member.consumer.commit()
+        assert gate.shut_reason is None
+        assert (session.client.client_id, tried.owners()) == before
+        assert member.lost_partitions == []
+        # 3.4's servers answer; later ones close the connection themselves.
+        assert member.consumer.metrics.total("zookeeper_connections_dropped") == (zookeeper == "3.4.6")
+
+
+def connect_elsewhere(server: ZooKeeperServer, session_id: int, password: bytes) -> None:
+    """Move a session, as a client does that comes by another server, and be gone."""
+    request = Connect(0, 0, SESSION_TIMEOUT_MS, session_id, password, False).serialize()
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection,
+        connection.makefile("rb") as got,
+    ):
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        (length,) = struct.unpack(">i", got.read(4))
+        answer, _ = Connect.deserialize(got.read(length), 0)
+    assert answer.session_id == session_id
 
 
 async def test_stale_reread_after_a_release_of_unknown_outcome(

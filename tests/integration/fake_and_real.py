@@ -186,6 +186,10 @@ class Servers(Protocol):
     def leader(self) -> object:
         """Which one is 0: who led when all faults were last ended."""
 
+    @property
+    def tells_of_moves(self) -> bool:
+        """Whether a transaction by a connection that its session has left is answered, and not that connection shut."""
+
     def place(self, server: int | None = None) -> Place:
         """Clients of all servers, or of one of them: 0 is the leader, 1 and 2 follow it."""
 
@@ -201,13 +205,17 @@ class Servers(Protocol):
 class FakeServers:
     """Of the fake."""
 
-    def __init__(self) -> None:
-        self._ensemble = FakeEnsemble(Timeline(), 3, tick_ms=TICK_MS)
+    def __init__(self, *, tells_of_moves: bool) -> None:
+        self._ensemble = FakeEnsemble(Timeline(), 3, tick_ms=TICK_MS, tells_of_moves=tells_of_moves)
         self._ordered = list(self._ensemble.servers)
 
     @property
     def leader(self) -> object:
         return self._ordered[0]
+
+    @property
+    def tells_of_moves(self) -> bool:
+        return self._ensemble.tells_of_moves
 
     def place(self, server: int | None = None) -> Place:
         if server is None:
@@ -272,6 +280,10 @@ class RealServers:
     @property
     def leader(self) -> object:
         return self._ordered[0]
+
+    @property
+    def tells_of_moves(self) -> bool:
+        return self._ensemble.version.startswith("3.4.")
 
     def place(self, server: int | None = None) -> Place:
         return RealPlace(self._ensemble.hosts if server is None else self._ordered[server].hosts)

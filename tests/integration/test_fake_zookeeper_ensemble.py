@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import ConnectionLoss, RuntimeInconsistency, SessionMovedError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.integration
 SOON_S = 0.5
 
 
-@pytest.fixture(params=["fake", "3.9.5", "3.4.6"], scope="module")
+@pytest.fixture(params=["fake", "fake that tells of moves", "3.9.5", "3.4.6"], scope="module")
 def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
-    if request.param == "fake":
-        yield FakeServers()
+    if request.param.startswith("fake"):
+        yield FakeServers(tells_of_moves=request.param != "fake")
         return
     with ZooKeeperEnsemble(3, request.param, cuttable=True) as ensemble:
         yield RealServers(ensemble)
@@ -91,6 +91,48 @@ def test_a_follower_that_lags_shows_what_was(healed: Servers) -> None:
         assert reader.get("/lag")[0] == b"1"
         assert commit(reader, "/lag") == [True]
         assert reader.get("/lag")[0] == b"2"
+
+
+@pytest.mark.parametrize(("before", "now"), [(0, 1), (1, 0), (1, 2)])
+def test_a_session_that_moved_writes_nowhere_else(healed: Servers, before: int, now: int) -> None:
+    """What comes by its older connection is refused: so is a transaction, or that connection is closed."""
+    with closing(healed.place(before)) as place, closing(healed.place(now)) as elsewhere:
+        client = place.client()
+        client.create("/moved", b"", ephemeral=True)
+        states: list[str] = []
+        client.add_listener(states.append)
+        elsewhere.client(session=client.client_id)
+        if healed.tells_of_moves:
+            for _ in range(3):
+                transaction = client.transaction()
+                transaction.check("/moved", -1)
+                transaction.create("/moved-too", b"")
+                told, beside = transaction.commit_async().get(timeout=10.0)
+                assert isinstance(told, SessionMovedError)
+                assert isinstance(beside, RuntimeInconsistency)
+            assert states == []
+        with pytest.raises(ConnectionLoss):
+            client.set_async("/moved", b"1").get(timeout=10.0)
+        place.wait(lambda: KazooState.CONNECTED in states, "it connects again")
+        assert commit(client, "/moved") == [True]
+        assert client.get("/moved")[0] == b""
+        assert client.exists("/moved-too") is None
+
+
+def test_a_leader_without_its_quorum_has_who_comes_to_it(healed: Servers) -> None:
+    """It answers no writes, but remembers who has connected, and carries his out when its followers are back."""
+    with closing(healed.place(1)) as elsewhere, closing(healed.place(0)) as place:
+        first = elsewhere.client()
+        first.create("/came", b"", ephemeral=True)
+        for follower in (1, 2):
+            healed.freeze(follower)
+        client = place.client(session=first.client_id)
+        states: list[str] = []
+        client.add_listener(states.append)
+        sent = client.set_async("/came", b"1")
+        healed.heal()
+        assert sent.get(timeout=10.0).version == 1
+        assert states == []
 
 
 def test_a_session_outlives_its_server(healed: Servers) -> None:

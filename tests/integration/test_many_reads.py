@@ -31,7 +31,7 @@ async def test_a_silence_with_hundreds_of_requests_open(cluster_39: Cluster) -> 
             lambda event: events.put_nowait(event),
         )
         await session.open()
-        heartbeat = Heartbeat(session.client, session.gate, "/", metrics, session.abandon)
+        heartbeat = Heartbeat(session.connection, session.gate, "/", metrics, session.abandon)
         session.on_connected = heartbeat.beat_now
         heartbeat.start()
         await session.trusted()

@@ -73,9 +73,16 @@ MUTANTS = (
         "tests/sim/test_fences.py",
     ),
     Mutant(
+        "a heartbeat that goes on over a connection that its session has left",
+        _HEARTBEAT,
+        "            self._connection.leave(used, MOVED)\n",
+        "            pass\n",
+        "tests/sim/test_reconnecting.py",
+    ),
+    Mutant(
         "a heartbeat that is renewed by a refusal",
         _HEARTBEAT,
-        "        if any(isinstance(result, NoNodeError) for result in answer.value):\n"
+        "        elif any(isinstance(result, NoNodeError) for result in answer.value):\n"
         '            self._gate.shut("member znode gone")\n'
         "            if not self._stopped:\n"
         '                self._on_dead("the member znode is gone")\n'

@@ -10,6 +10,7 @@ _FENCED = "coordination/fenced.py"
 _SESSION = "coordination/session.py"
 _REQUESTS = "coordination/requests.py"
 _ANSWERS = "coordination/answers.py"
+_CONNECTING = "coordination/connecting.py"
 
 MUTANTS = (
     # Fences
@@ -42,6 +43,20 @@ MUTANTS = (
         "tests/sim/test_fences.py",
     ),
     # The session
+    Mutant(
+        "a writer that stays on a connection that its session has left",
+        _SESSION,
+        "            self.connection.leave(used, MOVED)\n",
+        "            pass\n",
+        "tests/sim/test_reconnecting.py",
+    ),
+    Mutant(
+        "a connection that is left for what was asked on the one before",
+        _CONNECTING,
+        "if used is None or used is not self.current:",
+        "if used is None:",
+        "tests/unit/test_lease.py",
+    ),
     Mutant(
         "what was asked before the end is answered after it",
         _REQUESTS,

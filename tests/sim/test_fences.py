@@ -228,7 +228,7 @@ def test_a_heartbeat_whose_member_znode_is_gone_renews_nothing(bench: Bench) -> 
     """The session lives, and nobody writes: the beat alone notices that others take this member for dead."""
 
     async def work(session: Session, writer: FencedWriter) -> tuple[str | None, bool]:
-        heartbeat = Heartbeat(session.client, session.gate, "/member", Metrics(), session.abandon, interval_ms=1_000)
+        heartbeat = Heartbeat(session.connection, session.gate, "/member", Metrics(), session.abandon, 1_000)
         heartbeat.start()
         await asyncio.sleep(1.5)
         assert session.gate.is_open(bench.timeline.now_s)

@@ -6,7 +6,9 @@ import pytest
 
 from kiel_groups.group.lease import lease_deadline
 from kiel_groups.testing import FakeEnsemble
-from tests.sim.world import SESSION_TIMEOUT_MS, at_rest
+from tests.sim.consumer import Consumer
+from tests.sim.test_interrupted_commits import process_some
+from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
@@ -45,3 +47,43 @@ def test_nothing_is_handed_out_while_the_connection_is_broken() -> None:
         assert consumer.member.gate is gate
         consumer.work(0.0, 3, 0.01)
         assert set(consumer.flowing) == flowing > consumer.hands.keys() > set()
+
+
+def take_elsewhere(world: World, consumer: Consumer) -> None:
+    """Have the leader believe that a session was moved: it hears late of a connection that its client has given up."""
+    session = world.ensemble.sessions[consumer.process.sessions[-1]]
+    session.server = next(server for server in world.ensemble.servers if server is not session.server)
+
+
+@pytest.mark.parametrize("tells_of_moves", [False, True])
+def test_a_session_that_was_taken_elsewhere_is_brought_back(tells_of_moves: bool) -> None:
+    """By the next heartbeat: its lease goes on, and nothing is lost."""
+    with at_rest(members=2, topics=(4,)) as world:
+        world.ensemble.tells_of_moves = tells_of_moves
+        consumer = world.consumers[0]
+        gate, flowing, sessions = consumer.member.gate, set(consumer.flowing), list(consumer.process.sessions)
+        take_elsewhere(world, consumer)
+        world.run_for(2 * SESSION_TIMEOUT_MS / 1000)
+        assert consumer.member.gate is gate
+        assert consumer.gate_is_open
+        assert set(consumer.flowing) == flowing > set()
+        assert consumer.process.sessions == sessions
+        assert consumer.metrics.total("zookeeper_connections_dropped") == tells_of_moves
+
+
+def test_who_writes_brings_a_session_back_that_was_taken_elsewhere() -> None:
+    """At once, once, and however much is under way."""
+    with at_rest(members=1, topics=(4,), heartbeat_interval_ms=3_300) as world:
+        world.ensemble.tells_of_moves = True
+        (consumer,) = world.consumers
+        process_some(world, consumer)
+        take_elsewhere(world, consumer)
+        membership = consumer.member._membership
+        assert membership is not None
+        for _ in range(3):
+            consumer.process.start(membership.session.ensure(["/a/b"]))
+        consumer.process.start(consumer.member.commit())
+        world.run_for(0.5)
+        assert "/a/b" in world.ensemble.truth.znodes
+        assert world.ledger.commits == 1
+        assert consumer.metrics.total("zookeeper_connections_dropped") == 1

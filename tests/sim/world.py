@@ -37,7 +37,8 @@ class World:
 
     def __init__(self, story: Story, topic_name: Callable[[int], str] = "t{}".format) -> None:
         self.timeline = Timeline(story.seed)
-        self.ensemble = FakeEnsemble(self.timeline, 3, sync_limit=story.sync_limit)
+        # Servers of 3.4 and later ones, by turns.
+        self.ensemble = FakeEnsemble(self.timeline, 3, sync_limit=story.sync_limit, tells_of_moves=bool(story.seed % 2))
         self.layout = GroupLayout(self.group)
         self.reset = story.reset
         self.allocator = ALLOCATORS[story.allocator]

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from kazoo.exceptions import ConnectionLoss, NoNodeError, RolledBackError
+from kazoo.exceptions import ConnectionLoss, NoNodeError, RolledBackError, SessionMovedError
 from manual_machine import ManualMachine
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.coordination.connecting import Connection
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.life import Life
@@ -220,7 +221,9 @@ class Beating:
     def __init__(self, machine: ManualMachine, gate: Gate, interval_ms: int | None = None) -> None:
         self.machine, self.gate = machine, gate
         self.client, self.metrics, self.dead = Client(machine), Metrics(), list[str]()
-        self.heartbeat = Heartbeat(cast(Any, self.client), gate, "/m", self.metrics, self.dead.append, interval_ms)
+        self.connection = Connection(cast(Any, self.client), self.metrics)
+        self.connection.renewed()
+        self.heartbeat = Heartbeat(self.connection, gate, "/m", self.metrics, self.dead.append, interval_ms)
         self.heartbeat.start()
         machine.pass_s(0)
 
@@ -284,6 +287,23 @@ def test_an_unanswered_beat_shuts_the_socket(machine: ManualMachine, gate: Gate)
     assert beating.metrics.total("zookeeper_connections_dropped") == 1
 
 
+def test_a_beat_that_is_told_of_a_move_shuts_the_socket(machine: ManualMachine, gate: Gate) -> None:
+    """The lease goes on over the next connection, which an answer on the old one does not end once more."""
+    beating = Beating(machine, gate)
+    machine.pass_s(0.5)
+    before_s = gate.deadline_s
+    beating.heartbeat.beat_now()
+    machine.pass_s(0)
+    (_, first), (_, second) = beating.client.sent
+    first.come(value=SessionMovedError())
+    assert beating.client._socket.shut == 1
+    beating.connection.renewed()
+    second.come(value=SessionMovedError())
+    assert beating.client._socket.shut == 1
+    assert beating.metrics.total("zookeeper_connections_dropped") == 1
+    assert (gate.deadline_s, beating.dead) == (before_s, [])
+
+
 def test_a_beat_goes_out_when_the_connection_is_back(machine: ManualMachine, gate: Gate) -> None:
     """At once, and none while there is none."""
     beating = Beating(machine, gate)
@@ -292,6 +312,7 @@ def test_a_beat_goes_out_when_the_connection_is_back(machine: ManualMachine, gat
     beating.client.last.come(exception=ConnectionLoss())
     machine.pass_s(0.5)
     assert beating.client.times == [0]
+    beating.connection.renewed()
     gate.suspended = False
     beating.heartbeat.beat_now()
     machine.pass_s(0)
