@@ -344,13 +344,17 @@ class Ledger:
         """
         A group's first offsets follow its policy; those of partitions that came later start at the beginning.
 
-        Where somebody has deleted all the others, there may be nobody left who knows which of both it is.
+        Where somebody has deleted all the others, there may be nobody left who knows which of both it is. And whoever
+        looked for the topic while it was gone sees to the partitions that he holds, and to no others: their owners may
+        be about to do the same.
         """
         fresh = {self._partition(change.path) for change in entry.changes} | self._damaged
         known = any(other.topic == partition.topic and other not in fresh for other in self._stored)
         expected = {0 if known or self._world.reset == "earliest" else self._world.log_end}
         if partition.topic in self._cleared or any(other.topic == partition.topic for other in self._damaged):
             expected.add(0)
+        if partition.topic in self._created and not self._could_know(entry, partition.topic):
+            expected.add(0 if self._world.reset == "earliest" else self._world.log_end)
         if offset not in expected:
             raise self._violation(f"the first offset of {partition} is {offset}, it should be of {expected}")
 

@@ -9,9 +9,12 @@ import pytest
 
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.heartbeat import Heartbeat
+from kiel_groups.group.layout import topic_path
+from kiel_groups.group.transactions import Create
+from kiel_groups.model import TopicPartition
 from tests.sim.acts import perform
 from tests.sim.consumer import Consumer
-from tests.sim.ledger import Violation
+from tests.sim.ledger import UNDER_WAY_S, Violation
 from tests.sim.story import Event
 from tests.sim.test_interrupted_commits import process_some
 from tests.sim.test_topics_known_late import recreate_within_a_write
@@ -108,3 +111,28 @@ def test_who_is_told_to_go_on_where_he_is_goes_on(world: World, when: str) -> No
     assert world.ledger.stored(partition) == 6
     commit(world, holding)
     assert world.ledger.stored(partition) == 12
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_who_skips_a_partition_that_came_later_is_noticed(is_late: bool) -> None:
+    """Excused is who could not know that it came later: the topic has just been created again (seed 314916384253)."""
+    with at_rest(members=1, topics=(1,), reset="latest") as world:
+        (consumer,) = world.consumers
+        membership = consumer.member._membership
+        assert membership is not None
+
+        def store(number: int) -> None:
+            path = world.layout.offset(TopicPartition("t9", number))
+            consumer.process.start(membership.session.transact([Create(path, b"%d" % world.log_end)]))
+            world.run_for(0.2)
+
+        world.operator.create(topic_path("t9"), b'{"version": 1, "partitions": {"0": [0], "1": [0]}}')
+        world.operator.create(world.layout.topic_offsets("t9"))
+        store(0)
+        if is_late:
+            world.run_for(UNDER_WAY_S)
+            with pytest.raises(Violation, match="the first offset of t9:1 is 1000"):
+                store(1)
+        else:
+            store(1)
+            assert world.ledger.stored(TopicPartition("t9", 1)) == world.log_end
