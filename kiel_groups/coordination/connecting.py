@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Callable
 from itertools import accumulate, repeat
 from operator import mul
@@ -85,28 +86,30 @@ class Connection:
     """
 
     def __init__(self, client: KazooClient, metrics: Metrics) -> None:
-        #: Another object for each connection; None while the one that was left is not replaced yet.
-        self.current: object | None = None
         self.client = client
         self._metrics = metrics
+        self._left: socket.socket | None = None
+        self._leaving = threading.Lock()
 
-    def renewed(self) -> None:
-        """There is another one."""
-        self.current = object()
+    @property
+    def current(self) -> socket.socket | None:
+        """To be asked before a request is sent: kazoo has another socket for each connection."""
+        connection: socket.socket | None = self.client._connection._socket
+        return connection
 
-    def leave(self, used: object | None, why: str) -> None:
-        """Shut it, unless another one than was ``used`` is current: kazoo tries the next server, on this session."""
-        if used is None or used is not self.current:
-            return
-        self.current = None
+    def leave(self, used: socket.socket | None, why: str) -> None:
+        """Shut what was ``current`` then, should it still be: kazoo tries the next server, on this session."""
+        with self._leaving:
+            # Whoever closes the session has his last request under way.
+            if used is None or used is self._left or used is not self.current or self.client._stopped.is_set():
+                return
+            self._left = used
         self._metrics.count("zookeeper_connections_dropped")
         log.warning("ZooKeeper %s; trying another connection", why)
-        connection: socket.socket | None = self.client._connection._socket
-        if connection is not None:
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                log.debug("the socket was closed already", exc_info=True)
+        try:
+            used.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("the socket was closed already", exc_info=True)
 
 
 def overhear_connect(client: KazooClient, asked_timeout_ms: int, granted: Callable[[int, int], None]) -> None:

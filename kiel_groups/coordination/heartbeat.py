@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from socket import socket
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
@@ -58,7 +59,7 @@ class Heartbeat:
         #: When the beat that is not answered yet was sent, and when the next one is due; seconds of boot time. Written
         #: by this thread, kazoo's and the loop's without a lock: at worst a beat goes out once more.
         self._sent_s: float | None = None
-        self._sent_over: object | None = None
+        self._sent_over: socket | None = None
         self._due_s = float("-inf")
         self._ticker = ticker(self._tick, "heartbeat")
 
@@ -129,8 +130,8 @@ class Heartbeat:
         transaction.check(self._proof, -1)
         transaction.commit_async().rawlink(lambda answer: self._answered(sent_s, used, answer))
 
-    def _answered(self, sent_s: float, used: object | None, answer: Any) -> None:
-        """On kazoo's thread."""
+    def _answered(self, sent_s: float, used: socket | None, answer: Any) -> None:
+        """On kazoo's thread; on this one where it was quicker."""
         if self._sent_s == sent_s:
             self._sent_s = None
             if boot_time_s() >= self._due_s:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import Enum, auto
 from functools import partial
+from socket import socket
 from typing import Any, NamedTuple
 
 from kazoo.exceptions import (
@@ -176,8 +177,6 @@ class Session:
 
     def _state_changed(self, state: str) -> None:
         """On kazoo's thread: the gate follows at once, the loop is told."""
-        if state == KazooState.CONNECTED:
-            self.connection.renewed()
         self.gate.suspended = state != KazooState.CONNECTED
         if state == KazooState.LOST:
             self.gate.shut("session over")
@@ -341,12 +340,12 @@ class Session:
             SessionLostError: The session is over.
         """
         listed = list(operations)
-        sent_s = machine.boot_time_s()
+        used, sent_s = self.connection.current, machine.boot_time_s()
         sent = self._requests.send([transaction_of(self.client, listed).commit_async])
-        return self._outcome(listed, sent_s, self.connection.current, sent)
+        return self._outcome(listed, sent_s, used, sent)
 
     async def _outcome(
-        self, listed: Sequence[Operation], sent_s: float, used: object | None, sent: asyncio.Future[list[Any]]
+        self, listed: Sequence[Operation], sent_s: float, used: socket | None, sent: asyncio.Future[list[Any]]
     ) -> Answer:
         (results,) = await self._requests.answers(sent)
         moved = tells_of_move(results)

@@ -109,6 +109,18 @@ class _Later(Exception):  # noqa: N818 -- not an error
     """The answer to Connect is not there yet."""
 
 
+class FakeSocket:
+    """The client's end of one connection; of no use for the next one."""
+
+    def __init__(self, connection: FakeConnection, link: Link) -> None:
+        self._connection = connection
+        self._link = link
+
+    def shutdown(self, _how: int) -> None:
+        """Somebody has lost patience with it."""
+        self._connection.leave(self._link)
+
+
 class FakeConnection:
     """As kazoo's ConnectionHandler; its private names are those that KazooClient uses."""
 
@@ -128,7 +140,8 @@ class FakeConnection:
         self.stopped = True
         #: How many sessions it has had; kazoo goes on with a new one after an expiry.
         self.sessions = 0
-        self._write_sock = self._socket = self
+        self._write_sock = self
+        self._socket: FakeSocket | None = None
         host.connections.append(self)
 
     @property
@@ -156,11 +169,10 @@ class FakeConnection:
         if self._connected:
             self._flush()
 
-    def shutdown(self, _how: int) -> None:
-        """Somebody has lost patience with this connection."""
-        if self._link is not None:
-            self._link.close_by_client()
-            self._timeline.after(0.0, self._host.run, self._dropped, self._link)
+    def leave(self, link: Link) -> None:
+        """A socket was shut: soon somebody notices."""
+        link.close_by_client()
+        self._timeline.after(0.0, self._host.run, self._dropped, link)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         """Called when Connect is sent, for its time limit, and once more when its answer is there."""
@@ -205,6 +217,7 @@ class FakeConnection:
     def _connect(self, server: FakeServer) -> None:
         client = self._client
         self._link, self._granted, self._xid = self._host.connect(server, self), None, 0
+        self._socket = FakeSocket(self, self._link)
         request = Connect(
             0, client.last_zxid, client._session_timeout, client._session_id or 0, client._session_passwd, False
         )

@@ -162,6 +162,11 @@ class FakeEnsemble:
             self.sessions[session_id].server = server
         return self._granted[session_id]
 
+    def is_astray(self, server: FakeServer, link: Link) -> bool:
+        """Whether a client of the leader's own has connected elsewhere since; other servers do not know."""
+        session = self.sessions.get(link.session_id)
+        return server is self.leader and session is not None and session.server is not server
+
     def _look_at_session(self, session_id: int) -> None:
         session = self.sessions.get(session_id)
         if session is None:
@@ -217,14 +222,14 @@ class FakeEnsemble:
             entry.error = SessionExpiredError()
         elif isinstance(question.request, Close):
             self._end_session(entry)
+        elif isinstance(question.request, Sync):
+            entry.value = question.request.path
         elif session.server is not server:
             if self.tells_of_moves and isinstance(question.request, Transaction):
                 others = len(question.request.operations) - 1
                 entry.value = [SessionMovedError(), *(RuntimeInconsistency() for _ in range(others))]
             else:
                 entry.strays = True
-        elif isinstance(question.request, Sync):
-            entry.value = question.request.path
         else:
             try:
                 entry.value, entry.changes = self.truth.perform(

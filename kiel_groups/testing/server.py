@@ -95,6 +95,8 @@ class FakeServer:
         kind = type(request)
         if kind is Connect:
             self._connect(link, request)
+        elif (kind in _READS or kind is Ping or kind is Sync) and self._ensemble.is_astray(self, link):
+            self._drop(link)
         elif kind is Ping:
             link.to_client(Reply(PING_XID, self.zxid, None, None))
         elif not link.session_id or _too_large(request):

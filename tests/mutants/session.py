@@ -53,8 +53,8 @@ MUTANTS = (
     Mutant(
         "a connection that is left for what was asked on the one before",
         _CONNECTING,
-        "if used is None or used is not self.current:",
-        "if used is None:",
+        "used is self._left or used is not self.current or",
+        "",
         "tests/unit/test_lease.py",
     ),
     Mutant(

@@ -123,7 +123,8 @@ class Ledger:
             owner is None or self.consumers.get(owner.owner) is not consumer
         ):
             raise self._violation(f"{consumer.name} hands out {partition}, and its claim is not there")
-        if partition in self._told_last and offset == self._processed[partition]:
+        told = partition in self._told_last and partition not in self.restarting
+        if told and offset == self._processed[partition]:
             # He has reached what an operator had set meanwhile.
             consumer.flowing[partition] = self._epochs[partition]
         self._no_gap(consumer, partition, offset)
@@ -277,7 +278,7 @@ class Ledger:
             self._begin_epoch(partition, offset)
         elif before is None or not by_member:
             self._begin_epoch(partition, offset)
-            if not by_member:
+            if not by_member and partition not in self.restarting:
                 self._told_where_they_are(partition, offset)
             if before is None and by_member:
                 self._check_first(entry, partition, offset)

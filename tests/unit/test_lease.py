@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -192,6 +193,7 @@ class Client:
         self._machine = machine
         self._connection = self
         self._socket = Socket()
+        self._stopped = threading.Event()
         self.sent: list[tuple[float, Answer]] = []
 
     def transaction(self) -> Client:
@@ -221,9 +223,8 @@ class Beating:
     def __init__(self, machine: ManualMachine, gate: Gate, interval_ms: int | None = None) -> None:
         self.machine, self.gate = machine, gate
         self.client, self.metrics, self.dead = Client(machine), Metrics(), list[str]()
-        self.connection = Connection(cast(Any, self.client), self.metrics)
-        self.connection.renewed()
-        self.heartbeat = Heartbeat(self.connection, gate, "/m", self.metrics, self.dead.append, interval_ms)
+        connection = Connection(cast(Any, self.client), self.metrics)
+        self.heartbeat = Heartbeat(connection, gate, "/m", self.metrics, self.dead.append, interval_ms)
         self.heartbeat.start()
         machine.pass_s(0)
 
@@ -295,11 +296,13 @@ def test_a_beat_that_is_told_of_a_move_shuts_the_socket(machine: ManualMachine, 
     beating.heartbeat.beat_now()
     machine.pass_s(0)
     (_, first), (_, second) = beating.client.sent
+    left = beating.client._socket
     first.come(value=SessionMovedError())
-    assert beating.client._socket.shut == 1
-    beating.connection.renewed()
     second.come(value=SessionMovedError())
-    assert beating.client._socket.shut == 1
+    assert left.shut == 1
+    beating.client._socket = Socket()
+    second.come(value=SessionMovedError())
+    assert (left.shut, beating.client._socket.shut) == (1, 0)
     assert beating.metrics.total("zookeeper_connections_dropped") == 1
     assert (gate.deadline_s, beating.dead) == (before_s, [])
 
@@ -312,7 +315,7 @@ def test_a_beat_goes_out_when_the_connection_is_back(machine: ManualMachine, gat
     beating.client.last.come(exception=ConnectionLoss())
     machine.pass_s(0.5)
     assert beating.client.times == [0]
-    beating.connection.renewed()
+    beating.client._socket = Socket()
     gate.suspended = False
     beating.heartbeat.beat_now()
     machine.pass_s(0)
