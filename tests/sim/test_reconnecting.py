@@ -49,20 +49,27 @@ def test_nothing_is_handed_out_while_the_connection_is_broken() -> None:
         assert set(consumer.flowing) == flowing > consumer.hands.keys() > set()
 
 
-def take_elsewhere(world: World, consumer: Consumer) -> None:
-    """Have the leader believe that a session was moved: it hears late of a connection that its client has given up."""
-    session = world.ensemble.sessions[consumer.process.sessions[-1]]
-    session.server = next(server for server in world.ensemble.servers if server is not session.server)
+def take_elsewhere(world: World) -> Consumer:
+    """
+    Have the leader believe that a session was moved: it hears late of a connection that its client has given up.
+
+    Returns:
+        Whose it is. A connection of the leader's own would be closed at the first request of any kind.
+    """
+    leader, sessions = world.ensemble.leader, world.ensemble.sessions
+    moved = next(c for c in world.consumers if sessions[c.process.sessions[-1]].server is not leader)
+    assert leader is not None
+    sessions[moved.process.sessions[-1]].server = leader
+    return moved
 
 
 @pytest.mark.parametrize("tells_of_moves", [False, True])
 def test_a_session_that_was_taken_elsewhere_is_brought_back(tells_of_moves: bool) -> None:
     """By the next heartbeat: its lease goes on, and nothing is lost."""
-    with at_rest(members=2, topics=(4,)) as world:
+    with at_rest(members=3, topics=(6,)) as world:
         world.ensemble.tells_of_moves = tells_of_moves
-        consumer = world.consumers[0]
+        consumer = take_elsewhere(world)
         gate, flowing, sessions = consumer.member.gate, set(consumer.flowing), list(consumer.process.sessions)
-        take_elsewhere(world, consumer)
         world.run_for(2 * SESSION_TIMEOUT_MS / 1000)
         assert consumer.member.gate is gate
         assert consumer.gate_is_open
@@ -73,11 +80,11 @@ def test_a_session_that_was_taken_elsewhere_is_brought_back(tells_of_moves: bool
 
 def test_who_writes_brings_a_session_back_that_was_taken_elsewhere() -> None:
     """At once, once, and however much is under way."""
-    with at_rest(members=1, topics=(4,), heartbeat_interval_ms=3_300) as world:
+    with at_rest(members=3, topics=(6,), heartbeat_interval_ms=3_300) as world:
         world.ensemble.tells_of_moves = True
-        (consumer,) = world.consumers
-        process_some(world, consumer)
-        take_elsewhere(world, consumer)
+        for consumer in world.consumers:
+            process_some(world, consumer)
+        consumer = take_elsewhere(world)
         membership = consumer.member._membership
         assert membership is not None
         for _ in range(3):
