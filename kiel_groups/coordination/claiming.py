@@ -11,7 +11,7 @@ from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation
 from kiel_groups.group.znodes import encode_owner
 from kiel_groups.metrics import Metrics
@@ -154,7 +154,11 @@ class Claimant:
         while waiting:
             outcome = await self._writer.write(waiting, self._on_refused, renew=renew)
             released |= outcome.done.keys()
-            self._tell_of_zeros({p for p in outcome.done.keys() & seen.keys() if outcome.done[p][0] is not None})
+            self._tell(
+                {p for p in outcome.done.keys() & seen.keys() if outcome.done[p][0] is not None},
+                "offsets_of_deleted_topic",
+                "were stored while their topic was created again; they are set to 0",
+            )
             doubtful = outcome.unknown | outcome.dropped.keys()
             mine, _ = await self._whose(doubtful)
             # Unanswered and not ours any more: it happened, for our session was proved alive since.
@@ -194,15 +198,16 @@ class Claimant:
             return (self._store.write(partition, state.committed, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
 
-    def _tell_of_zeros(self, partitions: Collection[TopicPartition]) -> None:
+    def _tell(self, partitions: Collection[TopicPartition], counter: str, what: str) -> None:
+        """Once for all of them."""
         if partitions:
-            self._metrics.count("offsets_of_deleted_topic", len(partitions))
+            self._metrics.count(counter, len(partitions))
             log.warning(
-                "group %s: offsets of %d partitions, first %s, were stored while their topic was created again; they"
-                " are set to 0",
+                "group %s: offsets of %d partitions, first %s, %s",
                 self._layout.group,
                 len(partitions),
                 min(partitions),
+                what,
             )
 
     def _is_outdated(self, partition: TopicPartition) -> bool:
@@ -229,31 +234,20 @@ class Claimant:
             if found and state and found.offset is None:
                 self._subscription.mark_unreadable(partition, found.version)
                 operations[partition] = self._release(partition, found)
-            elif found and state and found.offset is not None and self._made(partition, state, found):
+            elif (
+                found
+                and state
+                and found.offset is not None
+                and (state.made(found.offset, found.version) or self._store.sent(partition, found.offset))
+            ):
+                # A commit of ours of which nobody heard.
                 self._subscription.mark_committed(partition, found.offset, found.version)
                 operations[partition] = self._release(partition, found)
             else:
                 operations[partition] = (Delete(self._layout.owner(partition)),)
                 given_up.append(partition)
-        self._tell_of_others(given_up)
+        self._tell(given_up, "commits_superseded", "were changed by somebody else; they are released without a commit")
         return operations
-
-    def _made(self, partition: TopicPartition, state: PartitionState, found: StoredOffset) -> bool:
-        """Whether what stands there is of a commit of ours of which nobody heard."""
-        return found.offset is not None and (
-            state.made(found.offset, found.version) or self._store.sent(partition, found.offset)
-        )
-
-    def _tell_of_others(self, partitions: Sequence[TopicPartition]) -> None:
-        if partitions:
-            self._metrics.count("commits_superseded", len(partitions))
-            log.warning(
-                "group %s: offsets of %d partitions, first %s, were changed by somebody else; they are released without"
-                " a commit",
-                self._layout.group,
-                len(partitions),
-                partitions[0],
-            )
 
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure

@@ -258,8 +258,8 @@ MUTANTS = (
     Mutant(
         "a commit of one's own that nobody waited for and that counts as somebody else's",
         _CLAIMING,
-        "if found and state and found.offset is not None and self._made(partition, state, found):",
-        "if False:",
+        "(state.made(found.offset, found.version) or self._store.sent(partition, found.offset))",
+        "False",
         "tests/sim/test_interrupted_commits.py",
     ),
     # Whose commit it was
