@@ -96,6 +96,13 @@ MUTANTS = (
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
+        "a write that does not let a hint of kazoo's thread run first",
+        "coordination/fenced.py",
+        "            await asyncio.sleep(0)\n            await self._catch_up()\n",
+        "            await self._catch_up()\n",
+        "tests/unit/test_gate_paths.py",
+    ),
+    Mutant(
         "a write that may have to wait after it was asked whether it still holds",
         "coordination/fenced.py",
         "if not self._renew(pending, batch, renew) or not self._is_open:",

@@ -73,6 +73,9 @@ class FakeSession:
     async def exists_many(self, paths: Sequence[str]) -> list[Node | None]:
         return [Node(b"", 0, 5, 5, self.id) for _ in paths]
 
+    async def exists(self, path: str, watcher: object) -> Node | None:
+        return Node(b"", 0, 1, 1, 0)
+
     async def children(self, path: str) -> list[str]:
         return []
 
@@ -102,7 +105,7 @@ class Owner:
         self.subscription = SubscriptionState()
         self.subscription.assign_from_subscribed({P0: StartPosition(10, 1, 5)})
         self.subscription.state(P0).finished = 12  # type: ignore[union-attr]
-        topics = TopicWatch(session, TaskSet(print))
+        self.topics = topics = TopicWatch(session, TaskSet(print))
         self.writer = FencedWriter(session, "/m", topics.catch_up)
         arguments = (session, LAYOUT, self.writer, topics, metrics, None, "earliest")
         self.store = ZooKeeperOffsetStore(*cast(Any, arguments))
@@ -238,3 +241,24 @@ async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMac
     with pytest.raises(SessionLostError, match="no session to commit with at the moment"):
         await member.commit("second")
     assert asked == ["first"]
+
+
+async def test_a_watch_that_fires_right_before_a_write_is_heard_first(machine: ManualMachine) -> None:
+    """
+    A hint of kazoo's thread reaches the event loop as a callback that has not run yet.
+
+    ``ready`` lets it run: with the gate open and nothing to catch up it would otherwise return in the same turn.
+    """
+    owner, looks = Owner(machine), list[str]()
+    exists = owner.session.exists
+
+    async def looking(path: str, watcher: object) -> Node | None:
+        looks.append(path)
+        return await exists(path, watcher)
+
+    owner.session.exists = looking  # type: ignore[method-assign]
+    await owner.topics.follow({"t"})
+    looks.clear()
+    asyncio.get_running_loop().call_soon(owner.topics.look_again)
+    await owner.writer.ready()
+    assert looks == ["/brokers/topics/t"]
