@@ -6,7 +6,7 @@ A mutant replaces one piece of source, exactly as it stands.
 
 from __future__ import annotations
 
-from tests.mutants import leader, lease, member, offsets, session
+from tests.mutants import clients, leader, lease, member, offsets, session
 from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
@@ -17,4 +17,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *member.MUTANTS,
     *offsets.MUTANTS,
     *leader.MUTANTS,
+    *clients.MUTANTS,
 )

@@ -261,6 +261,16 @@ async def test_finding_offsets_leaves_out_what_nobody_tells() -> None:
         cluster.close()
 
 
+async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
+    """Metadata of 0.8 names the last leader of a partition also when that broker is dead."""
+    async with FakeBroker({"t": 2}) as broker:
+        broker.leaders = {T1: 7}
+        cluster = Cluster(broker.config(), Metrics())
+        await cluster.refresh(["t"], "test")
+        assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (0, None)
+        cluster.close()
+
+
 async def test_listing_offsets_ends_with_the_last_reason() -> None:
     """Retriable errors are retried within a bound, others not at all; the error names the partition and the code."""
     async with FakeBroker({"t": 2}) as broker:

@@ -199,6 +199,28 @@ async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
         assert b.fetcher.poll() is None
 
 
+async def test_a_partition_that_an_answer_leaves_out_is_fetched_again() -> None:
+    """After a refresh of the metadata, as if its leader had moved."""
+    answers = [struct.pack(">i", 0)]
+    async with bench() as b:
+        b.broker.script = lambda asked: answers.pop() if asked.api_key == FETCH and answers else None
+        b.broker.append(T0, messages(b"kept"))
+        b.fetcher.assign({T0: 0})
+        assert values(await b.next_batch()) == [b"kept"]
+        assert b.metrics.counter("fetch_retries") == 1
+
+
+async def test_closing_wakes_a_caller_that_waits_for_a_batch() -> None:
+    """It finds none."""
+    async with bench() as b:
+        b.fetcher.assign({T0: 0})
+        waiting = asyncio.ensure_future(b.fetcher.wait_for_batch())
+        await asyncio.sleep(0)
+        b.fetcher.close()
+        await asyncio.wait_for(waiting, 5)
+        assert b.fetcher.poll() is None
+
+
 async def test_seek_starts_over() -> None:
     """A seek drops what is buffered, and goes on from the new offset under a new epoch."""
     async with bench() as b:

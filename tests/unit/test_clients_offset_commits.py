@@ -144,6 +144,13 @@ async def test_a_commit_that_is_refused_for_good_is_tried_once() -> None:
     assert metrics.counter("commits_refused", error="INVALID_TOPIC") == 1
 
 
+async def test_an_offset_that_a_broker_does_not_find_is_left_out() -> None:
+    """Error 3 comes with the offset -1, which is none."""
+    reply = answering(FETCH_OFFSETS, fetched(-1, 3))
+    async with two_brokers(reply, reply) as (_, _, view):
+        assert await fetch_offsets(view, "g", [T0]) == {}
+
+
 async def test_a_fetch_of_offsets_goes_on_elsewhere() -> None:
     """Codes that may pass are tried again at another broker; a fatal one is a NoOffsetsError with its code."""
     async with two_brokers(

@@ -193,6 +193,18 @@ async def test_what_was_dropped_is_not_put_back() -> None:
     assert bench.take() is None
 
 
+async def test_the_end_of_a_record_in_flight_does_not_undo_a_reset() -> None:
+    """The operator's offset counts, although the record was delivered before and is finished after it."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10, 11)
+    assert bench.take() == 10
+    bench.subscription.seek(P0, 3)
+    bench.out.moved(P0, 3)
+    bench.out.finish()
+    assert bench.state().finished == 3
+    assert bench.fetcher.positions == {P0: 3}
+
+
 async def test_records_pause_for_the_loops_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """An application that never awaits must not hold up hand-overs for as long as there are records."""
     bench = Bench()

@@ -152,7 +152,7 @@ async def test_a_loss_cuts_a_running_hook_short(hook: str) -> None:
     waiting = asyncio.ensure_future(getattr(calls, hook)({P0}))
     await until(lambda: listener.running == 1)
     calls.lost({P0, P1})
-    await waiting
+    await asyncio.wait_for(waiting, 5)
     await until(lambda: len(listener.told) == 2)
     assert listener.told == [(hook, [P0]), ("lost", [P0, P1])]
     assert listener.cut_short == [hook]

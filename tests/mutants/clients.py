@@ -1,0 +1,191 @@
+"""The clients: where reading starts, what is known of the cluster, what a drain waits for, how a close ends."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_CLUSTER = "clients/cluster.py"
+_LOOKUP = "clients/offset_lookup.py"
+_COMMITS = "clients/offset_commits.py"
+_SINGLE = "clients/single.py"
+_FETCHER = "clients/fetcher.py"
+_DELIVERY = "clients/handing_out.py"
+_IN_FLIGHT = "clients/hands.py"
+_CONNECTION = "clients/connection.py"
+
+_CLUSTER_TESTS = "tests/unit/test_clients_cluster.py"
+_SINGLE_TESTS = "tests/unit/test_clients_single.py"
+_FETCHER_TESTS = "tests/unit/test_clients_fetcher.py"
+_DELIVERY_TESTS = "tests/unit/test_handing_out.py"
+_TOPIC_TESTS = "tests/unit/test_handing_out_topics.py"
+
+MUTANTS = (
+    # Start positions
+    Mutant(
+        "a leader's error that counts as an answer without offsets",
+        _LOOKUP,
+        "    if listed.error != NO_ERROR:\n",
+        "    if False:\n",
+        _CLUSTER_TESTS,
+    ),
+    Mutant(
+        "a time before the first segment that has no offset",
+        _LOOKUP,
+        "earliest = await _ask_leader(cluster, leader, too_early, EARLIEST) if too_early else {}",
+        "earliest: dict[TopicPartition, int | Failure] = {}",
+        _CLUSTER_TESTS,
+    ),
+    Mutant(
+        "one try for the offsets of a partition that loses its leader",
+        _LOOKUP,
+        "_TRIES = 8",
+        "_TRIES = 1",
+        _CLUSTER_TESTS,
+    ),
+    Mutant(
+        "new partitions that a single consumer reads from their end",
+        _SINGLE,
+        "await self._cluster.list_offsets(fresh, BEGINNING)",
+        "await self._cluster.list_offsets(fresh, END)",
+        _SINGLE_TESTS,
+    ),
+    Mutant(
+        "partitions without a chosen offset that start at the end",
+        _SINGLE,
+        "[tp for tp in partitions if tp not in start], BEGINNING)",
+        "[tp for tp in partitions if tp not in start], END)",
+        _SINGLE_TESTS,
+    ),
+    Mutant(
+        "an offset fetch that takes an error for an offset",
+        _COMMITS,
+        "for tp, answer in answers.items() if answer.error == NO_ERROR}",
+        "for tp, answer in answers.items()}",
+        "tests/unit/test_clients_offset_commits.py",
+    ),
+    Mutant(
+        "a refused offset fetch that is retried",
+        _COMMITS,
+        "            if not _may_pass(code):\n",
+        "            if False:\n",
+        "tests/unit/test_clients_offset_commits.py",
+    ),
+    # Metadata
+    Mutant(
+        "a leader that is not among the live brokers",
+        _CLUSTER,
+        "return leader if leader in self._brokers else None",
+        "return leader",
+        _CLUSTER_TESTS,
+    ),
+    Mutant(
+        "a broker that knows no topics and is asked first again",
+        _CLUSTER,
+        "        if unknown or not answer.brokers:\n",
+        "        if False:\n",
+        _CLUSTER_TESTS,
+    ),
+    Mutant(
+        "brokers registered in ZooKeeper that are never asked",
+        _CLUSTER,
+        "for further in (False, True):",
+        "for further in (False,):",
+        _CLUSTER_TESTS,
+    ),
+    Mutant(
+        "metadata requests that name unknown topics and create them",
+        _CLUSTER,
+        "named = topics if self._names_unknown or topics <= self._topics.keys() else ()",
+        "named = topics",
+        _CLUSTER_TESTS,
+    ),
+    Mutant(
+        "a topic that a restarted broker does not know yet and that counts as deleted",
+        _CLUSTER,
+        "if attempt + 1 >= _TRIES_UNKNOWN and not self._once_known.issuperset(missing):",
+        "if attempt + 1 >= _TRIES_UNKNOWN:",
+        _CLUSTER_TESTS,
+    ),
+    Mutant(
+        "a refresh for each caller",
+        _CLUSTER,
+        "            if wanted <= self._running.topics:\n",
+        "            if False:\n",
+        _CLUSTER_TESTS,
+    ),
+    Mutant(
+        "connections to brokers that are gone which stay open",
+        _CLUSTER,
+        "            self._pool.keep_only(live)\n",
+        "",
+        _CLUSTER_TESTS,
+    ),
+    # Answers and assignments
+    Mutant(
+        "an answer to a fetch of an earlier assignment that counts",
+        _FETCHER,
+        "            if state.dropped:\n                continue\n            fetched = ",
+        "            fetched = ",
+        _FETCHER_TESTS,
+    ),
+    Mutant(
+        "a partition that an answer leaves out and that is never fetched again",
+        _FETCHER,
+        '                moved.setdefault("left out of the answer", []).append(state)\n',
+        "                pass\n",
+        _FETCHER_TESTS,
+    ),
+    # Drains
+    Mutant(
+        "values given up during a drain that are fetched again",
+        _DELIVERY,
+        "        self._stopped.update(partitions)\n",
+        "",
+        _TOPIC_TESTS,
+    ),
+    Mutant(
+        "a record in flight whose end undoes an operator's reset",
+        _IN_FLIGHT,
+        "        if self.record is not None and self.record.topic_partition in partitions:\n            self.state = None\n",
+        "        pass\n",
+        _DELIVERY_TESTS,
+    ),
+    Mutant(
+        "values that count as finished past others that are still being processed",
+        _IN_FLIGHT,
+        "elif fate and (not done or tp in busy):",
+        "elif fate and not done:",
+        _TOPIC_TESTS,
+    ),
+    Mutant(
+        "a record that was put back and is passed over by the position",
+        _DELIVERY,
+        "            self._next -= 1\n            state.position = record.offset\n",
+        "            self._next -= 1\n",
+        _DELIVERY_TESTS,
+    ),
+    Mutant(
+        "a hook that keeps running for partitions that are lost",
+        "clients/listening.py",
+        "            running.task.cancel()\n",
+        "            pass\n",
+        "tests/unit/test_listening.py",
+    ),
+    # Closes
+    Mutant(
+        "a caller that waits for ever for a batch of a closed fetcher",
+        _FETCHER,
+        "            task.cancel()\n        self._turns.wake_all()\n",
+        "            task.cancel()\n",
+        _FETCHER_TESTS,
+    ),
+    Mutant(
+        "a broken connection that does not fail the requests in flight",
+        _CONNECTION,
+        "                asked.answer.set_exception(copy(error))\n",
+        "                pass\n",
+        "tests/unit/test_clients_connection.py",
+    ),
+)
