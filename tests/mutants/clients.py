@@ -148,8 +148,8 @@ MUTANTS = (
     Mutant(
         "a record in flight whose end undoes an operator's reset",
         _IN_FLIGHT,
-        "        if self.record is not None and self.record.topic_partition in partitions:\n            self.state = None\n",
-        "        pass\n",
+        "and self.record.topic_partition in partitions:\n            self.state = None\n",
+        "and self.record.topic_partition in partitions:\n            pass\n",
         _DELIVERY_TESTS,
     ),
     Mutant(
