@@ -8,6 +8,7 @@ from functools import partial
 
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.errors import SessionLostError
 from kiel_groups.group.layout import topic_path
 
 __all__ = ["TopicWatch"]
@@ -69,8 +70,13 @@ class TopicWatch:
                 self._hinted.clear()
                 try:
                     await asyncio.gather(*map(self._look, topics))
+                except SessionLostError:
+                    # A task that looks again would fail at once, and start the next one: a loop without a pause.
+                    # The topics stay hinted, so that no write takes them for looked at.
+                    self._hinted.update(topics)
+                    raise
                 except (Exception, asyncio.CancelledError):
-                    # Nobody has looked: who waited here for his own write was interrupted, or got no answer.
+                    # The caller was interrupted, or got no answer, before the topics were looked at.
                     self._hint(*topics)
                     raise
 

@@ -10,6 +10,7 @@ import pytest
 
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.errors import SessionLostError
 
 pytestmark = pytest.mark.unit
 
@@ -91,6 +92,27 @@ async def test_a_look_that_fails_is_made_again() -> None:
         await topics.watch.catch_up()
     await topics.watch.catch_up()
     assert topics.heard == [("t", 2)]
+
+
+async def test_a_look_on_a_lost_session_is_not_made_again() -> None:
+    """Each one would fail at once and start the next: a busy loop until the member ends."""
+    topics = Topics()
+    await topics.watch.follow({"t"})
+    before = topics.looks
+
+    async def lost(*_: object) -> object:
+        topics.looks += 1
+        raise SessionLostError("the session is over")
+
+    topics.exists = lost  # type: ignore[method-assign]
+    topics.watch.look_again()
+    for _ in range(10):
+        await turns()
+    assert topics.looks == before + 1
+    # What was not looked at is not taken for looked at either.
+    with pytest.raises(SessionLostError):
+        await topics.watch.catch_up()
+    assert not topics.errors
 
 
 async def test_a_look_that_is_thrown_away_starts_no_other() -> None:
