@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from kiel_groups.config import GroupConfig
@@ -139,17 +140,25 @@ class Holding:
     # The slice
 
     async def _follow_slice(self) -> None:
-        """Read one's slice and compare, whenever there is a hint and from time to time without one."""
+        """
+        Read the member's slice at every hint, and audit once in every interval.
+
+        The audit has a deadline of its own: hints that come more often than the interval must not put it off.
+        """
+        loop = asyncio.get_running_loop()
+        audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
         while True:
             self._look.clear()
             self._feed(await self._read_slice())
             if self._claims.replaced:
                 await self._stop_replaced()
-            try:
-                async with asyncio.timeout(jittered_s(self._config.reconcile_interval_ms)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(audit_due_s):
                     await self._look.wait()
-            except TimeoutError:
+            # Not only after a timeout: a hint that is there already is returned without a look at the clock.
+            if loop.time() >= audit_due_s:
                 await self._audit()
+                audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
 
     async def _read_slice(self) -> claims.Wanted | claims.Replaced:
         node = await self._session.get(self._slice_path, self._look.set)
@@ -185,7 +194,7 @@ class Holding:
         )
 
     async def _audit(self) -> None:
-        """Without any hint: are the claims still ours, have offsets been reset, have awaited ones become free?"""
+        """Without a hint: find claims that were deleted, offsets that were reset, and awaited claims that are free."""
         gone = await self._claimant.verify(self._held())
         gone &= self._held()
         if gone:

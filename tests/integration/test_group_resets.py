@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pytest
@@ -33,6 +34,27 @@ async def test_an_idle_owner(cluster: Cluster, unique: Unique, store: str) -> No
             client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"4")
             await eventually(lambda: member.values == values + values[4:], "they come again")
             await eventually(lambda: stored_offsets(client, name, topic) == {0: 10}, "committed again")
+        assert member.lost_partitions == []
+
+
+async def test_an_idle_owner_whose_slice_keeps_changing(cluster_39: Cluster, unique: Unique) -> None:
+    """Hints that come more often than the regular look do not put it off: the reset is followed within an interval."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    values = await produce(cluster_39, topic, 10)
+    settings = {"auto_commit_interval_ms": 50, "reconcile_interval_ms": 2_000}
+    async with group_of(cluster_39, name, [topic], **settings) as group:
+        member = await group.join()
+        with zookeeper(cluster_39) as client:
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 10}, "everything is committed")
+            path = GroupLayout(name).slice(str(member.consumer.member_id))
+            data = client.get(path)[0]
+            client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"4")
+            deadline_s = time.monotonic() + 6.0
+            while member.values != values + values[4:]:
+                assert time.monotonic() < deadline_s, "the reset is not followed"
+                client.set(path, data)
+                await asyncio.sleep(0.2)
         assert member.lost_partitions == []
 
 

@@ -149,8 +149,16 @@ MUTANTS = (
     Mutant(
         "a member that looks only where it is told to",
         _HOLDING,
-        "asyncio.timeout(jittered_s(self._config.reconcile_interval_ms))",
-        "asyncio.timeout(None)",
+        "asyncio.timeout_at(audit_due_s)",
+        "asyncio.timeout_at(None)",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a regular look that every hint puts off",
+        _HOLDING,
+        "            self._look.clear()\n",
+        "            self._look.clear()\n"
+        "            audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)\n",
         "tests/sim/test_following.py",
     ),
     Mutant(
@@ -172,6 +180,13 @@ MUTANTS = (
         "        if before is not None and seen != before:\n",
         "        if False:\n",
         "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a look on a lost session that is made again without a pause",
+        "coordination/topic_watch.py",
+        "                except SessionLostError:\n",
+        "                except KeyError:\n",
+        "tests/unit/test_topic_watch.py",
     ),
     # Joining, and the application's callbacks
     Mutant(

@@ -80,6 +80,20 @@ def test_a_reset_while_nothing_is_committed_is_found(world: World) -> None:
     assert version_and_offset[1] == 7
 
 
+def test_hints_that_keep_coming_do_not_put_the_regular_look_off(world: World) -> None:
+    """A slice that changes twice in every interval is followed each time, and so is an operator's reset meanwhile."""
+    consumer, path = world.consumers[0], slice_path(world)
+    partition = min(consumer.flowing)
+    world.operator.set(world.layout.offset(partition), b"7")
+    generation = json.loads(world.ensemble.truth.znodes[path].data)["generation"]
+    for number in range(4):
+        world.operator.set(path, changed(world, generation=generation + number))
+        world.run_for(RECONCILE_INTERVAL_MS / 2000)
+    version_and_offset = consumer.finished(partition)
+    assert version_and_offset is not None
+    assert version_and_offset[1] == 7
+
+
 def test_a_claim_that_somebody_deleted_is_found(world: World) -> None:
     """No watch tells of it either; it is lost, and claimed anew."""
     consumer = world.consumers[0]
