@@ -79,7 +79,7 @@ class Claimant:
             )
             claimed |= outcome.done.keys()
             folderless = {p for p, failure in outcome.dropped.items() if failure is Failure.NO_NODE}
-            await self._session.ensure(sorted({self._layout.topic_owners(p.topic) for p in folderless}))
+            await self._restore_folders({p.topic for p in folderless})
             # What exists now although it was seen free may be this member's own, by a create whose answer was lost.
             doubtful = (outcome.unknown | outcome.dropped.keys()) - folderless
             mine, unowned = await self._whose(doubtful)
@@ -87,6 +87,16 @@ class Claimant:
             waiting = folderless | (unowned & outcome.unknown)
         self._metrics.count("partitions_claimed", len(claimed))
         return frozenset(claimed)
+
+    async def _restore_folders(self, topics: Collection[str]) -> None:
+        """The leader has created the folders of owners before it published; these are missing all the same."""
+        folders = sorted(map(self._layout.topic_owners, topics))
+        if folders:
+            self._metrics.count("owner_folders_restored", len(folders))
+            log.warning(
+                "group %s: somebody deleted %s; the claims are made there anew", self._layout.group, ", ".join(folders)
+            )
+            await self._session.ensure(folders)
 
     async def _prepare(self, topics: Collection[str]) -> None:
         if fresh := set(topics) - self._prepared:

@@ -12,6 +12,7 @@ from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.group import election
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.transactions import Check, Create, Done, Refused
+from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId
 
 __all__ = ["Election"]
@@ -38,6 +39,7 @@ class Election:
         member_id: MemberId,
         proof: str,
         tasks: TaskSet,
+        metrics: Metrics,
         on_leading: Callable[[str, bool], None],
         on_resigned: Callable[[], None],
     ) -> None:
@@ -46,6 +48,7 @@ class Election:
         self._member_id = member_id
         self._proof = proof
         self._tasks = tasks
+        self._metrics = metrics
         self._on_leading = on_leading
         self._on_resigned = on_resigned
         self._candidate = election.Candidate(unique_name())
@@ -90,6 +93,7 @@ class Election:
         )
         if isinstance(answer, Refused):
             # Either the member znode was deleted by hand, which the heartbeat finds, or the election folder was.
+            self._metrics.count("candidacies_refused")
             log.warning("group %s: could not stand for election (%s); again", self._layout.group, answer.failure.name)
             await self._session.ensure(self._layout.parents)
             await asyncio.sleep(RETRY_S)

@@ -186,6 +186,8 @@ class Leading:
             return True
         log.warning("group %s: %s (%s); planning anew", self._layout.group, what, answer)
         self._metrics.count("publications_interrupted")
+        # Some of them may have been deleted by hand, and then every publication would be refused.
+        self._folders.clear()
         if isinstance(answer, Refused) and answer.index == 0:
             self._on_doubt()
         return False

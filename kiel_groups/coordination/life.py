@@ -129,7 +129,9 @@ class Life:
             metrics,
             self._look_at_candidates,
         )
-        self._election = Election(session, layout, self.member_id, proof, self._tasks, self._lead, self._resign)
+        self._election = Election(
+            session, layout, self.member_id, proof, self._tasks, metrics, self._lead, self._resign
+        )
         self._heartbeat = Heartbeat(
             session.connection, session.gate, proof, metrics, session.abandon, self._heartbeat_interval_ms
         )
@@ -178,10 +180,14 @@ class Life:
         self._look_at_candidates()
 
     async def _look_regularly(self) -> None:
-        """From time to time the election is looked at without any hint, which makes a leader plan anew."""
+        """Look at the election without a hint, which makes a leader plan anew, and at the registration."""
         while True:
             await asyncio.sleep(jittered_s(self._config.reconcile_interval_ms))
             self._look_at_candidates()
+            await self._look_at_registration()
+
+    async def _look_at_registration(self) -> None:
+        """Restore what others expect to find of this process, and somebody has deleted."""
 
     def _look_at_candidates(self) -> None:
         """The election znode may have been deleted by hand, or a watch may be lost."""

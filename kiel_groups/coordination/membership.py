@@ -26,6 +26,7 @@ from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.transactions import (
     LARGEST_BYTES,
     Answer,
+    Check,
     Create,
     Delete,
     Done,
@@ -170,18 +171,53 @@ class Membership(Life):
         async with self._registering:
             wanted = self._registered = self._subscription.subscription
             unanswered = False
-            while isinstance(answer := await self.session.transact(self._registration(wanted)), Unknown):
-                unanswered = True
-            if isinstance(answer, Refused) and not (unanswered and answer.failure is Failure.NODE_EXISTS):
-                raise CoordinationError(
-                    f"group {self._config.group}: ZooKeeper refused to register {self._path}: {answer.failure.name}"
-                )
+            while not isinstance(answer := await self.session.transact(self._registration(wanted)), Done):
+                if isinstance(answer, Unknown):
+                    unanswered = True
+                elif answer.failure is Failure.NO_NODE:
+                    await self._restore_folders()
+                elif unanswered and answer.failure is Failure.NODE_EXISTS:
+                    break
+                else:
+                    raise CoordinationError(
+                        f"group {self._config.group}: ZooKeeper refused to register {self._path}: {answer.failure.name}"
+                    )
         log.info(
             "group %s: joined as %s, session timeout %d ms",
             self._config.group,
             self.member_id,
             self.session.timeout_ms,
         )
+
+    async def _restore_folders(self) -> None:
+        """
+        Create the group's folders again: somebody has deleted some of them.
+
+        Raises:
+            CoordinationError: ZooKeeper refuses that, for the lack of rights or of the chroot.
+        """
+        self._metrics.count("group_folders_restored")
+        log.warning(
+            "group %s: somebody deleted folders that %s registers in; they are created again",
+            self._config.group,
+            self.member_id,
+        )
+        await self.session.ensure(self._layout.parents)
+
+    async def _look_at_registration(self) -> None:
+        """Without its consumer id, the tools and the consumers of Kafka 0.8 would not see this member."""
+        async with self._registering:
+            path = self._layout.consumer_id(self.member_id)
+            if self._registered is None or await self.session.exists(path) is not None:
+                return
+            consumer_id = encode_consumer_id(self._registered, self._started_ms)
+            operations = [Check(self._path), Create(path, consumer_id, ephemeral=True)]
+            while isinstance(answer := await self.session.transact(operations), Refused) and answer.index == 1:
+                if answer.failure is not Failure.NO_NODE:
+                    break
+                await self._restore_folders()
+            if isinstance(answer, Done):
+                log.warning("group %s: somebody deleted %s; it is created again", self._config.group, path)
 
     async def resubscribe(self) -> None:
         """

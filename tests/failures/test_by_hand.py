@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.layout import GroupLayout, consumer_root
 from kiel_groups.group.znodes import Pointer
-from tests.failures.trial import RECOVERY_S, Trial, trial
+from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, Trial, trial
 from tests.integration.members import Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.failures
@@ -25,6 +29,10 @@ Unique = Callable[[str], str]
 
 def pointer(client: KazooClient, layout: GroupLayout) -> Pointer:
     return Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+
+
+def has_children(client: KazooClient, folder: str, count: int) -> bool:
+    return client.exists(folder) is not None and len(client.get_children(folder)) == count
 
 
 async def test_election_znode_deleted_by_hand(cluster: Cluster, unique: Unique) -> None:
@@ -81,6 +89,32 @@ async def test_member_znode_deleted_by_hand(cluster: Cluster, unique: Unique) ->
         await group.balanced(topic, 2)
         values = await produce(cluster, topic, 20)
         await group.delivered(values)
+
+
+@pytest.mark.parametrize("root", ["kiel-groups", "consumers"])
+async def test_folder_of_the_whole_group_deleted_by_hand(cluster: Cluster, unique: Unique, root: str) -> None:
+    """
+    All members join again, create the folders that they miss, and go on; none stops for good.
+
+    Under ``/kiel-groups`` the members' own znodes go: each gives its session up within a heartbeat. Under
+    ``/consumers`` the claims go, which the regular look finds, and the offsets, which are read from the beginning.
+    """
+    async with trial(cluster, unique, reconcile_interval_ms=500) as tried:
+        for _ in range(3):
+            await tried.join()
+        await tried.balanced()
+        await tried.produce()
+        await tried.group.delivered(tried.values)
+        folder = tried.layout.root if root == "kiel-groups" else consumer_root(tried.group.name)
+        # Until after the members have found out and join again: each is in the way of the other.
+        until_s = time.monotonic() + SESSION_TIMEOUT_MS / 2_000
+        while time.monotonic() < until_s:
+            with suppress(NotEmptyError, NoNodeError):
+                await asyncio.to_thread(tried.client.delete, folder, recursive=True)
+        for registered in (tried.layout.members, tried.layout.ids):
+            await eventually(partial(has_children, tried.client, registered, 3), "all are registered", RECOVERY_S)
+        await tried.nothing_is_lost()
+        assert all(member.consumer.settled for member in tried.group.members)
 
 
 async def test_owner_znode_deleted_by_hand_and_taken(cluster: Cluster, unique: Unique) -> None:

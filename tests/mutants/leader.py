@@ -93,6 +93,13 @@ MUTANTS = (
         "ephemeral=False",
     ),
     Mutant(
+        "a leader that takes folders for created which somebody has deleted",
+        _LEADING,
+        "        self._folders.clear()\n        if isinstance(answer, Refused)",
+        "        if isinstance(answer, Refused)",
+        "tests/sim/test_leading.py",
+    ),
+    Mutant(
         "a candidate that watches nobody",
         "coordination/election.py",
         "await self._session.exists(path, self._changed)",

@@ -133,8 +133,15 @@ MUTANTS = (
     Mutant(
         "a registration of one's own that is taken for somebody else's",
         "coordination/membership.py",
-        "if isinstance(answer, Refused) and not (unanswered and answer.failure is Failure.NODE_EXISTS):",
-        "if isinstance(answer, Refused):",
+        "                elif unanswered and answer.failure is Failure.NODE_EXISTS:\n",
+        "                elif False:\n",
+        "tests/sim/test_registering.py",
+    ),
+    Mutant(
+        "folders that are deleted while a member joins and that end it for good",
+        "coordination/membership.py",
+        "                elif answer.failure is Failure.NO_NODE:\n",
+        "                elif False:\n",
         "tests/sim/test_registering.py",
     ),
 )

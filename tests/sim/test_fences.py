@@ -209,7 +209,7 @@ def test_nobody_stands_for_election_on_the_session_that_kazoo_opens_by_itself(be
         session._call_loop = late  # type: ignore[method-assign]
         await session.ensure(layout.parents)
         tasks = TaskSet(lambda _: None)
-        election = Election(session, layout, "m", "/member", tasks, lambda *_: None, lambda: None)
+        election = Election(session, layout, "m", "/member", tasks, Metrics(), lambda *_: None, lambda: None)
         bench.ensemble.expire(session.id)
         while len(bench.process.sessions) == 1:  # noqa: ASYNC110 -- simulated time
             await asyncio.sleep(0.01)

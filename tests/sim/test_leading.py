@@ -46,6 +46,17 @@ def test_a_leader_that_is_refused_stands_for_election_again() -> None:
         assert len([p for p in leader.flowing if p.partition >= 4]) == 2
 
 
+def test_folders_of_a_plan_that_are_deleted_are_created_again() -> None:
+    """A leader that took them for created would be refused with every plan from then on."""
+    with at_rest(members=2, topics=(4,)) as world:
+        for name in world.ensemble.truth.children(world.layout.history):
+            world.operator.delete(f"{world.layout.history}/{name}")
+        world.operator.delete(world.layout.history)
+        world.set_partitions("t0", 6)
+        world.run_for(12.0)
+        assert sum(len(consumer.flowing) for consumer in world.consumers) == 6
+
+
 def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
     """It watches the one before it: the end of that one's session is enough, and no regular look is needed."""
     with at_rest(members=3, topics=(4,)) as world:

@@ -1,12 +1,18 @@
-"""A member's registration whose answer is lost."""
+"""A member's registration whose answer is lost, or whose folders are."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 import pytest
 
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination import membership
+from kiel_groups.coordination.admission import check_admission
 from kiel_groups.coordination.membership import Membership
+from kiel_groups.coordination.session import Session
+from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.transactions import Operation
 from tests.sim.world import at_rest
 
@@ -43,3 +49,32 @@ def test_it_is_found_made_although_the_next_server_is_behind(monkeypatch: pytest
         world.settle(20.0)
         assert len(consumer.flowing) > 0
         assert consumer.metrics.total("sessions_opened") == 2 - is_new
+
+
+@pytest.mark.parametrize("folder", ["members", "ids"])
+def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
+    monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """Whoever deletes a group by hand may be between the member's look for the folders and its registration."""
+    with at_rest(members=1, topics=(2,)) as world:
+        consumer = world.consumers[0]
+        path = {"members": world.layout.members, "ids": world.layout.ids}[folder]
+        deleted = []
+
+        async def deleting(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
+            await check_admission(session, layout, config)
+            if not deleted:
+                deleted.append(path)
+                for name in world.ensemble.truth.children(path):
+                    world.operator.delete_async(f"{path}/{name}")
+                world.operator.delete_async(path)
+                await asyncio.sleep(1.0)
+
+        monkeypatch.setattr(membership, "check_admission", deleting)
+        world.operator.delete(world.layout.member(str(consumer.member.member_id)))
+        world.run_for(10.0)
+        assert deleted
+        assert consumer.failure is None
+        assert consumer.metrics.total("group_folders_restored") == 1
+        world.settle(20.0)
+        assert len(consumer.flowing) == 2
