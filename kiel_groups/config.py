@@ -257,7 +257,8 @@ class ZooKeeperConfig:
     How to reach ZooKeeper.
 
     ``hosts`` is kazoo's connection string: ``host:port,host:port/chroot``. The server may grant another session
-    timeout than asked; everything that depends on it uses the granted one. ``heartbeat_interval_ms`` is how often a
+    timeout than asked; everything that depends on it uses the granted one. ``connect_timeout_ms`` bounds all that
+    joining a group takes, from the first connection to the registration. ``heartbeat_interval_ms`` is how often a
     member proves that its session lives; None: every sixth of the granted timeout, at most every third of it.
     """
 

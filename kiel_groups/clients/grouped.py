@@ -83,7 +83,8 @@ class GroupedConsumer(MemberAttributes):
         drain_alarm_ms: After how long a hand-over that waits for the application is reported.
         reconcile_interval_ms: How often everything is looked at although no watch fired, give or take a third.
         allocator_timeout_ms: How long ``partition_allocator`` may take.
-        zk_timeout_ms: How long to wait for ZooKeeper at the first connecting.
+        zk_timeout_ms: How long ``connect()`` waits for ZooKeeper: for the session, the group's settings, the
+            registration and all else that joining takes. Later joins have as long for each try.
         listener: Told of partitions that come, go or are lost; where it has a hook ``on_stalled``, of what may soon
             exceed ``max_poll_interval_ms`` or ``loop_stall_ms``.
         metrics: Where to count; a registry of its own without one.
@@ -187,11 +188,14 @@ class GroupedConsumer(MemberAttributes):
 
     def connect(self) -> asyncio.Future[None]:
         """
-        Reach the brokers and join the group; once, however often it is called.
+        Reach the brokers and join the group; once, however often it is called. After an error it may be called again.
+
+        It takes as long as joining may, ``zk_timeout_ms``, after the brokers: those are asked one after the other until
+        one answers, each for ``connect_timeout_ms`` at most, and as long again for its answer.
 
         Raises:
             NoBrokersError: None of the brokers answered.
-            NoZooKeeperError: No ZooKeeper server answered in time.
+            NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; says what was waited for.
             ChrootMissingError: The chroot does not exist.
             GroupConfigError: The group lives by other settings.
             ForeignMemberError: Members that are not ours are alive in the group.

@@ -41,7 +41,7 @@ class GroupCandidate:
         self._zookeeper = zookeeper
         self._allocator = allocator
         self._metrics = metrics
-        self._lives = Lives(config.group, self._begin, metrics, on_failure)
+        self._lives = Lives(config.group, self._begin, zookeeper.connect_timeout_ms, metrics, on_failure)
 
     async def start(self) -> None:
         """
@@ -54,11 +54,11 @@ class GroupCandidate:
         """
         await self._lives.start()
 
-    async def _begin(self) -> _Candidacy:
+    async def _begin(self, by_s: float) -> _Candidacy:
         candidacy = _Candidacy(
             self._config, self._zookeeper, self._allocator, self._metrics, first=self._lives.current is None
         )
-        await candidacy.join()
+        await candidacy.join(by_s)
         return candidacy
 
     @property

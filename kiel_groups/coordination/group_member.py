@@ -52,7 +52,7 @@ class GroupMember:
         self._metrics = metrics
         #: The present session's gate, to be asked before every record; one that never opens before the first session.
         self.gate = Gate()
-        self._lives = Lives(config.group, self._join, metrics, on_failure)
+        self._lives = Lives(config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure)
 
     async def start(self) -> None:
         """
@@ -66,9 +66,11 @@ class GroupMember:
         """
         await self._lives.start()
 
-    async def _join(self) -> Membership:
+    async def _join(self, by_s: float) -> Membership:
         if self._membership is not None and self._membership.stalled:
             await self._caught_up()
+            # The application's time does not count against ZooKeeper's.
+            by_s = asyncio.get_running_loop().time() + self._zookeeper.connect_timeout_ms / 1000
         membership = Membership(
             self._config,
             self._zookeeper,
@@ -78,14 +80,8 @@ class GroupMember:
             self._metrics,
             first=self._membership is None,
         )
-        await membership.join()
+        await membership.join(by_s)
         self.gate = membership.session.gate
-        try:
-            # What was subscribed to while it joined.
-            await self._tell_subscription(membership)
-        except BaseException:
-            await membership.close()
-            raise
         return membership
 
     async def _caught_up(self) -> None:
@@ -130,13 +126,10 @@ class GroupMember:
     async def resubscribe(self) -> None:
         """Tell the group of a changed subscription; a member whose session was lost tells it when it joins."""
         if self._membership is not None and not self._membership.over.done():
-            await self._tell_subscription(self._membership)
-
-    async def _tell_subscription(self, membership: Membership) -> None:
-        try:
-            await membership.resubscribe()
-        except SessionLostError:
-            log.info("group %s: the subscription is told with the next session", self._config.group)
+            try:
+                await self._membership.resubscribe()
+            except SessionLostError:
+                log.info("group %s: the subscription is told with the next session", self._config.group)
 
     async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
         """

@@ -23,7 +23,7 @@ from kiel_groups.coordination.leading import Leading
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.watchdog import Watchdog
-from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.errors import ConfigError, KielGroupsError, NoZooKeeperError
 from kiel_groups.group import election
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.lease import check_heartbeat_interval
@@ -50,7 +50,7 @@ class Life:
         self, config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator, metrics: Metrics, *, first: bool
     ) -> None:
         self._config = config
-        self._heartbeat_interval_ms = zookeeper.heartbeat_interval_ms
+        self._zookeeper = zookeeper
         self._first = first
         self._layout = GroupLayout(config.group)
         self._allocator = allocator
@@ -58,36 +58,65 @@ class Life:
         self._tasks = TaskSet(self.fail)
         self._loop = asyncio.get_running_loop()
         self._joined = False
+        #: What joining waits for, for people.
+        self._step = "the chroot"
         #: Whether the watchdog ended it: what was in progress then may be so still.
         self.stalled = False
         self.session = Session(zookeeper, metrics, self._on_session)
         self.over: asyncio.Future[BaseException | None] = self._loop.create_future()
 
-    async def join(self) -> None:
+    async def join(self, by_s: float) -> None:
         """
         Open the session and take part.
 
+        Args:
+            by_s: When to give up, in seconds on the event loop's clock. Nothing of this life is left then: the session
+                is closed in the background, as soon as a server can be reached.
+
         Raises:
-            NoZooKeeperError: No server answered in time.
+            NoZooKeeperError: ZooKeeper did not answer by then; says what was waited for.
+            SessionLostError: The session ended before that; the next one may do better.
             ChrootMissingError: The chroot does not exist.
             ConfigError: ``heartbeat_interval_ms`` is too long for the timeout that the server granted to a first life.
             GroupConfigError: The group lives by other settings.
             ForeignMemberError: Members that are not ours are alive in the group.
         """
         try:
-            await self.session.open()
-            self._check_heartbeat(strictly=self._first)
-            await self.session.ensure(self._layout.parents)
-            await self._enter()
-            self._joined = True
-            self._heartbeat.start()
-            self._watchdog.start()
-            self._election.feed(election.Run())
-            self._tasks.start(self._look_regularly())
-            await self._entered()
+            async with asyncio.timeout_at(by_s):
+                await self._take_part()
+        except TimeoutError:
+            self._finish(None)
+            # Not waited for: a server that did not answer so far may not answer the close either.
+            self.session.abandon("it did not answer in time")
+            await self._tasks.cancel()
+            raise NoZooKeeperError(self._silence()) from None
         except BaseException:
             await self.close()
             raise
+
+    async def _take_part(self) -> None:
+        await self.session.open()
+        self._check_heartbeat(strictly=self._first)
+        self._step = "the group's folders"
+        await self.session.ensure(self._layout.parents)
+        await self._enter()
+        self._joined = True
+        self._heartbeat.start()
+        self._watchdog.start()
+        self._election.feed(election.Run())
+        self._tasks.start(self._look_regularly())
+        self._step = "what follows the registration"
+        await self._entered()
+
+    def _silence(self) -> str:
+        """What there was no answer to, for people."""
+        hosts, limit_s = self._zookeeper.hosts, self._zookeeper.connect_timeout_ms / 1000
+        if not self.session.id:
+            return f"no ZooKeeper server answered at {hosts} within {limit_s:g} s; is one running there?"
+        return (
+            f"ZooKeeper at {hosts} opened a session, and then did not answer within {limit_s:g} s in all (joining group"
+            f" {self._config.group}, waiting for {self._step}); is it overloaded, stopped, or without a quorum?"
+        )
 
     def _check_heartbeat(self, *, strictly: bool) -> None:
         """
@@ -96,7 +125,7 @@ class Life:
         A user at the keyboard corrects it; a member that is needed makes do with the nearest one.
         """
         try:
-            check_heartbeat_interval(self.session.timeout_ms, self._heartbeat_interval_ms)
+            check_heartbeat_interval(self.session.timeout_ms, self._zookeeper.heartbeat_interval_ms)
         except ConfigError as error:
             if strictly:
                 raise
@@ -133,7 +162,7 @@ class Life:
             session, layout, self.member_id, proof, self._tasks, metrics, self._lead, self._resign
         )
         self._heartbeat = Heartbeat(
-            session.connection, session.gate, proof, metrics, session.abandon, self._heartbeat_interval_ms
+            session.connection, session.gate, proof, metrics, session.abandon, self._zookeeper.heartbeat_interval_ms
         )
         session.on_connected = self._heartbeat.beat_now
         self._watchdog = Watchdog(self._config, self._in_progress, self._hurry, self._give_up, metrics)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from kiel_groups.coordination import machine
 from kiel_groups.coordination.life import Life
-from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Lives"]
@@ -29,7 +29,8 @@ class Lives(Generic[_Life]):
 
     Args:
         group: The group's name, for the log.
-        begin: Makes a life and has it join.
+        begin: Makes a life and has it join, by a time on the event loop's clock.
+        limit_ms: How long a life may take to join, in milliseconds.
         metrics: Where to count.
         on_failure: Hears of an error that no new session can mend: other settings than the group's, foreign members,
             missing rights.
@@ -38,12 +39,14 @@ class Lives(Generic[_Life]):
     def __init__(
         self,
         group: str,
-        begin: Callable[[], Awaitable[_Life]],
+        begin: Callable[[float], Awaitable[_Life]],
+        limit_ms: int,
         metrics: Metrics,
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
         self._group = group
         self._begin_life = begin
+        self._limit_s = limit_ms / 1000
         self._metrics = metrics
         self._on_failure = on_failure
         #: The present life, or the last one: while the next is on its way, after an error that ended it, and after
@@ -53,8 +56,19 @@ class Lives(Generic[_Life]):
         self._closing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Begin; what prevents the first life is raised, later losses are mended in the background."""
-        self.current = await self._begin()
+        """
+        Begin; what prevents the first life is raised, later losses are mended in the background.
+
+        A session that ends before the first life has joined counts as silence: the next one has the rest of the time.
+        """
+        by_s = self._due_s()
+        while self.current is None:
+            try:
+                self.current = await self._begin(by_s)
+            except SessionLostError as error:
+                self._metrics.count("joins_failed")
+                log.warning("group %s: could not join: %s; again", self._group, error)
+                await asyncio.sleep(FIRST_PAUSE_S)
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -78,8 +92,12 @@ class Lives(Generic[_Life]):
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def _begin(self) -> _Life:
-        life = await self._begin_life()
+    def _due_s(self) -> float:
+        """When a life that begins now must have joined, on the event loop's clock."""
+        return asyncio.get_running_loop().time() + self._limit_s
+
+    async def _begin(self, by_s: float) -> _Life:
+        life = await self._begin_life(by_s)
         self._metrics.count("sessions_opened")
         return life
 
@@ -113,7 +131,7 @@ class Lives(Generic[_Life]):
             await asyncio.sleep(pause_s * machine.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             try:
-                self.current = await self._begin()
+                self.current = await self._begin(self._due_s())
                 # As loud as the loss: whoever heard of that waits for this.
                 log.warning("group %s: joined again, as %s", self._group, self.current.member_id)
                 return

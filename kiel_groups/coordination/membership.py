@@ -70,13 +70,17 @@ class Membership(Life):
         self._registered: Collection[str] | None = None
 
     async def _enter(self) -> None:
+        self._step = "the group's settings and members"
         await check_admission(self.session, self._layout, self._config)
         self._equip()
+        self._step = "the registration"
         await self._register()
 
     async def _entered(self) -> None:
         self.holding.start()
         await self._tell_missing_topics(self._registered or ())
+        # What was subscribed to meanwhile.
+        await self.resubscribe()
 
     def _equip(self) -> None:
         """Everything that is named after the session, which is known now."""
@@ -211,7 +215,7 @@ class Membership(Life):
             if self._registered is None or await self.session.exists(path) is not None:
                 return
             consumer_id = encode_consumer_id(self._registered, self._started_ms)
-            operations = [Check(self._path), Create(path, consumer_id, ephemeral=True)]
+            operations: list[Operation] = [Check(self._path), Create(path, consumer_id, ephemeral=True)]
             while isinstance(answer := await self.session.transact(operations), Refused) and answer.index == 1:
                 if answer.failure is not Failure.NO_NODE:
                     break

@@ -31,7 +31,7 @@ from kiel_groups.coordination.answers import MOVED, answer_of, tells_of_move, tr
 from kiel_groups.coordination.connecting import Connection, overhear_connect
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.requests import Requests
-from kiel_groups.errors import ChrootMissingError, CoordinationError, NoZooKeeperError, SessionLostError
+from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
 from kiel_groups.group.transactions import (
     Answer,
     Create,
@@ -139,28 +139,19 @@ class Session:
 
     async def open(self) -> None:
         """
-        Connect and wait for the session.
+        Connect and wait for the session, however long it takes: the caller sets the limit.
 
         Raises:
-            NoZooKeeperError: No server answered within ``connect_timeout_ms``, or none has an address.
+            NoZooKeeperError: No host has an address.
             ChrootMissingError: The chroot does not exist.
+            SessionLostError: The session is over already.
         """
         await machine.check_hosts(self._config)
         overhear_connect(self.client, self._config.session_timeout_ms, self._granted)
         self.client.add_listener(self._state_changed)
         await machine.in_thread(self.client.start_async, "connect")
-        try:
-            async with asyncio.timeout(self._config.connect_timeout_ms / 1000):
-                await self._connected.wait()
-        except TimeoutError:
-            self._end("no server answered")
-            await self.close()
-            raise NoZooKeeperError(
-                f"no ZooKeeper server answered at {self._config.hosts} within"
-                f" {self._config.connect_timeout_ms / 1000:g} s; is one running there?"
-            ) from None
+        await self._connected.wait()
         if self._config.chroot and await self.get("/") is None:
-            await self.close()
             raise ChrootMissingError(
                 f"the chroot {self._config.chroot} does not exist in ZooKeeper at {self._config.hosts};"
                 " create it first, or leave it out of zk_hosts"

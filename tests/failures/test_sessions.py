@@ -12,9 +12,11 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.proxy import FaultProxy
+from kiel_groups.errors import NoZooKeeperError
+from kiel_groups.group.layout import GroupLayout
 from tests.failures.network import AnswerLoser, WatchLoser
 from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, trial
-from tests.integration.members import Member, eventually
+from tests.integration.members import Member, eventually, group_of, produce, zookeeper
 from tests.integration.test_group_membership import end_session
 
 pytestmark = pytest.mark.failures
@@ -54,6 +56,65 @@ async def test_expiry_while_processing(cluster: Cluster, unique: Unique) -> None
         await tried.group.leave(first)
         assert tried.client.exists(offset).version == version
         await tried.nothing_is_lost()
+
+
+@pytest.mark.parametrize(
+    ("request_part", "step"),
+    [
+        (b"/kiel-groups", "the group's folders"),
+        (b"/config", "the group's settings and members"),
+        (b'"pid"', "the registration"),
+    ],
+)
+async def test_zookeeper_silent_while_a_member_joins(
+    cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture, request_part: bytes, step: str
+) -> None:
+    """
+    ``connect()`` gives up after ``zk_timeout_ms``, and says what it waited for; once healed, the next call works.
+
+    The session that was opened in vain is closed as soon as ZooKeeper answers again, and nothing is said of it.
+    """
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    values = await produce(cluster, topic, 20)
+    hosts, slash, chroot = cluster.zk_hosts.partition("/")
+    with AnswerLoser(hosts) as proxy, zookeeper(cluster) as client:
+        async with group_of(cluster, name, [topic]) as group:
+            member = Member(cluster, name, [topic], zk_hosts=proxy.address + slash + chroot, zk_timeout_ms=2_000)
+            proxy.lose_answer_to(request_part)
+            began_s = time.monotonic()
+            with pytest.raises(NoZooKeeperError, match=step) as raised:
+                await member.consumer.connect()
+            assert 2.0 <= time.monotonic() - began_s < 2.5
+            assert proxy.address in str(raised.value)
+            proxy.reconnect()
+            group.members.append(member)
+            await member.start()
+            await group.delivered(values)
+            await eventually(lambda: len(client.get_children(GroupLayout(name).members)) == 1, "the first session ends")
+            assert member.consumer.metrics.total("sessions_lost") == 0
+    assert "session is over" not in caplog.text
+    assert "session of" not in caplog.text
+
+
+async def test_a_session_expires_while_a_member_joins(cluster_39: Cluster, unique: Unique) -> None:
+    """``connect()`` goes on with another session for as long as ``zk_timeout_ms`` allows; no lost one is raised."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    hosts, slash, chroot = cluster_39.zk_hosts.partition("/")
+    with AnswerLoser(hosts) as proxy:
+        place = {"zk_hosts": proxy.address + slash + chroot, "session_timeout_ms": SESSION_TIMEOUT_MS}
+        async with group_of(cluster_39, name, [topic], **place) as group:
+            proxy.lose_answer_to(b"/config", request_too=True)
+            joining = asyncio.ensure_future(group.join())
+            assert await asyncio.to_thread(proxy.caught.wait, 10.0)
+            # So long that the server has given the session up.
+            await asyncio.sleep(1.5 * SESSION_TIMEOUT_MS / 1000)
+            proxy.reconnect()
+            member = await joining
+            await group.balanced(topic, 2)
+            assert member.consumer.metrics.total("joins_failed") == 1
+            assert member.consumer.metrics.total("sessions_lost") == 0
 
 
 async def test_sigstop_past_the_session(cluster: Cluster, unique: Unique) -> None:

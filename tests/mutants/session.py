@@ -10,6 +10,7 @@ _FENCED = "coordination/fenced.py"
 _SESSION = "coordination/session.py"
 _REQUESTS = "coordination/requests.py"
 _ANSWERS = "coordination/answers.py"
+_LIFE = "coordination/life.py"
 _CONNECTING = "coordination/connecting.py"
 
 MUTANTS = (
@@ -80,11 +81,24 @@ MUTANTS = (
     ),
     Mutant(
         "a word to leave that is lost where a session opens at that moment",
-        _SESSION,
-        "            async with asyncio.timeout(self._config.connect_timeout_ms / 1000):\n"
-        "                await self._connected.wait()\n",
-        "            await asyncio.wait_for(self._connected.wait(), self._config.connect_timeout_ms / 1000)\n",
+        _LIFE,
+        "            async with asyncio.timeout_at(by_s):\n                await self._take_part()\n",
+        "            await asyncio.wait_for(self._take_part(), by_s - self._loop.time())\n",
         "tests/sim/test_leaving.py",
+    ),
+    Mutant(
+        "a join that waits for ever for a server that opened the session and went silent",
+        _LIFE,
+        "            async with asyncio.timeout_at(by_s):\n",
+        "            if True:\n",
+        "tests/sim/test_joining.py",
+    ),
+    Mutant(
+        "a session that ends while a member joins and that ends the join",
+        "coordination/lives.py",
+        "            except SessionLostError as error:\n",
+        "            except KeyError as error:\n",
+        "tests/sim/test_joining.py",
     ),
     # Answers
     Mutant(

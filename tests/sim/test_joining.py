@@ -1,0 +1,66 @@
+"""Servers that open a session for a member that joins, and then go silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.coordination import membership
+from kiel_groups.coordination.group_member import GroupMember
+from kiel_groups.errors import NoZooKeeperError
+from tests.sim.consumer import Consumer
+from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
+
+pytestmark = pytest.mark.sim
+
+#: ``connect_timeout_ms`` where nothing else is said.
+LIMIT_S = 15.0
+
+
+def joining(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[Exception]]:
+    """A member before which the servers go silent once it has a session; and the errors of its tries to join."""
+    errors: list[Exception] = []
+    start, admit = GroupMember.start, membership.check_admission
+
+    async def noting(member: GroupMember) -> None:
+        try:
+            await start(member)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    async def silent(*arguments: object) -> None:
+        if newcomer.process.connections and not silenced:
+            silenced.append(newcomer)
+            newcomer.process.stall()
+        await admit(*arguments)  # type: ignore[arg-type]
+
+    silenced: list[Consumer] = []
+    monkeypatch.setattr(membership, "check_admission", silent)
+    monkeypatch.setattr(GroupMember, "start", noting)
+    newcomer = world.join(world.topics)
+    return newcomer, errors
+
+
+def test_a_join_without_an_answer_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says where it stood; the next try, with servers that answer, succeeds."""
+    with at_rest(members=1, topics=(2,)) as world:
+        newcomer, errors = joining(world, monkeypatch)
+        world.run_for(LIMIT_S + 0.5)
+        assert [type(error) for error in errors] == [NoZooKeeperError]
+        assert "waiting for the group's settings and members" in str(errors[0])
+        newcomer.process.resume()
+        world.settle(30.0)
+        assert len(newcomer.flowing) == 1
+        assert len(errors) == 1
+
+
+def test_a_session_that_ends_during_the_join_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the time for joining that is no error."""
+    with at_rest(members=1, topics=(2,)) as world:
+        newcomer, errors = joining(world, monkeypatch)
+        world.run_for(1.2 * SESSION_TIMEOUT_MS / 1000)
+        newcomer.process.resume()
+        world.settle(30.0)
+        assert errors == []
+        assert newcomer.metrics.total("joins_failed") == 1
+        assert len(newcomer.flowing) == 1
