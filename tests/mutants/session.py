@@ -81,9 +81,9 @@ MUTANTS = (
     ),
     Mutant(
         "a word to leave that is lost where a session opens at that moment",
-        _LIFE,
-        "            async with asyncio.timeout_at(by_s):\n                await self._take_part()\n",
-        "            await asyncio.wait_for(self._take_part(), by_s - self._loop.time())\n",
+        _SESSION,
+        "        await self._connected.wait()\n",
+        "        await asyncio.wait_for(self._connected.wait(), self._config.connect_timeout_ms / 1000)\n",
         "tests/sim/test_leaving.py",
     ),
     Mutant(
