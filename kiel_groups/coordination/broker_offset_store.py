@@ -36,6 +36,8 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
     """Reads and starts as the ``zookeeper`` store does; commits by way of ``send_commit``."""
 
     commits_with_release = False
+    #: A broker that is late may have stored it for this member, or for the one before.
+    versions_tell = False
     send_commit: SendCommit
     fetch_offsets: FetchOffsets
 

@@ -56,6 +56,8 @@ class ZooKeeperOffsetStore:
 
     #: Whether a release commits in the transaction that deletes the owner znode.
     commits_with_release = True
+    #: Whether an offset at a version that this member did not make is another one's.
+    versions_tell = True
 
     def __init__(
         self,
@@ -162,16 +164,19 @@ class ZooKeeperOffsetStore:
             for partition, node in zip(mine, nodes, strict=True)
             if node is not None and (self.is_outdated(partition) or node.mzxid < created)
         ]
+        versions = {partition: node.version for partition, node in zip(mine, nodes, strict=True) if node is not None}
         if outdated:
             # Offsets older than the topic belong to a deleted one of the same name.
-            await self.reset_recreated(topic, await self._starting(topic, outdated, "earliest"), renew)
+            earliest = await self._starting(topic, outdated, "earliest")
+            await self.start_over(topic, earliest, lambda p, found: found.version == versions[p], renew)
         unsound = [
             partition
             for partition, node in zip(mine, nodes, strict=True)
             if node is not None and partition not in outdated and self._parse(partition, node).offset is None
         ]
         if unsound:
-            await self._overwrite(await self._starting(topic, unsound, self._policy(known=True)), renew)
+            starting = await self._starting(topic, unsound, self._policy(known=True))
+            await self._put({p: (offset, versions[p]) for p, offset in starting.items()}, renew)
         if all(node is not None for node in nodes):
             if outdated or unsound:
                 return created, {}
@@ -191,42 +196,42 @@ class ZooKeeperOffsetStore:
         offsets = await self._log_offsets(topic, [partition.partition for partition in partitions], policy)
         return {partition: offsets[partition.partition] for partition in partitions}
 
-    async def reset_recreated(
-        self, topic: str, offsets: Mapping[TopicPartition, int], renew: Renew[object]
+    async def start_over(
+        self,
+        topic: str,
+        earliest: Mapping[TopicPartition, int],
+        is_known: Callable[[TopicPartition, StoredOffset], bool],
+        renew: Renew[object],
     ) -> dict[TopicPartition, StoredOffset]:
         """
-        Start over in a topic that was deleted and created again: at its earliest ``offsets``.
+        Store the ``earliest`` offsets of a topic that was deleted and created again.
+
+        Each replaces the version that was just read. An offset that somebody else has stored since the topic was
+        created stays: an operator has set it in the new log. ``is_known`` tells whether this member has seen, or
+        written, a stored offset in the old log.
 
         Returns:
             What stands there now, without what ``renew`` had left alone.
         """
-        begun = await self._overwrite(offsets, renew)
-        if not begun:
-            return {}
-        self._metrics.count("offsets_of_deleted_topic", len(begun))
-        log.warning(
-            "group %s: topic %s was deleted and created again; %d partitions of it start at the earliest offset",
-            self._layout.group,
-            topic,
-            len(begun),
-        )
-        return await self.read(sorted(begun))
-
-    async def _overwrite(
-        self, offsets: Mapping[TopicPartition, int], renew: Renew[object]
-    ) -> frozenset[TopicPartition]:
-        written: set[TopicPartition] = set()
-        items = {partition: (self.write(partition, offset, ANY_VERSION),) for partition, offset in offsets.items()}
-        while items:
-            outcome = await self._writer.write(
-                items,
-                lambda partition, refused, failure: self.on_refused(partition, refused, failure, offsets[partition]),
-                renew=renew,
-            )
-            written |= outcome.done.keys()
-            again = outcome.unknown | await self.restore_folders(outcome.dropped)
-            items = {partition: items[partition] for partition in sorted(again)}
-        return frozenset(written)
+        created, standing, waiting = self.creation(topic), dict[TopicPartition, StoredOffset](), sorted(earliest)
+        while waiting:
+            for partition, found in (stored := await self.read(waiting)).items():
+                is_set = found.offset is not None and found.mzxid > created and not is_known(partition, found)
+                if is_set and self.versions_tell:
+                    standing[partition] = found
+            versions = {p: stored[p].version if p in stored else ANY_VERSION for p in waiting if p not in standing}
+            begun, changed = await self._put({p: (earliest[p], version) for p, version in versions.items()}, renew)
+            standing |= begun
+            waiting = sorted(changed)
+            if begun:
+                self._metrics.count("offsets_of_deleted_topic", len(begun))
+                log.warning(
+                    "group %s: topic %s was deleted and created again; %d partitions start at the earliest offset",
+                    self._layout.group,
+                    topic,
+                    len(begun),
+                )
+        return standing
 
     async def _create_missing(self, topic: str, numbers: Sequence[int], mine: Collection[TopicPartition]) -> None:
         """
@@ -349,6 +354,18 @@ class ZooKeeperOffsetStore:
         Raises:
             SessionLostError: The session is over; nothing more was stored.
         """
+        return await self._put(offsets, lambda partition, written: None if is_outdated(partition) else written)
+
+    async def _put(
+        self, offsets: Mapping[TopicPartition, tuple[int, int]], renew: Renew[TopicPartition]
+    ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
+        """
+        Write next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
+
+        Returns:
+            What was stored, with its new version; and what stands where somebody else wrote. What ``renew`` had left
+            alone is in neither.
+        """
         stored: dict[TopicPartition, StoredOffset] = {}
         foreign: dict[TopicPartition, StoredOffset] = {}
         waiting = dict(offsets)
@@ -357,7 +374,7 @@ class ZooKeeperOffsetStore:
             outcome = await self._writer.write(
                 {partition: (self.write(partition, *target),) for partition, target in wanted.items()},
                 lambda partition, refused, failure: self.on_refused(partition, refused, failure, offsets[partition][0]),
-                renew=lambda partition, written: None if is_outdated(partition) else written,
+                renew=renew,
             )
             await self.restore_folders(outcome.dropped)
             for partition, versions in outcome.done.items():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -173,19 +173,39 @@ class Offsets:
                 pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 
     async def _begin_known(self, topic: str, created: int, outdated: Collection[TopicPartition]) -> None:
-        """Go on where the new log begins; what somebody garbles meanwhile is written over by the next attempt."""
+        """
+        Resume at the start of the new log.
+
+        An offset that an operator has already set in the new log is adopted. Garbage is overwritten.
+        """
         renew = self._store.while_same(topic)
         # Brokers may take long, and others of this member's partitions are committed meanwhile.
         earliest = await self._handler.log_starts(outdated)
         async with self.writing:
             # Some may have been given back, or belong to a still later log.
             still = sorted(self._subscription.mark_recreated(topic, created) & earliest.keys())
-            states = {partition: self._subscription.state(partition) for partition in still}
-            standing = await self._store.reset_recreated(topic, {p: earliest[p] for p in still}, renew)
+            states = {partition: state for partition in still if (state := self._subscription.state(partition))}
+
+            def is_known(partition: TopicPartition, found: StoredOffset) -> bool:
+                state = states[partition]
+                return found.version == state.version or state.made(found.offset, found.version)
+
+            standing = await self._store.start_over(topic, {p: earliest[p] for p in states}, is_known, renew)
             for partition, found in standing.items():
                 if found.offset is not None and self._subscription.state(partition) is states[partition]:
                     self._subscription.start_over(partition, found.offset, found.version, created)
                     self._handler.moved(partition, found.offset)
+                    self._tell_of_set(partition, earliest[partition], found.offset)
+
+    def _tell_of_set(self, partition: TopicPartition, earliest: int, offset: int) -> None:
+        if offset != earliest:
+            log.warning(
+                "group %s: the offset of %s was set to %d by somebody else after its topic was created again; it is"
+                " followed",
+                self._config.group,
+                partition,
+                offset,
+            )
 
     def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> bool:
         """Take what stands there for the truth; whether an earlier commit of this consumer's made it that."""

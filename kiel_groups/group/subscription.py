@@ -63,7 +63,7 @@ class PartitionState:
     def uncommitted(self) -> bool:
         return not self.outdated and (self.unreadable or self.finished != self.committed)
 
-    def made(self, offset: int, version: int) -> bool:
+    def made(self, offset: int | None, version: int) -> bool:
         """Whether a commit of this consumer's made the stored offset what it is."""
         return version == self.version + 1 and offset in self.sent
 

@@ -248,9 +248,10 @@ def test_a_claim_that_is_tried_again_after_an_outage_does_not_take_over_the_old_
     assert stored(world) == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("is_late", [True, False])
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_an_offset_that_is_damaged_while_its_owner_starts_over(
-    world: World, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, is_deleted: bool, is_late: bool
 ) -> None:
     """He starts over all the same, and commits again."""
     (holding,) = world.consumers
@@ -258,26 +259,116 @@ def test_an_offset_that_is_damaged_while_its_owner_starts_over(
         holding.work(0.0, 3, 0.01)
     world.run_for(0.1)
     (partition, *_) = world.partitions()
-    path, overwrite = world.layout.offset(partition), ZooKeeperOffsetStore._overwrite
+    path, put = world.layout.offset(partition), ZooKeeperOffsetStore._put
 
-    async def overwriting(store: ZooKeeperOffsetStore, *arguments: Any) -> frozenset[TopicPartition]:
-        written = await overwrite(store, *arguments)
-        monkeypatch.undo()
+    async def damage() -> None:
         if is_deleted:
             world.operator.delete_async(path)
         else:
             world.operator.set_async(path, b"garbage")
         await asyncio.sleep(0.2)
+
+    async def putting(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        if not is_late:
+            await damage()
+        written = await put(*arguments)
+        if is_late:
+            await damage()
         return written
 
-    monkeypatch.setattr(ZooKeeperOffsetStore, "_overwrite", overwriting)
+    monkeypatch.setattr(ZooKeeperOffsetStore, "_put", putting)
     recreate(world)
     world.run_for(2.0)
-    assert stored(world) == [0, 0, 0, 0]
+    if not is_late:
+        assert stored(world) == [0, 0, 0, 0]
     for _ in range(4):
         holding.work(0.0, 3, 0.01)
-    world.run_for(6.0)
+    # Garbage is noticed by the first commit, and overwritten by the second.
+    world.run_for(11.0)
     assert stored(world) == [3, 3, 3, 3]
+
+
+def test_an_offset_that_is_set_in_the_new_log_before_its_owner_has_started_over_is_followed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is younger than the topic, and not this member's: an operator means the new log."""
+    (holding,) = world.consumers
+    for _ in range(4):
+        holding.work(0.0, 3, 0.01)
+    world.run_for(0.1)
+    (partition, *_) = world.partitions()
+    no_broker_knows(monkeypatch)
+    recreate(world)
+    world.run_for(1.0)
+    world.operator.set(world.layout.offset(partition), b"2")
+    world.run_for(0.1)
+    monkeypatch.undo()
+    world.run_for(6.0)
+    assert stored(world) == [0, 0, 0, 2]
+    assert holding.finished(partition) == (2, 2)
+
+
+def test_an_offset_that_is_set_in_the_new_log_is_not_overwritten_by_a_start_that_is_sent_again(world: World) -> None:
+    """The start was stored and its answer lost; the operator was next: seed 999201219745."""
+    (holding,) = world.consumers
+    (partition, *_) = world.partitions()
+    path = world.layout.offset(partition)
+    recreate(world)
+    holding.process.lose("reply")
+    truth, before = world.ensemble.truth, world.ensemble.truth.znodes[path].version
+    world.timeline.run_until(lambda: truth.znodes[path].version > before, 5.0)
+    assert truth.znodes[path].data == b"0"
+    world.operator.set_async(path, b"1719")
+    world.run_for(6.0)
+    assert holding.metrics.total("zookeeper_transactions_unknown") == 1
+    assert stored(world) == [0, 0, 0, 1_719]
+
+
+def test_an_offset_that_is_set_while_its_owner_starts_over_is_followed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner has just read the offset that it replaces: its write is refused."""
+    (partition, *_) = world.partitions()
+    put = ZooKeeperOffsetStore._put
+
+    async def putting(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        world.operator.set_async(world.layout.offset(partition), b"2")
+        await asyncio.sleep(0.2)
+        return await put(*arguments)
+
+    monkeypatch.setattr(ZooKeeperOffsetStore, "_put", putting)
+    recreate(world)
+    world.run_for(2.0)
+    assert stored(world) == [0, 0, 0, 2]
+
+
+def test_an_offset_that_was_set_before_the_topic_was_created_again_is_of_the_log_before(world: World) -> None:
+    """Its owner has not heard of it, and starts over all the same."""
+    (holding,) = world.consumers
+    (partition, *_) = world.partitions()
+    holding.process.block(1.0)
+    world.operator.set(world.layout.offset(partition), b"1719")
+    recreate(world)
+    world.run_for(3.0)
+    assert stored(world) == [0, 0, 0, 0]
+
+
+def test_a_commit_of_the_old_log_that_its_caller_has_left_is_overwritten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stored right after the topic was created again: younger than that, and this member's own."""
+    (holding,) = world.consumers
+    process_some(world, holding)
+    recreated = recreate_within_a_write(world, monkeypatch)
+    commit = holding.process.start(holding.member.commit())
+    world.timeline.run_until(lambda: 3 in stored(world), 5.0)
+    holding.process.call(commit.cancel)
+    world.run_for(12.0)
+    assert recreated
+    assert commit.cancelled()
+    assert stored(world) == [0, 0, 0, 0]
 
 
 def test_a_topic_that_is_only_deleted_while_it_is_claimed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
