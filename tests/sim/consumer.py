@@ -102,15 +102,19 @@ class Consumer:
         """Whether it could hand out at this moment."""
         return self.process.runs and self.member.gate.is_open(self.process.timeline.now_s)
 
-    @property
-    def seen(self) -> int:
-        """The zxid of the newest change that it can know of."""
-        return self.process.connections[-1].last_zxid
+    def seen(self, session_id: int) -> int:
+        """The zxid of the newest change that it can have known of when it sent something on this session."""
+        return self.process.connection_of[session_id].last_zxid
 
     def finished(self, partition: TopicPartition) -> tuple[int, int] | None:
         """The version and the next offset of a partition as it knows them, None where it does not hold it."""
         state = self._subscription.state(partition)
         return None if state is None else (state.version, state.finished)
+
+    def created(self, partition: TopicPartition) -> int:
+        """The creation zxid of the topic whose log its position in a partition is of."""
+        state = self._subscription.state(partition)
+        return 0 if state is None else state.created
 
     def goes_on(self, partition: TopicPartition, epoch: int) -> None:
         """What it hands out of a partition, and has in hand, belongs to this epoch."""
@@ -237,9 +241,11 @@ class _Process(SimulatedProcess):
     def __init__(self, consumer: Consumer) -> None:
         super().__init__(consumer.world.ensemble, consumer.name)
         self._consumer = consumer
+        self.connection_of: dict[int, FakeConnection] = {}
 
     def opened_session(self, connection: FakeConnection, session_id: int) -> None:
         super().opened_session(connection, session_id)
+        self.connection_of[session_id] = connection
         # A client that was given up may still find a server, a moment before it hears of that.
         is_first = connection.sessions == 1 and connection is self.connections[-1]
         self._consumer.world.ledger.session_opened(self._consumer, session_id, is_first=is_first)

@@ -61,9 +61,10 @@ class Ledger:
         self._damaged: set[TopicPartition] = set()
         #: When the offset znode of a partition was deleted, as a zxid: versions begin anew with a new one.
         self._removed: dict[TopicPartition, int] = {}
-        #: Every offset that operators have set, by partition; and where that was the last that was written.
+        #: Every offset that operators have set, by partition; and the zxid of that, where it was the last that was
+        #: written.
         self._told: dict[TopicPartition, set[int]] = {}
-        self._told_last: set[TopicPartition] = set()
+        self._told_last: dict[TopicPartition, int] = {}
         #: The topics whose folder somebody deleted: a group that only begins may take itself for one that did before.
         self._cleared: set[str] = set()
         #: Called once, when a publication of several transactions begins.
@@ -229,6 +230,9 @@ class Ledger:
             not entry.closes
             and self._restarted.get(partition) != entry.zxid
             and (finished := holder.finished(partition))
+            # What is finished in a log that is gone is not committed; that it starts over in time is a matter of
+            # ``World.is_settled``.
+            and not self.is_outdated(holder, partition)
         ):
             version, offset = finished
             znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
@@ -269,10 +273,13 @@ class Ledger:
             return
         offset, version = int(change.znode.data), change.znode.version
         before = self._stored.get(partition)
-        if partition in self._damaged or (by_member and self._mistakes_version(entry, partition)):
+        is_damaged = partition in self._damaged or (by_member and self._mistakes_version(entry, partition))
+        if is_damaged:
             self._damaged.discard(partition)
             before = self._before_damage(entry, partition, offset) if by_member else before
         if partition in self.restarting and by_member and offset == 0:
+            if not is_damaged:
+                self._check_start(entry, partition)
             self.restarting.discard(partition)
             self._restarted[partition] = entry.zxid
             self._begin_epoch(partition, offset)
@@ -298,11 +305,11 @@ class Ledger:
                 self._excused.add(partition)
         self._stored[partition] = offset
         if by_member:
-            self._told_last.discard(partition)
+            self._told_last.pop(partition, None)
             self._reached[partition] = max(self._reached.get(partition, 0), offset)
         else:
             self._excused.add(partition)
-            self._told_last.add(partition)
+            self._told_last[partition] = entry.zxid
             self._told.setdefault(partition, set()).add(offset)
         self._epoch_at[partition, version] = self._epochs[partition]
 
@@ -321,7 +328,28 @@ class Ledger:
     def _could_know(self, entry: Entry, topic: str) -> bool:
         """Whether who writes an entry could know, when he sent it, that a topic was created again."""
         zxid, at_s = self._created[topic]
-        return self.consumers[entry.session_id].seen > zxid and self._world.timeline.now_s > at_s + UNDER_WAY_S
+        return (
+            self.consumers[entry.session_id].seen(entry.session_id) > zxid
+            and self._world.timeline.now_s > at_s + UNDER_WAY_S
+        )
+
+    def _check_start(self, entry: Entry, partition: TopicPartition) -> None:
+        """
+        A member does not overwrite what an operator has set in the new log.
+
+        One that is still opening its claim cannot tell an operator's offset from its own write-back of an old one.
+        """
+        writer, (created, _) = self.consumers[entry.session_id], self._created[partition.topic]
+        if self._told_last.get(partition, 0) > created and writer.finished(partition):
+            raise self._violation(
+                f"{writer.name} starts {partition} over, and an operator has set it to {self._stored[partition]} in the"
+                " new log"
+            )
+
+    def is_outdated(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """Whether a consumer's position in a partition is one in a log that is gone."""
+        topic = self._world.ensemble.truth.znodes.get(topic_path(partition.topic))
+        return topic is not None and consumer.created(partition) < topic.czxid
 
     def _before_damage(self, entry: Entry, partition: TopicPartition, offset: int) -> int | None:
         """

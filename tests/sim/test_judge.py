@@ -9,7 +9,9 @@ import pytest
 
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.heartbeat import Heartbeat
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.group.layout import topic_path
+from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.group.transactions import Create
 from kiel_groups.model import TopicPartition
 from tests.sim.acts import perform
@@ -18,6 +20,7 @@ from tests.sim.ledger import UNDER_WAY_S, Violation
 from tests.sim.story import Event
 from tests.sim.test_interrupted_commits import process_some
 from tests.sim.test_topics_known_late import recreate_within_a_write
+from tests.sim.test_topics_made_anew import no_broker_knows, recreate
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -136,3 +139,100 @@ def test_who_skips_a_partition_that_came_later_is_noticed(is_late: bool) -> None
         else:
             store(1)
             assert world.ledger.stored(TopicPartition("t9", 1)) == world.log_end
+
+
+def test_a_commit_that_a_cut_server_held_up_is_excused() -> None:
+    """Its session had not seen the new topic; the same process's next session had (seed 999201189842)."""
+    with at_rest(members=1, topics=(1,), reset="earliest", sync_limit=30) as world:
+        commit_through_a_cut_server(world)
+
+
+def commit_through_a_cut_server(world: World) -> None:
+    (holding,) = world.consumers
+    partitions = world.partitions()
+    server = holding.process.server
+    while server is None or server is world.ensemble.leader:
+        holding.process.reset()
+        world.run_for(0.5)
+        server = holding.process.server
+    process_some(world, holding)
+    world.ensemble.cut(server)
+    holding.process.only = server
+    commit = holding.process.start(holding.member.commit())
+    recreate(world)
+    # The lease runs out, and the server's patience does not: what it held is on its way when it is back.
+    world.timeline.run_until(lambda: holding.member.gate.shut_reason is not None, 20.0)
+    holding.process.only = None
+    world.timeline.run_until(lambda: len(holding.process.sessions) > 1, 20.0)
+    world.run_for(1.0)
+    world.ensemble.heal(server)
+    world.settle(30.0)
+    assert commit.done()
+    assert world.ledger.stored(partitions[0]) == 3
+    world.close(20.0)
+    world.ledger.check_started_over(partitions)
+
+
+def test_a_commit_of_the_old_log_on_a_session_that_has_seen_the_new_topic_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Excused is only a session that could not know."""
+    (holding,) = world.consumers
+    monkeypatch.setattr(SubscriptionState, "mark_recreated", lambda *_: frozenset())
+    process_some(world, holding)
+    recreate(world)
+    world.run_for(UNDER_WAY_S + 0.1)
+    commit(world, holding)
+    with pytest.raises(Violation, match="gives up t0:0 at 6 of a log that is gone"):
+        world.close(20.0)
+
+
+def test_what_was_finished_in_a_log_that_is_gone_is_not_missed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim has stored the 0 of the old log in the new one, which looks like a start: seed 999201208557."""
+    (partition,) = world.partitions()
+    world.close(20.0)
+    world.consumers.clear()
+    recreated = recreate_within_a_write(world, monkeypatch)
+    claiming = world.join(world.topics)
+    world.timeline.run_until(lambda: partition in claiming.flowing, 5.0)
+    process_some(world, claiming)
+    assert recreated
+    assert claiming.finished(partition) == (2, 3)
+    world.close(20.0)
+    assert world.ledger.stored(partition) == 0
+
+
+def test_who_gives_up_what_it_has_finished_in_the_new_log_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Excused is only what was finished in the old one."""
+    (holding,) = world.consumers
+    recreate(world)
+    world.run_for(2.0)
+    process_some(world, holding)
+    monkeypatch.setattr(PartitionState, "uncommitted", property(lambda _: False))
+    with pytest.raises(Violation, match="gives up t0:0 at 0, finished is 3"):
+        world.close(20.0)
+
+
+def test_who_never_starts_over_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is finished in a log that is gone is excused for as long as it takes to start over, and no longer."""
+    monkeypatch.setattr(SubscriptionState, "start_over", lambda *_: None)
+    recreate(world)
+    with pytest.raises(Violation, match=r"not started over in a new log: \[TopicPartition\(topic='t0', partition=0\)"):
+        world.settle(30.0)
+
+
+def test_who_overwrites_what_an_operator_has_set_in_the_new_log_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Excused is only a claim that is being opened (seed 999201219745)."""
+    (partition,) = world.partitions()
+    monkeypatch.setattr(ZooKeeperOffsetStore, "versions_tell", False)
+    with monkeypatch.context() as silent:
+        no_broker_knows(silent)
+        recreate(world)
+        world.run_for(1.0)
+        world.operator.set(world.layout.offset(partition), b"1719")
+    with pytest.raises(Violation, match="starts t0:0 over, and an operator has set it to 1719 in the new log"):
+        world.run_for(10.0)

@@ -211,7 +211,7 @@ class World:
                 unsettled = [c.name for c in self.consumers if c.lives and not c.member.settled]
                 raise Violation(
                     f"{limit_s:g} s after the last fault {len(unowned)} partitions are not owned by one, first"
-                    f" {unowned[:3]}; not settled: {unsettled}"
+                    f" {unowned[:3]}; not settled: {unsettled}; not started over in a new log: {self._outdated()[:3]}"
                 )
             self.run_for(0.5)
 
@@ -220,7 +220,13 @@ class World:
             not self._absent
             and all(consumer.member.settled for consumer in self.consumers if consumer.lives)
             and not self.ledger.unowned(self.partitions())
+            and not self._outdated()
         )
+
+    def _outdated(self) -> list[TopicPartition]:
+        """Partitions whose owner has not started over since their topic was created again."""
+        living = [consumer for consumer in self.consumers if consumer.lives]
+        return [p for consumer in living for p in sorted(consumer.flowing) if self.ledger.is_outdated(consumer, p)]
 
     def close(self, limit_s: float) -> None:
         """
