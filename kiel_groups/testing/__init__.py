@@ -4,11 +4,12 @@ from kiel_groups.testing.client import Host, fake_client
 from kiel_groups.testing.ensemble import FakeEnsemble
 from kiel_groups.testing.server import FakeServer
 from kiel_groups.testing.simulated import SimulatedLoop, SimulatedMachine, SimulatedProcess
-from kiel_groups.testing.timeline import Stuck, Timeline
+from kiel_groups.testing.timeline import Livelock, Stuck, Timeline
 
 __all__ = [
     "Timeline",
     "Stuck",
+    "Livelock",
     "FakeEnsemble",
     "FakeServer",
     "Host",

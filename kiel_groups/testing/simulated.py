@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from enum import Enum, auto
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from kazoo.client import KazooClient
@@ -145,6 +146,23 @@ class _Call(partial[object]):
         return self._cancelled
 
 
+def _described(callback: Any) -> str:
+    """The name of what an event loop calls; of a task, the coroutine it runs and the line that this is at."""
+    if isinstance(callback, asyncio.TimerHandle):
+        callback = callback._callback  # type: ignore[attr-defined]
+    task = callback if isinstance(callback, asyncio.Task) else getattr(callback, "__self__", None)
+    if not isinstance(task, asyncio.Task):
+        return str(getattr(callback, "__qualname__", type(callback).__name__))
+    work: Any = task.get_coro()
+    name, where = work.__qualname__, ""
+    while inspect.iscoroutine(work) and work.cr_frame is not None:
+        file = Path(work.cr_frame.f_code.co_filename)
+        if file.parent.name != "asyncio":
+            where = f" at {file.name}:{work.cr_frame.f_lineno}"
+        work = work.cr_await
+    return f"task {name}{where}"
+
+
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """
     An event loop without selectors and without waiting.
@@ -190,6 +208,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
+        self._timeline.steps_in_instant += 1
+        if self._timeline.steps_in_instant > self._timeline.most_steps:
+            # A task that sets a timer again and again without waiting for it never gives the loop a turn.
+            self._record(asyncio.current_task(self) or callback)
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._timeline.at(when, self.process.run_on_loop, self._timer_is_due, handle)
         return handle
@@ -214,13 +236,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if self._timeline.now_s < blocked_until_s:
             self._timeline.at(blocked_until_s, self.process.run_on_loop, self._turn)
             return
-        ready = self._ready
+        ready, timeline = self._ready, self._timeline
         _set_running_loop(self)
         try:
             while ready:
                 call = ready.popleft()
                 if call._cancelled:
                     continue
+                timeline.steps_in_instant += 1
+                if timeline.steps_in_instant > timeline.most_steps:
+                    self._record(call.args[0])
                 try:
                     call()
                 except (SystemExit, KeyboardInterrupt):
@@ -230,6 +255,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         finally:
             _set_running_loop(None)
             self._turn_is_due = False
+
+    def _record(self, callback: Any) -> None:
+        """Record one step of an instant that has had too many."""
+        self._timeline.record(f"{self.process.name or 'a process'}: {_described(callback)}")
 
     def drop(self) -> None:
         """Forget what was to be done; what had not begun is ended, lest Python say that nobody waited for it."""

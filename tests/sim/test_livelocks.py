@@ -1,0 +1,88 @@
+"""A livelock ends with an error that names the seed, the instant and what repeats."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from kiel_groups.coordination.holding import Holding
+from kiel_groups.group import claims
+from kiel_groups.testing import FakeEnsemble, Livelock, SimulatedProcess, Timeline
+from tests.sim.play import play
+from tests.sim.story import make_story
+
+pytestmark = pytest.mark.sim
+
+
+async def spin() -> None:
+    while True:
+        await pause()
+
+
+async def pause() -> None:
+    await asyncio.sleep(0)
+
+
+def test_a_task_that_never_waits_is_named() -> None:
+    """Its event loop's turn does not end, so that no other step is ever taken."""
+    timeline = Timeline(7, most_steps=5_000)
+    process = SimulatedProcess(FakeEnsemble(timeline), "c1")
+    timeline.run_for(2.5)
+    process.start(spin())
+    with pytest.raises(Livelock) as raised:
+        timeline.run_for(1.0)
+    assert str(raised.value) == (
+        "seed 7, at 1002.500000 s of simulated time: more than 5000 steps in one instant. The last 1000: 1000 x c1:"
+        f" task spin at test_livelocks.py:{pause.__code__.co_firstlineno + 1}"
+    )
+
+
+def test_an_appointment_that_makes_the_next_one_at_once_is_named() -> None:
+    timeline = Timeline(7, most_steps=5_000)
+
+    def again() -> None:
+        timeline.after(0.0, again)
+
+    again()
+    with pytest.raises(Livelock, match=r"1000 x test_an_appointment.*\.again$"):
+        timeline.run_for(1.0)
+
+
+def test_a_callback_that_asks_for_itself_is_named() -> None:
+    timeline = Timeline(7, most_steps=5_000)
+    process = SimulatedProcess(FakeEnsemble(timeline), "c1")
+
+    def again() -> None:
+        process.loop.call_soon(again)
+
+    process.loop.call_later(0.5, again)
+    with pytest.raises(Livelock, match=r"at 1000\.500000 s .* 1000 x c1: .*\.again$"):
+        timeline.run_for(1.0)
+
+
+def test_many_steps_at_different_instants_are_no_livelock() -> None:
+    timeline = Timeline(7, most_steps=10)
+    ticks: list[float] = []
+
+    def tick() -> None:
+        ticks.append(timeline.now_s)
+        timeline.after(0.001, tick)
+
+    tick()
+    timeline.run_for(1.0)
+    assert len(ticks) > 900
+
+
+def test_a_story_with_a_livelock_ends_and_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that follows its slice without a pause (a hint that it sets itself)."""
+
+    async def read_and_hint(holding: Holding) -> claims.Wanted:
+        holding._look.set()
+        return claims.Wanted(None)
+
+    monkeypatch.setattr(Holding, "_read_slice", read_and_hint)
+    outcome = play(replace(make_story(11), events=()))
+    assert outcome.error.startswith("Livelock: seed 11, at ")
+    assert "task Holding._follow_slice" in outcome.error
