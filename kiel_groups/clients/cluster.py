@@ -12,15 +12,17 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from kiel_groups.clients.backoff import Backoff
+from kiel_groups.clients.believed_leaders import BelievedLeaders
 from kiel_groups.clients.connection import Connection
 from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.metadata_sources import BrokerSource, MetadataSources
 from kiel_groups.clients.offset_lookup import find_offsets, list_offsets
-from kiel_groups.clients.pool import ConnectionPool
+from kiel_groups.clients.pool import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -35,23 +37,19 @@ from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 
-__all__ = ["Cluster", "BrokerSource", "CONTROL"]
+__all__ = ["Cluster", "BrokerSource"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Where else brokers may be found, such as ``/brokers/ids``; called when no known address answers.
-BrokerSource: TypeAlias = Callable[[], Awaitable[Iterable[HostPort]]]
-
-#: The purpose of connections for short requests that are answered at once.
-CONTROL = "control"
+#: The reason of refreshes that come by age, and ask another broker than last time.
+AGE = "age"
 
 #: A broker knows a new topic only once the controller has told it: asked so often, then believed.
 _TRIES_UNKNOWN = 6
 #: A topic that is being made, or loses its leader, has one again within seconds.
 _TRIES_LEADERLESS = 8
-_MOST_REASONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,6 @@ class Cluster:
     ) -> None:
         self.config = config
         self._metrics = metrics
-        self._broker_source = broker_source
         self._names_unknown = names_unknown
         self._random = random
         self._backoff = Backoff(config.backoff_ms, config.max_backoff_ms)
@@ -104,12 +101,10 @@ class Cluster:
         self._topics: dict[str, _Topic] = {}
         self._tracked: set[str] = set()
         self._once_known: set[str] = set()
-        #: Where to ask, best first: who failed last stands last.
-        self._addresses: list[HostPort] = list(dict.fromkeys(config.hosts))
-        #: Who answered last.
-        self._source: HostPort | None = None
+        self._sources = MetadataSources(config, self._pool, metrics, broker_source)
+        #: The leaders that ZooKeeper names, where they outweigh the brokers' word.
+        self._believed = BelievedLeaders()
         self._running: _Refresh | None = None
-        self._failures = 0
         self._not_before_s = 0.0
         self._closed = False
 
@@ -123,8 +118,42 @@ class Cluster:
     def leader_of(self, topic_partition: TopicPartition) -> int | None:
         """The node id of the partition's leader as last heard; None where there is none, or none is known."""
         topic = self._topics.get(topic_partition.topic)
-        leader = topic.leaders.get(topic_partition.partition) if topic else None
-        return leader if leader in self._brokers else None
+        heard = topic.leaders.get(topic_partition.partition) if topic else None
+        leader = self._believed.leader_of(topic_partition, heard)
+        return leader if leader is not None and self._address_of(leader) is not None else None
+
+    def _address_of(self, node_id: int) -> HostPort | None:
+        return self._brokers.get(node_id) or self._believed.address_of(node_id)
+
+    @property
+    def unreachable(self) -> NoBrokersError | None:
+        """The error of the last refresh where ``UNREACHABLE_AFTER`` of them in a row were not answered, else None."""
+        return self._sources.unreachable
+
+    def believe(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+        """
+        Prefer these leaders to those that brokers name, in the place of all that were given before.
+
+        A broker that is cut off from ZooKeeper goes on calling itself the leader, and answers fetches.
+
+        Args:
+            leaders: By partition, as ZooKeeper names them; registered brokers only.
+            brokers: The addresses of these, for those that brokers do not name.
+        """
+        moved = [tp for tp, leader in leaders.items() if self.leader_of(tp) not in (None, leader)]
+        self._believed = BelievedLeaders(leaders, brokers)
+        if moved:
+            log.warning(
+                "ZooKeeper names another leader than the brokers for %d partitions, first %s: broker %d; following it",
+                len(moved),
+                min(moved),
+                leaders[min(moved)],
+            )
+            self._metrics.count("leaders_corrected", len(moved))
+
+    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Their leader failed or refused: go by the brokers' word until ZooKeeper's is given again."""
+        self._believed.forget(partitions)
 
     def delay_s(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
@@ -158,9 +187,27 @@ class Cluster:
 
     async def _renew(self, topic: str) -> None:
         try:
-            await self.refresh([topic], "age")
+            await self.refresh([topic], AGE)
         except KielGroupsError as error:
             log.warning("what is known of %s stays as it is: %s", topic, error)
+
+    async def renew(self, topics: Callable[[], Collection[str]]) -> None:
+        """
+        Wait until ``metadata_max_age_ms`` have passed, then until another broker than last time has told of these.
+
+        Where no broker answers, they are asked again, with backoff.
+
+        Raises:
+            ClosedError: The client was closed.
+        """
+        await asyncio.sleep(self.config.metadata_max_age_ms / 1000)
+        while wanted := topics():
+            try:
+                await self.refresh(wanted, AGE)
+            except NoBrokersError as error:
+                log.info("the metadata of %d topics stays as it is: %s", len(wanted), error)
+            else:
+                return
 
     def _is_old(self, topic: _Topic) -> bool:
         return (time.monotonic() - topic.seen_s) * 1000 > self.config.metadata_max_age_ms
@@ -247,61 +294,18 @@ class Cluster:
             log.debug("asking for the metadata of %d topics (%s)", len(topics), reason)
             self._metrics.count("metadata_refreshes", reason=reason)
             named = topics if self._names_unknown or topics <= self._topics.keys() else ()
-            self._apply(topics, *await self._ask(MetadataRequest(tuple(sorted(named)))))
-            self._failures = 0
+            if reason == AGE:
+                self._sources.rotate(self._brokers.values())
+            self._apply(topics, *await self._sources.ask(MetadataRequest(tuple(sorted(named)))))
         except KielGroupsError:
-            self._failures += 1
             self._metrics.count("metadata_failures")
             raise
         finally:
-            self._not_before_s = time.monotonic() + self.delay_s(max(1, self._failures))
+            self._not_before_s = time.monotonic() + self.delay_s(max(1, self._sources.failures))
             self._running = None
-
-    async def _ask(self, request: MetadataRequest) -> tuple[HostPort, MetadataResponse]:
-        """Ask one address after the other, then those of the broker source, until one answers."""
-        reasons: list[str] = []
-        tried: set[HostPort] = set()
-        for further in (False, True):
-            addresses = await self._further_addresses(reasons) if further else list(self._addresses)
-            for address in addresses:
-                if address in tried:
-                    continue
-                tried.add(address)
-                self._check_open()
-                try:
-                    connection = self._pool.get(address, CONTROL)
-                    # Metadata is answered from memory: a broker that takes longer than a handshake is stuck.
-                    timeout_ms = min(self.config.connect_timeout_ms, self.config.request_timeout_ms)
-                    answer = await connection.request(request, timeout_ms)
-                except KielGroupsError as error:
-                    log.info("no metadata from %s", error)
-                    reasons.append(str(error))
-                    self._demote(address)
-                else:
-                    assert answer is not None
-                    return address, answer
-        self._check_open()
-        more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-        told = "; ".join(reasons[:_MOST_REASONS]) + more
-        raise NoBrokersError(f"no broker answered: {told}; is it a broker that runs there?")
-
-    async def _further_addresses(self, reasons: list[str]) -> list[HostPort]:
-        if self._broker_source is None:
-            return []
-        try:
-            return list(await self._broker_source())
-        except KielGroupsError as error:
-            reasons.append(f"no further brokers from ZooKeeper: {error}")
-            return []
-
-    def _demote(self, address: HostPort) -> None:
-        if address in self._addresses:
-            self._addresses.remove(address)
-            self._addresses.append(address)
 
     def _apply(self, asked: frozenset[str], source: HostPort, answer: MetadataResponse) -> None:
         now_s = time.monotonic()
-        self._source = source
         for missing in asked.difference(topic.topic for topic in answer.topics):
             self._topics.pop(missing, None)
         for topic in answer.topics:
@@ -315,13 +319,12 @@ class Cluster:
         self._tracked -= unknown
         if unknown or not answer.brokers:
             # A broker that has just started knows nothing yet: ask another one next time.
-            self._demote(source)
+            self._sources.demote(source)
         if answer.brokers:
             self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.brokers}
-            fresh = [address for address in self._brokers.values() if address not in self._addresses]
-            live = {*self._brokers.values(), *self.config.hosts}
-            self._addresses = [address for address in self._addresses if address in live] + fresh
-            self._pool.keep_only(live)
+            live = [*self._brokers.values(), *self.config.hosts]
+            self._sources.keep(live)
+            self._pool.keep_only({*live, *self._believed.addresses})
 
     # ------------------------------------------------------------------ talking
 
@@ -334,7 +337,7 @@ class Cluster:
             ClosedError: The client was closed.
         """
         self._check_open()
-        address = self._brokers.get(node_id)
+        address = self._address_of(node_id)
         if address is None:
             known = sorted(self._brokers)
             raise BrokerConnectionError(f"broker {node_id} is not among the live brokers {known}", broker_id=node_id)
@@ -352,8 +355,8 @@ class Cluster:
         """
         self._check_open()
         addresses = [self._brokers[node] for node in sorted(self._brokers)]
-        if not addresses and self._source is not None:
-            addresses = [self._source]
+        if not addresses and self._sources.last is not None:
+            addresses = [self._sources.last]
         if not addresses:
             raise BrokerConnectionError("no broker is known")
         return self._pool.get(self._pool.best(addresses), CONTROL)
@@ -412,6 +415,7 @@ class Cluster:
     def close(self) -> None:
         """Close every connection; whatever waits for a broker fails with an error."""
         self._closed = True
+        self._sources.close()
         self._pool.close()
 
     def _check_open(self) -> None:

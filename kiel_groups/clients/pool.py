@@ -9,7 +9,10 @@ from kiel_groups.clients.connection import Connection
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.metrics import Metrics
 
-__all__ = ["ConnectionPool"]
+__all__ = ["ConnectionPool", "CONTROL"]
+
+#: The purpose of connections for short requests that are answered at once.
+CONTROL = "control"
 
 #: How long a broker that failed is asked last, in seconds, where any other would do.
 BLAMED_S = 30.0
