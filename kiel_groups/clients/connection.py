@@ -203,9 +203,10 @@ class Connection:
             return  # whoever asked was cancelled meanwhile
         try:
             asked.answer.set_result(asked.request.decode_response(payload))
-        except ProtocolError as error:
+        except Exception as error:  # garbage may fail a decoder in any way
             # The frame was whole, so the connection is still in step: only this request has failed.
-            asked.answer.set_exception(ProtocolError(f"{self.address}: answer to a {name}: {error}"))
+            why = str(error) if isinstance(error, ProtocolError) else repr(error)
+            asked.answer.set_exception(ProtocolError(f"{self.address}: answer to a {name}: {why}"))
 
     # ------------------------------------------------------------------ the end
 

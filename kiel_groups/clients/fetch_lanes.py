@@ -45,6 +45,11 @@ class BrokerLanes:
     #: How long each request in flight may wait, by lane.
     in_flight: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def has_free_lane(self) -> bool:
+        """Whether another request may go out now."""
+        return len(self.in_flight) < LANES
+
     def plan(self, config: FetchConfig, budget_bytes: int) -> PlannedFetch | None:
         """
         The request to send now, its partitions taken off ``ready``; None where there is none to send.
@@ -53,7 +58,7 @@ class BrokerLanes:
             config: How long to wait.
             budget_bytes: What the answer may hold in all.
         """
-        if len(self.in_flight) >= LANES:
+        if not self.has_free_lane:
             return None
         for state in [state for state in self.ready if state.dropped]:
             del self.ready[state]

@@ -48,7 +48,7 @@ class Phase(Enum):
     FETCHING = "fetching"
     #: Its leader, or its position after a reset, is being looked up. Leaves with the outcome.
     WAITING = "waiting"
-    #: Its error stands at the end of its buffer. Leaves by seek or unassign only.
+    #: Its error stands at the end of its buffer. Leaves when that was raised.
     HALTED = "halted"
 
 
@@ -75,6 +75,8 @@ class PartitionFetch:
     needed_bytes: int = 0
     #: Failures in a row.
     failures: int = 0
+    #: Answers in a row that could not be read.
+    unreadable: int = 0
     dropped: bool = False
 
     @property

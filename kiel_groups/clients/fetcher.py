@@ -3,7 +3,8 @@ Fetching: keeps a little of every assigned partition at hand, from whichever bro
 
 Partitions come and go one by one while the others keep flowing. Order within a partition is kept; partitions are
 served in turn, batch by batch. What can heal by itself (a leader that moves, a broker that restarts) is retried for as
-long as the partition is assigned, with backoff, and never silently; what cannot is raised by ``poll``.
+long as the partition is assigned, with backoff, and never silently. What may not is raised by ``poll``, and fetched
+again after that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import TypeAlias
 
 from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.connection import MAX_RESPONSE_BYTES
+from kiel_groups.clients.connection import MAX_RESPONSE_BYTES, Connection
 from kiel_groups.clients.fetch_lanes import LEAST_SHARE_BYTES, BrokerLanes, PlannedFetch
 from kiel_groups.clients.fetch_state import FetchedBatch, PartitionFetch, Phase, names_of
 from kiel_groups.clients.futures import spawn
@@ -27,7 +28,6 @@ from kiel_groups.errors import (
     ClosedError,
     ConfigError,
     KielGroupsError,
-    MessageTooLargeError,
     OffsetOutOfRangeError,
     ProtocolError,
 )
@@ -37,7 +37,7 @@ from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.messages import PartialMessage
 
-__all__ = ["Fetcher", "FetchedBatch", "Reset"]
+__all__ = ["Fetcher", "FetchedBatch", "Reset", "TRIES_UNREADABLE"]
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int]]
 _MOST_ANSWERS_BUFFERED = 16
 #: An election is over by then; a failure that lasts longer is worth a warning.
 _FAILURES_TO_WARN = 5
+#: So many answers in a row that cannot be read are an error of the log and not of the network: it is raised.
+TRIES_UNREADABLE = 5
 
 
 class Fetcher:
@@ -154,19 +156,20 @@ class Fetcher:
             ProtocolError: A partition's messages cannot be read.
             KielGroupsError: What ``reset`` cannot get past.
 
-        Each of them names partition and offset, and comes after all that could be read before. That partition stands
-        still, and its error is raised again after a pause that grows, until it is unassigned or sought past the offset.
+        Each of them names partition and offset, and comes after all that could be read before. After a pause that grows
+        with each, the partition is fetched again from that offset: it flows on where the cause has gone, and the error
+        comes again where it has not, until the partition is unassigned or sought past the offset.
         """
         state = self._turns.pop(topic)
         if state is None:
             return None
-        head = state.buffered[0]
+        head = state.buffered.popleft()
         if isinstance(head, Exception):
             # Not at once: a loop around ``poll`` that goes on after errors must not spin.
+            state.phase = Phase.WAITING
             state.failures += 1
-            asyncio.get_running_loop().call_later(self._cluster.delay_s(state.failures), self._turns.add, state)
+            self._start(self._heal([state], state.failures + 1), f"another fetch of {state.topic_partition}")
             raise head.with_traceback(None)
-        state.buffered.popleft()
         self._buffered_bytes -= head.size_bytes
         if state.buffered:
             self._turns.add(state)
@@ -215,11 +218,22 @@ class Fetcher:
 
     def _send_all(self, lanes: Iterable[BrokerLanes]) -> None:
         for broker in lanes:
+            self._reroute(broker)
             while not self._paused:
                 planned = broker.plan(self._config, self._budget_bytes())
                 if planned is None:
                     break
                 self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
+
+    def _reroute(self, broker: BrokerLanes) -> None:
+        """Queue at their leaders what is queued at this broker and led by another one by now."""
+        if not broker.has_free_lane:
+            return
+        others = (None, broker.node_id)
+        moved = [state for state in broker.ready if self._cluster.leader_of(state.topic_partition) not in others]
+        for state in moved:
+            del broker.ready[state]
+        self._offer(moved)
 
     @property
     def _most_buffered_bytes(self) -> int:
@@ -233,7 +247,7 @@ class Fetcher:
     async def _fetch(self, broker: BrokerLanes, planned: PlannedFetch) -> None:
         shares, sent_s = planned.shares, time.monotonic()
         try:
-            answer = await self._request(broker, planned)
+            connection, answer = await self._request(broker, planned)
         except ClosedError:
             return
         except ConfigError as error:
@@ -241,14 +255,18 @@ class Fetcher:
                 self._halt(state, error)
         except KielGroupsError as error:
             self._retry(shares, str(error))
+        except Exception as error:
+            # Nobody expects one. Its partitions must not stand still for it.
+            self._retry(shares, f"unexpected: {error!r}", logging.ERROR)
         else:
-            self._take_all(shares, answer.partitions, time.monotonic() - sent_s)
+            self._take_all(shares, answer.partitions, time.monotonic() - sent_s, connection)
         self._send_all([broker])
 
-    async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> FetchResponse:
+    async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> tuple[Connection, FetchResponse]:
         positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}
         try:
-            answer = await self._cluster.connection(broker.node_id, f"fetch-{planned.lane}").request(
+            connection = self._cluster.connection(broker.node_id, f"fetch-{planned.lane}")
+            answer = await connection.request(
                 FetchRequest(planned.wait_ms, self._config.min_bytes, positions),
                 planned.wait_ms + self._cluster.config.request_timeout_ms,
                 max_response_bytes=MAX_RESPONSE_BYTES + sum(planned.shares.values()),
@@ -257,12 +275,16 @@ class Fetcher:
             # Free before the answer is looked at: what it leads to may use the lane again.
             del broker.in_flight[planned.lane]
         assert answer is not None
-        return answer
+        return connection, answer
 
     # ------------------------------------------------------------------ answers
 
     def _take_all(
-        self, shares: Mapping[PartitionFetch, int], answer: Mapping[TopicPartition, FetchedPartition], took_s: float
+        self,
+        shares: Mapping[PartitionFetch, int],
+        answer: Mapping[TopicPartition, FetchedPartition],
+        took_s: float,
+        connection: Connection,
     ) -> None:
         again: list[PartitionFetch] = []
         moved: dict[str, list[PartitionFetch]] = {}
@@ -273,7 +295,13 @@ class Fetcher:
             if fetched is None:
                 moved.setdefault("left out of the answer", []).append(state)
             elif fetched.error == NO_ERROR:
-                if self._read(state, share, fetched):
+                try:
+                    self._read(state, share, fetched)
+                except Exception as error:  # garbage may fail anywhere, in any way
+                    # The bytes may have been damaged on their way.
+                    connection.close()
+                    self._unreadable(state, error)
+                else:
                     again.append(state)
             elif fetched.error == OFFSET_OUT_OF_RANGE:
                 state.phase = Phase.WAITING
@@ -292,22 +320,39 @@ class Fetcher:
         else:
             self._offer(again)
 
-    def _read(self, state: PartitionFetch, share: int, fetched: FetchedPartition) -> bool:
-        """Buffer what came; whether to go on with the partition."""
-        state.failures = 0
+    def _read(self, state: PartitionFetch, share: int, fetched: FetchedPartition) -> None:
+        """
+        Buffer what came.
+
+        Raises:
+            MessageTooLargeError: The next message is larger than it may be.
+            ProtocolError, or any other: It cannot be read.
+        """
         state.high_watermark = fetched.high_watermark
         state.empty_answers = 0 if len(fetched.message_set) else state.empty_answers + 1
-        if state.idle:
-            return True
-        try:
-            records = state.decode(fetched.message_set, self._config.max_decompressed_bytes)
-        except PartialMessage as error:
-            return self._grow(state, share, error)
-        except ProtocolError as error:
+        if not state.idle:
+            try:
+                records = state.decode(fetched.message_set, self._config.max_decompressed_bytes)
+            except PartialMessage as error:
+                state.grow(share, error.needed_bytes or 0, self._config.max_message_bytes)
+                self._metrics.count("fetch_share_grown")
+                return
+            self._buffer(state, records, len(fetched.message_set))
+        state.failures = state.unreadable = 0
+
+    def _unreadable(self, state: PartitionFetch, error: Exception) -> None:
+        """Fetch again what cannot be read, some times; then have it raised."""
+        if not isinstance(error, KielGroupsError):
+            place = f"{state.topic_partition} at offset {state.position}"
+            error = ProtocolError(f"{place}: what the broker sent cannot be read: {error!r}")
+        self._metrics.count("fetches_unreadable")
+        state.unreadable += 1
+        # The size of a message may be what is damaged: ask for an ordinary share again.
+        state.needed_bytes = 0
+        if state.unreadable < TRIES_UNREADABLE:
+            self._retry([state], str(error), logging.WARNING)
+        else:
             self._halt(state, error)
-            return False
-        self._buffer(state, records, len(fetched.message_set))
-        return True
 
     def _buffer(self, state: PartitionFetch, records: list[Record], size_bytes: int) -> None:
         assert state.high_watermark is not None
@@ -324,20 +369,11 @@ class Fetcher:
         if len(state.buffered) == 1:
             self._turns.add(state)
 
-    def _grow(self, state: PartitionFetch, share: int, partial: PartialMessage) -> bool:
-        """Ask for more bytes after a fetch that brought only the beginning of a message; whether that is allowed."""
-        try:
-            state.grow(share, partial.needed_bytes or 0, self._config.max_message_bytes)
-        except MessageTooLargeError as error:
-            self._halt(state, error)
-            return False
-        self._metrics.count("fetch_share_grown")
-        return True
-
     def _halt(self, state: PartitionFetch, error: Exception) -> None:
+        """Have an error raised by ``poll``; nothing more is fetched of the partition before it was."""
         if state.dropped:
             return
-        self._tell(state, f"{error}; it stands still")
+        self._tell(state, f"{error}; it is raised to the application, and fetched again after that")
         state.phase = Phase.HALTED
         self._queue(state, error)
 
@@ -347,7 +383,7 @@ class Fetcher:
 
     # ------------------------------------------------------------------ healing
 
-    def _retry(self, states: Collection[PartitionFetch], why: str) -> None:
+    def _retry(self, states: Collection[PartitionFetch], why: str, level: int = logging.INFO) -> None:
         """Look up the leaders anew and go on, after a delay that grows with the failures in a row."""
         waiting = [state for state in states if not state.dropped]
         if not waiting:
@@ -356,9 +392,11 @@ class Fetcher:
             state.phase = Phase.WAITING
             state.failures += 1
         failures = max(state.failures for state in waiting)
-        level = logging.WARNING if failures >= _FAILURES_TO_WARN else logging.INFO
+        if failures >= _FAILURES_TO_WARN:
+            level = max(level, logging.WARNING)
         log.log(level, "cannot fetch %s (try %d): %s", names_of(waiting), failures, why)
         self._metrics.count("fetch_retries", len(waiting))
+        self._cluster.doubt(state.topic_partition for state in waiting)
         self._start(self._heal(waiting, failures), "healing of fetches")
 
     async def _heal(self, states: list[PartitionFetch], failures: int) -> None:
