@@ -67,7 +67,8 @@ class Consuming:
         self._settings = settings
         self._subscription = subscription
         self._over: asyncio.Future[KielGroupsError | None] = asyncio.get_running_loop().create_future()
-        self._committing: asyncio.Task[None] | None = None
+        #: What goes on in the background until the close.
+        self._background: list[asyncio.Task[None]] = []
         #: Calls for values under way, by topic, the newest one last.
         self._callers: defaultdict[str, list[Taker]] = defaultdict(list)
         self._commit_now = asyncio.Event()
@@ -105,12 +106,13 @@ class Consuming:
             self._cluster.close()
             raise
         if self._settings.group.autocommit:
-            self._committing = spawn(self._commit_regularly(), "auto-commit")
+            self._background.append(spawn(self._commit_regularly(), "auto-commit"))
+        self._background.append(spawn(self._renew_metadata(), "metadata by age"))
 
     async def close(self, timeout_s: float | None) -> None:
         """Let the application finish, hand everything back, leave."""
-        if self._committing is not None:
-            self._committing.cancel()
+        for task in self._background:
+            task.cancel()
         self.end(None)
         try:
             async with asyncio.timeout(VALUES_PATIENCE_S):
@@ -157,6 +159,7 @@ class Consuming:
         Values of one topic, [] where none came within ``max_wait_ms`` or nobody waits for them; None at the end.
 
         Raises:
+            NoBrokersError: None came, and ``UNREACHABLE_AFTER`` metadata requests in a row were not answered.
             KielGroupsError: What stopped the member for good, or what its fetcher cannot get past.
         """
         callers = self._callers[topic]
@@ -181,6 +184,8 @@ class Consuming:
             values = self.handing_out.take_topic(topic, fetching.max_bytes, taker) if newest else Batch()
             remaining_s = give_up_s - loop.time()
             if values or taker.passed or remaining_s <= 0:
+                if not values and not taker.passed and (unreachable := self._cluster.unreachable) is not None:
+                    raise unreachable
                 return values
             unclaimed = self.handing_out.give_up_unclaimed(topic)
             await self._wait(topic, min(remaining_s, UNCLAIMED_S) if unclaimed else remaining_s)
@@ -244,6 +249,10 @@ class Consuming:
                 log.exception("an automatic commit failed; again in %.1f s", interval_s)
                 self._settings.metrics.count("commits_failed")
 
+    async def _renew_metadata(self) -> None:
+        while True:
+            await self._cluster.renew(lambda: {partition.topic for partition in self.fetcher.assignment})
+
     async def _reset(self, partition: TopicPartition, position: int) -> int:
         """Where to go on when the log does not have a position: retention overtook it, or the log was cut."""
         policy = self._settings.fetching.auto_offset_reset
@@ -297,10 +306,15 @@ class Consuming:
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Drop everything of these at once."""
         self.handing_out.lost(partitions)
+        self._cluster.doubt(partitions)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
         """Hand out from another offset."""
         self.handing_out.moved(partition, offset)
+
+    def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+        """Fetch from these leaders, whatever brokers say."""
+        self._cluster.believe(leaders, brokers)
 
     def in_progress(self) -> list[Work]:
         """What the application is busy with; for any thread."""

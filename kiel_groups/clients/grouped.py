@@ -353,8 +353,8 @@ class GroupedConsumer(MemberAttributes):
 
         Raises:
             ConfigError: A name that no topic of Kafka 0.8 can have, or the consumer is iterated over.
-            KielGroupsError: As ``connect()``, which this calls where nobody did; or a partition whose messages cannot
-                be read stands still. Others go on at the next call.
+            NoBrokersError: 8 metadata requests in a row were not answered. The next call may work.
+            KielGroupsError: As ``connect()``, which this calls; or messages cannot be read. Others go on at the next.
         """
         if running_loop() is None:
             return spawn(self._consume_later(topic), "GroupedConsumer.consume")

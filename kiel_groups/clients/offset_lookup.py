@@ -83,6 +83,7 @@ async def ask_leaders(
                 found[tp] = result
             else:
                 failures[tp] = result
+    cluster.doubt(failures)
     return failures
 
 

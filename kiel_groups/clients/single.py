@@ -178,6 +178,7 @@ class SingleConsumer(ConsumerAttributes):
 
         Raises:
             ConfigError: A start that is none of these, or a name that no topic of Kafka 0.8 can have.
+            NoBrokersError: There are none, and 8 metadata requests in a row were not answered. The next call may work.
             MessageTooLargeError, ProtocolError, BrokerError: A partition stands still. Others go on at the next call.
         """
         if running_loop() is None:
@@ -210,6 +211,8 @@ class SingleConsumer(ConsumerAttributes):
         if self._ended.is_set():
             await self._left_loop.closed.wait()
             return None
+        if not values and (unreachable := self._cluster.unreachable) is not None:
+            raise unreachable
         return values
 
     def _look_up(self, topic: str) -> asyncio.Task[None]:
@@ -376,9 +379,8 @@ class SingleConsumer(ConsumerAttributes):
     async def _find_new_partitions(self) -> None:
         """Look now and then whether the topics have grown."""
         while not self._ended.is_set():
-            await asyncio.sleep(self._cluster.config.metadata_max_age_ms / 1000)
             try:
-                await self._cluster.refresh(self._topics, "age")
+                await self._cluster.renew(lambda: self._topics)
                 await self._read_new_partitions()
             except KielGroupsError as error:
                 log.warning("could not look for new partitions: %s", error)

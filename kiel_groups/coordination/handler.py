@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from kiel_groups.config import HostPort
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.listeners import Stall, StallKind
 from kiel_groups.model import TopicPartition
@@ -56,6 +57,13 @@ class PartitionHandler(Protocol):
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
         """Somebody else wrote the committed offset, or the topic has a new log: hand out from there on."""
+
+    def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+        """
+        Who leads what is held, as ZooKeeper names it, in the place of what was told before; ``brokers`` are registered.
+
+        A partition that is left out has no leader that is alive, as far as ZooKeeper knows.
+        """
 
     def in_progress(self) -> Collection[Work]:
         """What the application is busy with at this moment; called from another thread, too."""

@@ -18,6 +18,7 @@ from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.offsets import Offsets
+from kiel_groups.coordination.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.topic_watch import TopicWatch
@@ -69,6 +70,7 @@ class Holding:
         handler: PartitionHandler,
         subscription: SubscriptionState,
         topics: TopicWatch,
+        leaders: PartitionLeaders,
         tasks: TaskSet,
         metrics: Metrics,
     ) -> None:
@@ -79,6 +81,7 @@ class Holding:
         self._claimant = claimant
         self._store = store
         self._handler = handler
+        self._leaders = leaders
         self._subscription = subscription
         self._tasks = tasks
         self._metrics = metrics
@@ -194,13 +197,14 @@ class Holding:
         )
 
     async def _audit(self) -> None:
-        """Without a hint: find claims that were deleted, offsets that were reset, and awaited claims that are free."""
+        """Without a hint: find deleted claims, changed offsets, moved leaders, and awaited claims that are free."""
         gone = await self._claimant.verify(self._held())
         gone &= self._held()
         if gone:
             log.error("group %s: %d claims were deleted by somebody else", self._config.group, len(gone))
             self._feed(claims.ClaimGone(gone))
         await self._offsets.follow_resets()
+        await self._leaders.look(self._held())
         self.look_again()
 
     # Claims

@@ -19,9 +19,10 @@ from kiel_groups.coordination.handler import PartitionHandler, Work
 from kiel_groups.coordination.holding import Holding
 from kiel_groups.coordination.life import Life
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.partition_leaders import PartitionLeaders, registered_brokers
 from kiel_groups.coordination.topic_watch import TopicWatch
-from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError, SessionLostError
-from kiel_groups.group.layout import BROKER_IDS, topic_path
+from kiel_groups.errors import ConfigError, CoordinationError, SessionLostError
+from kiel_groups.group.layout import topic_path
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.transactions import (
     LARGEST_BYTES,
@@ -36,7 +37,7 @@ from kiel_groups.group.transactions import (
     Unknown,
     size_of,
 )
-from kiel_groups.group.znodes import MemberInfo, encode_consumer_id, parse_broker
+from kiel_groups.group.znodes import MemberInfo, encode_consumer_id
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 
@@ -110,6 +111,7 @@ class Membership(Life):
             self._handler,
             self._subscription,
             topics,
+            PartitionLeaders(session, writer, self._handler, metrics),
             self._tasks,
             metrics,
         )
@@ -261,17 +263,7 @@ class Membership(Life):
 
     async def brokers(self) -> list[HostPort]:
         """Where brokers are registered at this moment."""
-        names = await self.session.children(BROKER_IDS) or []
-        paths = [f"{BROKER_IDS}/{name}" for name in sorted(names)]
-        nodes = await self.session.get_many(paths)
-        found = []
-        for path, node in zip(paths, nodes, strict=True):
-            try:
-                if node is not None:
-                    found.append(HostPort(*parse_broker(node.data, path)))
-            except ProtocolError as error:
-                log.warning("%s; that broker is passed over", error)
-        return found
+        return list((await registered_brokers(self.session)).values())
 
     def _look_again(self) -> None:
         super()._look_again()

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
-__all__ = ["GroupLayout", "BROKER_IDS", "TOPICS", "ROOT", "topic_path", "consumer_root"]
+__all__ = ["GroupLayout", "BROKER_IDS", "TOPICS", "ROOT", "topic_path", "partition_state_path", "consumer_root"]
 
 ROOT = "/kiel-groups"
 CONSUMERS = "/consumers"
@@ -27,6 +27,11 @@ CANDIDATE_INFIX = "-n_"
 def topic_path(topic: str) -> str:
     """The znode in which a broker registers a topic; its data lists partitions and replicas."""
     return f"{TOPICS}/{topic}"
+
+
+def partition_state_path(partition: TopicPartition) -> str:
+    """The znode in which Kafka's controller writes who leads a partition."""
+    return f"{topic_path(partition.topic)}/partitions/{partition.partition}/state"
 
 
 def consumer_root(group: str) -> str:

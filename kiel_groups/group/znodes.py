@@ -36,6 +36,7 @@ __all__ = [
     "parse_owner",
     "parse_topic",
     "parse_broker",
+    "parse_leader",
     "typed_field",
 ]
 
@@ -351,3 +352,9 @@ def parse_broker(data: bytes, path: str) -> tuple[str, int]:
     """Host and port of a broker, from its znode under ``/brokers/ids``."""
     fields = parse_object(data, path)
     return typed_field(fields, "host", str, path), typed_field(fields, "port", int, path)
+
+
+def parse_leader(data: bytes, path: str) -> int:
+    """The broker id of a partition's leader, from its ``state`` znode; −1 where there is none."""
+    leader: int = typed_field(parse_object(data, path), "leader", int, path)
+    return leader

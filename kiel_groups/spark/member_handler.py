@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.offset_commits import commit_offsets, fetch_offsets
+from kiel_groups.config import HostPort
 from kiel_groups.coordination.handler import Work
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.subscription import SubscriptionState
@@ -221,6 +222,7 @@ class BatchHandler:
         for partition in partitions:
             self._intervals.pop(partition, None)
             self._stopped.discard(partition)
+        self._cluster.doubt(partitions)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
         """Somebody else wrote the committed offset: another stretch of reading begins there."""
@@ -238,6 +240,10 @@ class BatchHandler:
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         """Have the brokers store next offsets."""
         await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
+
+    def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+        """Where to ask for the ends of logs."""
+        self._cluster.believe(leaders, brokers)
 
     def in_progress(self) -> tuple[Work, ...]:
         """Nothing that is to be hurried: a batch takes as long as it takes, and the leader's alarm names the job."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.handler import Work
 from kiel_groups.errors import BrokerError, KielGroupsError
@@ -222,6 +222,9 @@ class Consumer:
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
         raise NotImplementedError
+
+    def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+        """Logs are read wherever they are."""
 
     def in_progress(self) -> Collection[Work]:
         return [Work(hand, "processing", frozenset({partition})) for partition, hand in self.hands.items()]

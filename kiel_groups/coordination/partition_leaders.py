@@ -1,0 +1,81 @@
+"""Who leads the partitions of one member, by ZooKeeper's word and not by a broker's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from kiel_groups.config import HostPort
+from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.handler import PartitionHandler
+from kiel_groups.coordination.session import Session
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.layout import BROKER_IDS, partition_state_path
+from kiel_groups.group.znodes import parse_broker, parse_leader
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+__all__ = ["PartitionLeaders", "registered_brokers"]
+
+log = logging.getLogger(__name__)
+
+
+async def registered_brokers(session: Session) -> dict[int, HostPort]:
+    """The addresses of the brokers that are registered at this moment, by their ids, ascending."""
+    names = [name for name in await session.children(BROKER_IDS) or [] if name.isdecimal()]
+    ids = sorted(map(int, names))
+    paths = [f"{BROKER_IDS}/{node_id}" for node_id in ids]
+    found = {}
+    for node_id, path, node in zip(ids, paths, await session.get_many(paths), strict=True):
+        try:
+            if node is not None:
+                found[node_id] = HostPort(*parse_broker(node.data, path))
+        except ProtocolError as error:
+            log.warning("%s; that broker is passed over", error)
+    return found
+
+
+class PartitionLeaders:
+    """
+    Tells the handler who leads the partitions of its member.
+
+    A broker whose connections to ZooKeeper alone are cut goes on leading in its own eyes, and answers fetches of
+    partitions that another one leads by now: what is written there is not seen. The znode of the partition has the
+    leader that was elected.
+    """
+
+    def __init__(self, session: Session, writer: FencedWriter, handler: PartitionHandler, metrics: Metrics) -> None:
+        self._session = session
+        self._writer = writer
+        self._handler = handler
+        self._metrics = metrics
+
+    async def look(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Read who leads these, and tell the handler.
+
+        A leader that is not registered is left out: where all replicas are dead, the last one stays in the znode, or −1
+        does. So is what cannot be read. There, the brokers' word counts.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        if not partitions:
+            self._handler.leaders({}, {})
+            return
+        # A server that is behind could name a leader that brokers know to be deposed.
+        await self._writer.prove()
+        listed = sorted(partitions)
+        paths = [partition_state_path(partition) for partition in listed]
+        brokers = await registered_brokers(self._session)
+        leaders: dict[TopicPartition, int] = {}
+        for partition, path, node in zip(listed, paths, await self._session.get_many(paths), strict=True):
+            try:
+                leader = -1 if node is None else parse_leader(node.data, path)
+            except ProtocolError as error:
+                log.warning("%s; brokers are asked who leads it", error)
+                self._metrics.count("znodes_unreadable")
+            else:
+                if leader in brokers:
+                    leaders[partition] = leader
+        self._handler.leaders(leaders, brokers)
