@@ -1,0 +1,220 @@
+"""
+What a run inflicts and when: a pure function of its seed, which can be stored as JSON and loaded again.
+
+A schedule says when a fault begins relative to the one before it, not at which second of the run. How long a server
+takes to start again depends on the machine; ``run.py`` delays a fault whose target has not recovered from the previous
+one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from itertools import islice
+from random import Random
+
+__all__ = ["KINDS", "Domain", "Fault", "Kind", "Schedule", "ScheduleError", "make_schedule"]
+
+#: Format of the JSON file.
+VERSION = 1
+
+#: Faults before each rest. Unowned time is only judged while nothing is wrong, so there must be such times.
+FAULTS_BETWEEN_RESTS = 8
+
+#: Seconds between the beginnings of two faults.
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 4.0
+
+
+class Domain(StrEnum):
+    """What a fault hits. A member takes one fault at a time, and so do all brokers together and the ensemble."""
+
+    MEMBER = "member"
+    BROKERS = "brokers"
+    ENSEMBLE = "ensemble"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """
+    One kind of fault.
+
+    Args:
+        name: How the schedule, the report and ``faults.py`` call it.
+        domain: What it hits.
+        shortest, longest: The range of its duration in session timeouts of the members.
+        weight: How many cards of it are in the deck from which faults are dealt.
+        excuses: Whether a partition may be without an owner while it lasts. Where a member is only killed or leaves,
+            the others must take over in time although the place stays empty.
+    """
+
+    name: str
+    domain: Domain
+    shortest: float
+    longest: float
+    weight: int = 1
+    excuses: bool = True
+
+
+_ALL = (
+    Kind("member-kill", Domain.MEMBER, 0.1, 2.0, weight=4, excuses=False),
+    Kind("member-restart", Domain.MEMBER, 0.0, 1.0, weight=2, excuses=False),
+    Kind("member-join", Domain.MEMBER, 0.4, 2.0, weight=2, excuses=False),
+    Kind("member-stop-short", Domain.MEMBER, 0.2, 0.9, weight=2),
+    Kind("member-stop-long", Domain.MEMBER, 1.2, 2.2, weight=3),
+    Kind("member-zookeeper-cut", Domain.MEMBER, 0.1, 2.0, weight=2),
+    Kind("member-zookeeper-stall", Domain.MEMBER, 0.2, 2.2, weight=3),
+    Kind("member-zookeeper-mute", Domain.MEMBER, 0.2, 2.0, weight=2),
+    Kind("member-zookeeper-flicker", Domain.MEMBER, 0.5, 2.0, weight=2),
+    Kind("member-broker-cut", Domain.MEMBER, 0.1, 1.5),
+    Kind("member-broker-stall", Domain.MEMBER, 0.2, 2.0),
+    Kind("member-broker-mute", Domain.MEMBER, 0.2, 1.5),
+    Kind("member-broker-flicker", Domain.MEMBER, 0.5, 1.5),
+    Kind("broker-kill", Domain.BROKERS, 0.0, 0.8, weight=2),
+    Kind("broker-restart", Domain.BROKERS, 0.0, 0.5),
+    Kind("broker-stop", Domain.BROKERS, 0.3, 2.5, weight=2),
+    Kind("broker-without-zookeeper", Domain.BROKERS, 0.5, 2.5, weight=2),
+    Kind("zookeeper-kill", Domain.ENSEMBLE, 0.0, 0.8, weight=2),
+    Kind("zookeeper-restart", Domain.ENSEMBLE, 0.0, 0.5),
+    Kind("zookeeper-stop", Domain.ENSEMBLE, 0.3, 1.8, weight=2),
+    Kind("zookeeper-leader-cut", Domain.ENSEMBLE, 0.3, 1.5, weight=2),
+    Kind("zookeeper-follower-cut", Domain.ENSEMBLE, 0.3, 1.5),
+)
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
+
+
+class ScheduleError(ValueError):
+    """A file holds no schedule that this program can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """
+    One fault of a schedule.
+
+    Args:
+        number: From 1.
+        kind: A key of ``KINDS``.
+        target: The place of a member, the id of a broker, or 0 for ZooKeeper's leader and more for its followers, as
+            they are when the fault begins.
+        lasts_s: Seconds until the fault is taken back: the process is started or resumed, the network heals.
+        after_s: Seconds after the beginning of the fault before.
+        rest_s: Where more than 0, this fault waits until everything has recovered, and then so many seconds more.
+    """
+
+    number: int
+    kind: str
+    target: int
+    lasts_s: float
+    after_s: float
+    rest_s: float = 0.0
+
+    @property
+    def busy(self) -> str:
+        """What may have only one fault at a time, by name."""
+        domain = KINDS[self.kind].domain
+        return f"{domain} {self.target}" if domain is Domain.MEMBER else str(domain)
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.kind} {self.target} for {self.lasts_s:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The faults of one run, and the sizes of what they hit."""
+
+    seed: int
+    session_timeout_s: float
+    members: int
+    brokers: int
+    faults: tuple[Fault, ...]
+
+    def to_json(self) -> str:
+        """As it is stored: one line a fault."""
+        head = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "faults"}
+        lines = ",\n  ".join(json.dumps(asdict(fault)) for fault in self.faults)
+        return f'{json.dumps({"version": VERSION, **head})[:-1]}, "faults": [\n  {lines}\n]}}\n'
+
+    @classmethod
+    def parse(cls, text: str) -> Schedule:
+        """
+        Load what ``to_json`` made.
+
+        Raises:
+            ScheduleError: It is no JSON, of another version, or names a fault that does not exist.
+        """
+        try:
+            loaded = json.loads(text)
+            if loaded.pop("version") != VERSION:
+                raise ScheduleError(f"a schedule of another version; expected version {VERSION}")
+            faults = tuple(Fault(**fault) for fault in loaded.pop("faults"))
+            schedule = cls(**loaded, faults=faults)
+        except ScheduleError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ScheduleError(f"no schedule: {type(error).__name__} {error}") from error
+        unknown = sorted({fault.kind for fault in faults} - KINDS.keys())
+        if unknown:
+            raise ScheduleError(f"no such fault: {', '.join(unknown)}; expected one of {', '.join(KINDS)}")
+        return schedule
+
+
+def make_schedule(
+    seed: int, count: int, *, session_timeout_s: float = 5.0, members: int = 4, brokers: int = 3
+) -> Schedule:
+    """
+    Draw ``count`` faults.
+
+    Kinds are dealt from a shuffled deck, so that even a short run meets many of them, and a long one each in its share.
+    Two faults in a row never have the same target: they may overlap.
+
+    Args:
+        seed: The same seed gives the same schedule.
+        count: How many faults.
+        session_timeout_s: Of the members, in seconds; durations are multiples of it.
+        members: How many members the group has; ``member-join`` adds one to them.
+        brokers: How many brokers there are.
+    """
+    random = Random(seed)
+    faults: list[Fault] = []
+    for number, kind in enumerate(islice(_deck(random), count), start=1):
+        target = _target(random, kind, members, brokers, faults[-1] if faults else None)
+        rests = number > 1 and number % FAULTS_BETWEEN_RESTS == 1
+        faults.append(
+            Fault(
+                number=number,
+                kind=kind.name,
+                target=target,
+                lasts_s=round(random.uniform(kind.shortest, kind.longest) * session_timeout_s, 2),
+                after_s=round(random.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), 2),
+                # Longer than a session and the tolerance of the judge, or no partition is ever judged as unowned.
+                rest_s=round(2.2 * session_timeout_s, 2) if rests else 0.0,
+            )
+        )
+    return Schedule(seed, session_timeout_s, members, brokers, tuple(faults))
+
+
+def _deck(random: Random) -> Iterator[Kind]:
+    """Kinds without an end: each deck holds every kind as often as it weighs."""
+    while True:
+        cards = [kind for kind in _ALL for _ in range(kind.weight)]
+        random.shuffle(cards)
+        yield from cards
+
+
+def _target(random: Random, kind: Kind, members: int, brokers: int, before: Fault | None) -> int:
+    if kind.domain is Domain.BROKERS:
+        return random.randrange(brokers)
+    if kind.domain is Domain.ENSEMBLE:
+        return random.randrange(3)
+    if kind.name == "member-join":
+        # The place of the member that comes and goes.
+        return members
+    places = [place for place in range(members) if before is None or _hits_another(before, place)]
+    return random.choice(places)
+
+
+def _hits_another(before: Fault, place: int) -> bool:
+    return KINDS[before.kind].domain is not Domain.MEMBER or before.target != place

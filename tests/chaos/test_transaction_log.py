@@ -1,0 +1,72 @@
+"""The transaction log of a real ZooKeeper tells what its clients did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from kiel_groups.embedded import ZooKeeperServer
+from tests.chaos.transaction_log import Create, Delete, EndSession, Put, committed
+
+pytestmark = pytest.mark.integration
+
+
+def test_every_write_is_read_back(start_zookeeper: Callable[..., ZooKeeperServer]) -> None:
+    """Creates, sets, deletes, transactions and ends of sessions are found in their order, with zxids and sessions."""
+    server = start_zookeeper("3.9.5")
+    client = KazooClient(server.hosts)
+    client.start()
+    session = client.client_id[0]
+    _, created = client.create("/kept", b"\x00first", include_data=True)
+    changed = client.set("/kept", b"second")
+    _, held = client.create("/held", json.dumps({"pid": 7}).encode(), ephemeral=True, include_data=True)
+    failed = client.transaction()
+    failed.set_data("/kept", b"never")
+    failed.delete("/missing")
+    assert isinstance(failed.commit()[1], NoNodeError)
+    both = client.transaction()
+    both.set_data("/kept", b"third")
+    both.delete("/held")
+    both.commit()
+    last = client.exists("/kept")
+    client.stop()
+    client.close()
+
+    logged = committed([logs_of(server)], majority=1)
+    told = [entry for entry in logged if entry.writes and entry.session == session]
+    assert [entry.writes for entry in told] == [
+        (Create("/kept", b"\x00first", False),),
+        (Put("/kept", b"second"),),
+        (Create("/held", b'{"pid": 7}', True),),
+        (Put("/kept", b"third"), Delete("/held")),
+        (EndSession(),),
+    ]
+    assert [entry.zxid for entry in told[:4]] == [created.czxid, changed.mzxid, held.czxid, last.mzxid]
+    assert [entry.at_ms for entry in told[:4]] == [created.ctime, changed.mtime, held.ctime, last.mtime]
+
+
+def test_a_majority_must_have_logged_it(tmp_path: Path, start_zookeeper: Callable[..., ZooKeeperServer]) -> None:
+    """What one server of three has logged alone was not committed."""
+    server = start_zookeeper("3.9.5")
+    with_client(server, "/one")
+    assert committed([logs_of(server), tmp_path, tmp_path]) == []
+    assert (Create("/one", b"", False),) in [
+        entry.writes for entry in committed([logs_of(server), logs_of(server), tmp_path])
+    ]
+
+
+def with_client(server: ZooKeeperServer, path: str) -> None:
+    client = KazooClient(server.hosts)
+    client.start()
+    client.create(path)
+    client.stop()
+    client.close()
+
+
+def logs_of(server: ZooKeeperServer) -> Path:
+    return server.folder / "data" / "version-2"

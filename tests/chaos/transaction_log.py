@@ -1,0 +1,162 @@
+"""
+What happened in ZooKeeper, read from the servers' own transaction logs.
+
+The logs hold every committed write in its order, with the session that made it and the leader's time. A client that
+watches or polls from outside would miss what changes between two looks, and would be hit by the same faults as the
+members.
+
+The format is that of ``org.apache.zookeeper.server.persistence.FileTxnLog``: a head, then for each transaction its
+checksum, its length, a header, a record by type, and an end mark. Files are padded with zeros.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Create", "Delete", "EndSession", "Put", "Transaction", "Write", "committed", "read_log"]
+
+_HEAD = struct.Struct(">4siq")
+_ENTRY = struct.Struct(">qi")
+_HEADER = struct.Struct(">qiqqi")
+_INT = struct.Struct(">i")
+_MAGIC = b"ZKLG"
+
+_CREATES = {1, 15, 19, 21}  # create, create2, createContainer, createTTL
+_DELETES = {2, 20}  # delete, deleteContainer
+_SET_DATA, _MULTI, _CLOSE_SESSION, _ERROR = 5, 14, -11, -1
+
+
+class Create(NamedTuple):
+    """A znode was created; its czxid is the transaction's zxid."""
+
+    path: str
+    data: bytes
+    ephemeral: bool
+
+
+class Delete(NamedTuple):
+    """A znode was deleted."""
+
+    path: str
+
+
+class Put(NamedTuple):
+    """The data of a znode was set."""
+
+    path: str
+    data: bytes
+
+
+class EndSession(NamedTuple):
+    """The session of the transaction was closed or has expired; its ephemeral znodes are gone."""
+
+
+Write = Create | Delete | Put | EndSession
+
+
+class Transaction(NamedTuple):
+    """
+    One committed transaction.
+
+    Args:
+        zxid: Its number; they grow.
+        at_ms: When the leader received it, in milliseconds since 1970.
+        session: Who sent it.
+        writes: What it did, in order; empty where it only checked, or failed.
+    """
+
+    zxid: int
+    at_ms: int
+    session: int
+    writes: tuple[Write, ...]
+
+
+def committed(folders: Iterable[Path], majority: int = 2) -> list[Transaction]:
+    """
+    Merge the logs of the servers of one ensemble.
+
+    A transaction is committed when a majority has logged it. A single server may lack some, if it caught up by a
+    snapshot, and may hold one that was never committed, if it led and died before the others had it.
+
+    Args:
+        folders: Where each server keeps its ``log.*`` files.
+        majority: How many servers must have a transaction.
+
+    Returns:
+        By ascending zxid.
+    """
+    found: dict[int, Transaction] = {}
+    holders: Counter[int] = Counter()
+    for folder in folders:
+        logged = {entry.zxid: entry for path in folder.glob("log.*") for entry in read_log(path)}
+        holders.update(logged.keys())
+        found |= logged
+    return [found[zxid] for zxid in sorted(found) if holders[zxid] >= majority]
+
+
+def read_log(path: Path) -> Iterator[Transaction]:
+    """The transactions of one file, up to its end or to one that was not written wholly."""
+    with path.open("rb") as file:
+        magic, _, _ = _HEAD.unpack(file.read(_HEAD.size).ljust(_HEAD.size, b"\0"))
+        if magic != _MAGIC:
+            return  # The server has made the file, and not written to it yet.
+        while len(entry := file.read(_ENTRY.size)) == _ENTRY.size:
+            _, length = _ENTRY.unpack(entry)
+            body = file.read(length + 1)
+            if length <= 0 or len(body) <= length:
+                return
+            yield _transaction(body)
+
+
+def _transaction(body: bytes) -> Transaction:
+    session, _, zxid, at_ms, kind = _HEADER.unpack_from(body)
+    return Transaction(zxid, at_ms, session, tuple(_writes(kind, _Reader(body, _HEADER.size))))
+
+
+def _writes(kind: int, record: _Reader) -> Iterator[Write]:
+    if kind in _CREATES:
+        path, data = record.text(), record.buffer()
+        for _ in range(record.int()):  # the ACL: permissions, scheme, identity
+            record.int(), record.buffer(), record.buffer()
+        yield Create(path, data, record.flag() if kind in (1, 15) else False)
+    elif kind in _DELETES:
+        yield Delete(record.text())
+    elif kind == _SET_DATA:
+        yield Put(record.text(), record.buffer())
+    elif kind == _CLOSE_SESSION:
+        yield EndSession()
+    elif kind == _MULTI:
+        parts = [(record.int(), record.buffer()) for _ in range(record.int())]
+        # One that failed undoes those before it, which are logged as they were meant.
+        if all(part != _ERROR for part, _ in parts):
+            for part, body in parts:
+                yield from _writes(part, _Reader(body))
+
+
+class _Reader:
+    """Reads jute, ZooKeeper's encoding: big-endian numbers, lengths before bytes."""
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self._data = data
+        self._position = position
+
+    def int(self) -> int:
+        (number,) = _INT.unpack_from(self._data, self._position)
+        self._position += _INT.size
+        return int(number)
+
+    def buffer(self) -> bytes:
+        length = max(0, self.int())
+        self._position += length
+        return self._data[self._position - length : self._position]
+
+    def text(self) -> str:
+        return self.buffer().decode()
+
+    def flag(self) -> bool:
+        self._position += 1
+        return self._data[self._position - 1] != 0
