@@ -1,0 +1,152 @@
+"""Random faults against real servers, judged from outside: ``scripts/chaos --help``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import SystemRandom
+
+from rich.console import Console
+
+from kiel_groups.cli.bar import bar, has_bar
+from kiel_groups.errors import KielGroupsError
+from tests.chaos.judge import Limits, judge
+from tests.chaos.report import print_report, report
+from tests.chaos.run import Progress, Run
+from tests.chaos.schedule import Schedule, ScheduleError, make_schedule
+
+#: Exit statuses: every promise was kept; one was broken; the run says nothing about the group.
+KEPT, BROKEN, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
+#: How often a run without a terminal says how far it is, in seconds.
+LINE_INTERVAL_S = 15.0
+
+
+def main() -> int:
+    options = _parse()
+    try:
+        schedule = _schedule(options)
+        folder, kept = _folder(options.keep, schedule.seed)
+    except (OSError, ScheduleError) as error:
+        return _fail(f"{error}")
+    stored = folder / "schedule.json"
+    stored.write_text(schedule.to_json(), encoding="utf-8")
+    _say(f"{len(schedule.faults)} faults of seed {schedule.seed}; the schedule is in {stored}")
+    logging.getLogger("kiel_groups").addHandler(logging.FileHandler(folder / "run.log"))
+    logging.getLogger("kiel_groups").propagate = False
+    timeout_s = schedule.session_timeout_s
+    limits = Limits(unowned_s=timeout_s + options.tolerance, late_s=timeout_s + options.tolerance + 10)
+    try:
+        with _progress(len(schedule.faults)) as progress:
+            seen = asyncio.run(Run(schedule, folder, options.rate, progress).play())
+    except KielGroupsError as error:
+        return _fail(f"{error}\nlogs: {folder}\nagain: scripts/chaos --replay {stored}")
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        _say(f"ended at once; nothing was judged; logs: {folder}")
+        return INTERRUPTED
+    findings = judge(seen.history, limits)
+    told = report(schedule, seen, findings, limits)
+    print_report(Console(), told)
+    for path in [folder / "report.json", *([options.json] if options.json else [])]:
+        path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    if findings:
+        _say(f"logs: {folder}\nagain: scripts/chaos --replay {stored}")
+    elif not kept:
+        shutil.rmtree(folder, ignore_errors=True)
+    return BROKEN if findings else KEPT
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/chaos",
+        description="A group on real servers under random faults: nothing may be lost, no partition may have two owners"
+        " or none for long. Exit status 0: no finding; 1: findings; 2: the run could not be judged.",
+    )
+    parser.add_argument("--faults", type=_positive, default=20, help="how many (20; some 5 s each)")
+    parser.add_argument("--seed", type=int, help="what the schedule is made of; another one each time unless given")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="inflict this schedule instead")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="leave schedule, logs and histories in this new folder"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
+    parser.add_argument("--rate", type=float, default=150.0, help="records a second (150)")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=4.0,
+        help="how long beyond the session timeout a partition may have no owner, in seconds (4); for slow machines",
+    )
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} given; expected at least 1")
+    return number
+
+
+def _schedule(options: argparse.Namespace) -> Schedule:
+    if options.replay is not None:
+        return Schedule.parse(options.replay.read_text(encoding="utf-8"))
+    seed = options.seed if options.seed is not None else SystemRandom().randrange(1 << 32)
+    return make_schedule(seed, options.faults)
+
+
+def _folder(keep: Path | None, seed: int) -> tuple[Path, bool]:
+    """Where the run writes, and whether that stays after a run without a finding."""
+    if keep is None:
+        return Path(tempfile.mkdtemp(prefix=f"kiel-groups-chaos-{seed}-")), False
+    keep.mkdir(parents=True)
+    return keep.absolute(), True
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[Progress], object]]:
+    """A bar at a terminal, a line now and then elsewhere."""
+    began_s = time.monotonic()
+
+    def words(progress: Progress) -> str:
+        done = progress.begun / total
+        spent_s = time.monotonic() - began_s
+        left = f", {spent_s / done - spent_s:.0f} s left" if done > 0.02 else ""
+        return (
+            f"{progress.begun} of {total} faults, {progress.acknowledged:,} records, {progress.delivered:,} deliveries"
+            f"{left}: {progress.now}"
+        )
+
+    if has_bar():
+        with bar(total, "starting servers") as tell:
+            yield lambda progress: tell(words(progress), progress.begun)
+        return
+    next_s = 0.0
+
+    def line(progress: Progress) -> None:
+        nonlocal next_s
+        if (now_s := time.monotonic()) >= next_s:
+            next_s = now_s + LINE_INTERVAL_S
+            _say(f"{now_s - began_s:6.0f} s  {words(progress)}")
+
+    yield line
+
+
+def _fail(text: str) -> int:
+    _say(f"error: {text}")
+    return UNUSABLE
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

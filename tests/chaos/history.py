@@ -1,0 +1,248 @@
+"""
+What a run leaves behind, in one form for the judge: files of the processes, and ZooKeeper's log.
+
+Members and the producer append to a file each, a line at a time, so that whatever they noted before they were killed
+is there. All times are seconds of ``CLOCK_BOOTTIME``, which the processes of one machine share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from kiel_groups.group.layout import GroupLayout
+from tests.chaos.transaction_log import Create, Delete, EndSession, Put, Transaction
+
+__all__ = [
+    "Acknowledged",
+    "Commit",
+    "Deliveries",
+    "Delivery",
+    "GrowingFile",
+    "History",
+    "Inflicted",
+    "Ownership",
+    "Process",
+    "group_history",
+    "parse_receipt",
+]
+
+
+class Acknowledged(NamedTuple):
+    """A record that all in-sync replicas had, as the producer was told."""
+
+    number: int
+    partition: int
+    offset: int
+    at_s: float
+
+
+class Delivery(NamedTuple):
+    """A record that the application was given, under which claim, and when it had finished it (None: never)."""
+
+    pid: int
+    partition: int
+    offset: int
+    token: int
+    number: int
+    start_s: float
+    end_s: float | None
+
+
+class Ownership(NamedTuple):
+    """The time for which an owner znode existed; ``token`` is its czxid, ``until_s`` is None where it still did."""
+
+    partition: int
+    token: int
+    session: int
+    pid: int
+    since_s: float
+    until_s: float | None
+
+
+class Commit(NamedTuple):
+    """An offset znode was given a value; ``owned`` is whether the session that wrote it owned the partition."""
+
+    partition: int
+    offset: int
+    at_s: float
+    owned: bool
+
+
+class Inflicted(NamedTuple):
+    """A fault as it came: when it began, and when everything had recovered from it (None: it had not)."""
+
+    number: int
+    kind: str
+    target: str
+    began_s: float
+    ended_s: float | None
+
+
+class Process(NamedTuple):
+    """
+    A member's process.
+
+    Args:
+        ended_s: When it was gone; None where it lived on.
+        wanted: Whether the run ended it.
+        status: Its exit status; minus the signal's number.
+        resumed_s: The moments in which it was resumed after a stop.
+    """
+
+    pid: int
+    started_s: float
+    ended_s: float | None
+    wanted: bool
+    status: int | None
+    resumed_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One run, as far as the judge is concerned; every list is in the order of time."""
+
+    partitions: int
+    acknowledged: list[Acknowledged]
+    deliveries: list[Delivery]
+    ownerships: list[Ownership]
+    commits: list[Commit]
+    faults: list[Inflicted]
+    processes: list[Process]
+    #: Until when partitions must have owners: from then on members leave.
+    end_s: float
+    #: Offset znodes that were deleted, with the moment.
+    deleted_offsets: list[tuple[int, float]] = field(default_factory=list)
+
+
+class GrowingFile:
+    """Reads a file of lines while a process appends to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def new_lines(self) -> list[str]:
+        """The lines that were completed since the last call; one that is torn waits."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._position += len(whole) + len(newline)
+        return whole.decode("ascii").splitlines()
+
+
+class Deliveries:
+    """
+    What one member noted.
+
+    A line ``s TIME PARTITION OFFSET TOKEN NUMBER`` is a delivery, the line ``e TIME`` that follows is its end.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.found: list[Delivery] = []
+
+    def add(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            mark, at, *numbers = line.split()
+            if mark == "s":
+                partition, offset, token, number = map(int, numbers)
+                self.found.append(Delivery(self._pid, partition, offset, token, number, float(at), None))
+            else:
+                self.found[-1] = self.found[-1]._replace(end_s=float(at))
+
+
+def parse_receipt(line: str) -> Acknowledged:
+    """Read a line of the producer: ``TIME NUMBER PARTITION OFFSET``."""
+    at, *numbers = line.split()
+    return Acknowledged(*map(int, numbers), float(at))
+
+
+@dataclass(slots=True)
+class GroupHistory:
+    """What ZooKeeper's log says of one group and topic."""
+
+    ownerships: list[Ownership] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    deleted_offsets: list[tuple[int, float]] = field(default_factory=list)
+
+
+def group_history(
+    transactions: Iterable[Transaction], group: str, topic: str, boot_minus_wall_s: float
+) -> GroupHistory:
+    """
+    Follow owner znodes, offset znodes and sessions through ZooKeeper's log.
+
+    Args:
+        transactions: All that were committed, by ascending zxid.
+        group, topic: Which.
+        boot_minus_wall_s: What to add to the log's seconds since 1970 to have seconds of boot time.
+    """
+    replay = _Replay(GroupLayout(group), topic)
+    for transaction in transactions:
+        if transaction.writes:
+            replay.apply(transaction, transaction.at_ms / 1000 + boot_minus_wall_s)
+    replay.found.ownerships += replay.open.values()
+    replay.found.ownerships.sort(key=lambda each: each.since_s)
+    return replay.found
+
+
+class _Replay:
+    def __init__(self, layout: GroupLayout, topic: str) -> None:
+        self._members = f"{layout.members}/"
+        self._owners = f"{layout.topic_owners(topic)}/"
+        self._offsets = f"{layout.topic_offsets(topic)}/"
+        self._pids: dict[int, int] = {}
+        self.open: dict[int, Ownership] = {}
+        self.found = GroupHistory()
+
+    def apply(self, transaction: Transaction, at_s: float) -> None:
+        before = dict(self.open)
+        for write in transaction.writes:
+            match write:
+                case Create(path, data) if path.startswith(self._members):
+                    self._pids[transaction.session] = _pid(data)
+                case Create(path) if partition_of(path, self._owners) is not None:
+                    partition = int(path.removeprefix(self._owners))
+                    pid = self._pids.get(transaction.session, 0)
+                    self.open[partition] = Ownership(partition, transaction.zxid, transaction.session, pid, at_s, None)
+                case Delete(path) if partition_of(path, self._owners) is not None:
+                    self._close(int(path.removeprefix(self._owners)), at_s)
+                case EndSession():
+                    for owned in [own for own in self.open.values() if own.session == transaction.session]:
+                        self._close(owned.partition, at_s)
+                case Delete(path) if partition_of(path, self._offsets) is not None:
+                    self.found.deleted_offsets.append((int(path.removeprefix(self._offsets)), at_s))
+                case Create(path, data) | Put(path, data) if partition_of(path, self._offsets) is not None:
+                    partition = int(path.removeprefix(self._offsets))
+                    # Whoever finds offsets missing creates those of all partitions; only the owner writes one after.
+                    owned = isinstance(write, Create) or _is_of(transaction.session, partition, before, self.open)
+                    self.found.commits.append(Commit(partition, int(data), at_s, owned))
+
+    def _close(self, partition: int, at_s: float) -> None:
+        ownership = self.open.pop(partition, None)
+        if ownership is not None:
+            self.found.ownerships.append(ownership._replace(until_s=at_s))
+
+
+def partition_of(path: str, folder: str) -> int | None:
+    """The partition whose znode lies in this folder; None for another path."""
+    number = path.removeprefix(folder) if path.startswith(folder) else ""
+    return int(number) if number.isdecimal() else None
+
+
+def _is_of(session: int, partition: int, *states: Mapping[int, Ownership]) -> bool:
+    """Whether the session owned the partition before the transaction or after it."""
+    return any(partition in state and state[partition].session == session for state in states)
+
+
+def _pid(data: bytes) -> int:
+    try:
+        return int(json.loads(data)["pid"])
+    except (ValueError, KeyError, TypeError):
+        return 0

@@ -1,0 +1,158 @@
+"""What a run has shown: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.chaos.history import History, Inflicted
+from tests.chaos.judge import Finding, Gap, Limits, gaps
+from tests.chaos.run import Seen
+from tests.chaos.schedule import KINDS, Schedule
+
+__all__ = ["print_report", "report"]
+
+#: So many findings are printed in full.
+MOST_PRINTED = 20
+
+
+def report(schedule: Schedule, seen: Seen, findings: list[Finding], limits: Limits) -> dict[str, Any]:
+    """Everything there is to say about a run, ready for JSON."""
+    history = seen.history
+    deliveries = Counter((delivery.partition, delivery.offset) for delivery in history.deliveries)
+    found = gaps(history)
+    return {
+        "seed": schedule.seed,
+        "faults_scheduled": len(schedule.faults),
+        "faults_inflicted": len(history.faults),
+        "interrupted": seen.interrupted,
+        "wall_s": round(seen.wall_s, 1),
+        "session_timeout_s": schedule.session_timeout_s,
+        "limits": limits._asdict(),
+        "records_acknowledged": len(history.acknowledged),
+        "records_delivered": len(deliveries),
+        "duplicates": len(history.deliveries) - len(deliveries),
+        "processes": len(history.processes),
+        "hand_overs": sum(_hand_overs(history).values()),
+        "commits": len(history.commits),
+        "longest_unowned_s": _longest(found, "lasted_s"),
+        "longest_unowned_quiet_s": _longest(found, "quiet_s"),
+        "by_kind": list(_by_kind(history, found)),
+        "repairs": seen.repairs,
+        "findings": [finding._asdict() for finding in findings],
+    }
+
+
+def _by_kind(history: History, found: list[Gap]) -> Iterator[dict[str, Any]]:
+    """A row for each kind of fault: what came after faults of it, and before the next one."""
+    causes = _Causes(history.faults)
+    gaps_of: dict[str, list[Gap]] = {}
+    for gap in found:
+        gaps_of.setdefault(causes.of(gap.since_s), []).append(gap)
+    moved = Counter(causes.of(at_s) for at_s in _hand_overs(history).elements())
+    repeated = Counter(causes.of(at_s) for at_s in _repeats(history))
+    for kind in KINDS:
+        faults = [fault for fault in history.faults if fault.kind == kind]
+        if faults:
+            lasted = [fault.ended_s - fault.began_s for fault in faults if fault.ended_s is not None]
+            yield {
+                "kind": kind,
+                "faults": len(faults),
+                "longest_s": round(max(lasted, default=0.0), 1),
+                "hand_overs": moved[kind],
+                "duplicates": repeated[kind],
+                "longest_unowned_s": _longest(gaps_of.get(kind, []), "lasted_s"),
+            }
+
+
+class _Causes:
+    """Tells which fault began last before a moment."""
+
+    def __init__(self, faults: list[Inflicted]) -> None:
+        self._faults = sorted(faults, key=lambda fault: fault.began_s)
+
+    def of(self, at_s: float) -> str:
+        before = [fault.kind for fault in self._faults if fault.began_s <= at_s]
+        return before[-1] if before else "start"
+
+
+def _hand_overs(history: History) -> Counter[float]:
+    """When a partition got another owner than before, and how many did at that moment."""
+    moments: Counter[float] = Counter()
+    for partition in range(history.partitions):
+        owners = [ownership for ownership in history.ownerships if ownership.partition == partition]
+        moments.update(after.since_s for before, after in pairwise(owners) if before.session != after.session)
+    return moments
+
+
+def _repeats(history: History) -> Iterator[float]:
+    """When a record was delivered that had been delivered before."""
+    known: set[tuple[int, int]] = set()
+    for delivery in history.deliveries:
+        place = (delivery.partition, delivery.offset)
+        if place in known:
+            yield delivery.start_s
+        known.add(place)
+
+
+def _longest(found: list[Gap], of: str) -> float:
+    return round(max((getattr(gap, of) for gap in found), default=0.0), 2)
+
+
+def print_report(console: Console, told: dict[str, Any]) -> None:
+    """Print the table, the figures, the findings."""
+    table = Table(title=f"seed {told['seed']}: {told['faults_inflicted']} of {told['faults_scheduled']} faults")
+    table.add_column("fault")
+    for name in ("times", "longest [s]", "hand-overs", "repeated records", "longest without owner [s]"):
+        table.add_column(name, justify="right")
+    for row in told["by_kind"]:
+        table.add_row(
+            row["kind"],
+            f"{row['faults']}",
+            f"{row['longest_s']:.1f}",
+            f"{row['hand_overs']:,}",
+            f"{row['duplicates']:,}",
+            f"{row['longest_unowned_s']:.2f}",
+        )
+    console.print(table)
+    for line in _figures(told):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for finding in told["findings"][:MOST_PRINTED]:
+        where = "" if finding["partition"] is None else f" partition {finding['partition']}"
+        console.print(
+            f"{finding['kind']}:{where} at {finding['at_s']:.3f} s: {finding['text']}",
+            style="red",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    more = len(told["findings"]) - MOST_PRINTED
+    if more > 0:
+        console.print(f"… and {more:,} findings more", style="red", highlight=False)
+    verdict = f"{len(told['findings']):,} findings" if told["findings"] else "no finding"
+    console.print(verdict, style="bold red" if told["findings"] else "bold green", highlight=False)
+
+
+def _figures(told: dict[str, Any]) -> Iterator[str]:
+    minutes, seconds = divmod(round(told["wall_s"]), 60)
+    yield (
+        f"{told['records_acknowledged']:,} records acknowledged, {told['records_delivered']:,} delivered,"
+        f" {told['duplicates']:,} deliveries were repeats"
+    )
+    yield (
+        f"{told['hand_overs']:,} hand-overs among {told['processes']} processes, {told['commits']:,} commits;"
+        f" {minutes} min {seconds} s of wall time"
+    )
+    yield (
+        f"longest time without an owner: {told['longest_unowned_s']:.2f} s, and {told['longest_unowned_quiet_s']:.2f} s"
+        f" in one piece without a fault, where {told['limits']['unowned_s']:g} s are allowed"
+    )
+    for repair in told["repairs"]:
+        yield f"beside the schedule: {repair}"
+    if told["interrupted"]:
+        yield "interrupted: what follows is about what was seen until then"
