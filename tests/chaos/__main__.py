@@ -28,6 +28,7 @@ from tests.chaos.schedule import Schedule, ScheduleError, make_schedule
 KEPT, BROKEN, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
 #: How often a run without a terminal says how far it is, in seconds.
 LINE_INTERVAL_S = 15.0
+QUIET_MARGIN_S = 2.0
 
 
 def main() -> int:
@@ -46,7 +47,11 @@ def main() -> int:
     limits = Limits(unowned_s=timeout_s + options.tolerance, late_s=timeout_s + options.tolerance + 10)
     try:
         with _progress(len(schedule.faults)) as progress:
-            seen = asyncio.run(Run(schedule, folder, options.rate, progress).play())
+            # At the end, too, a partition without an owner must be a finding.
+            run = Run(
+                schedule, folder, rate=options.rate, quiet_end_s=limits.unowned_s + QUIET_MARGIN_S, progress=progress
+            )
+            seen = asyncio.run(run.play())
     except KielGroupsError as error:
         return _fail(f"{error}\nlogs: {folder}\nagain: scripts/chaos --replay {stored}")
     except (KeyboardInterrupt, asyncio.CancelledError):

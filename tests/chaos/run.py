@@ -57,13 +57,23 @@ class Run:
         schedule: What is inflicted.
         folder: Where servers and programs write.
         rate: Records a second.
+        quiet_end_s: How long the group is left alone after the last fault, before the producer ends.
         progress: Told now and then how far the run is.
     """
 
-    def __init__(self, schedule: Schedule, folder: Path, rate: float, progress: Callable[[Progress], object]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        folder: Path,
+        *,
+        rate: float,
+        quiet_end_s: float,
+        progress: Callable[[Progress], object],
+    ) -> None:
         self._schedule = schedule
         self._folder = folder
         self._world = World(folder, schedule, rate)
+        self._quiet_end_s = quiet_end_s
         self._progress = progress
         self._under_way: dict[asyncio.Task[None], Fault] = {}
         self._inflicted: dict[int, Inflicted] = {}
@@ -187,8 +197,7 @@ class Run:
         for inflicted in [each for each in self._inflicted.values() if each.ended_s is None]:
             self._note(inflicted._replace(ended_s=recovered_s))
         self._now = "waiting for the last records"
-        # Long enough for a partition without an owner to be a finding.
-        await asyncio.sleep(2.2 * self._schedule.session_timeout_s)
+        await asyncio.sleep(self._quiet_end_s)
         await in_thread(world.stop_producer)
         await _within(SETTLE_S, self._all_processed)
         return boot_s()

@@ -46,7 +46,7 @@ def only(history: History) -> Finding:
 
 
 def test_a_sound_run_has_no_finding() -> None:
-    """A kill, a session that expires, a repeated record and an offset written again at a claim are as they should be."""
+    """A kill, an expired session, a repeated record and an offset written again at a claim are no findings."""
     assert judge(sound(), LIMITS) == []
 
 
