@@ -116,6 +116,8 @@ class History:
     end_s: float
     #: Offset znodes that were deleted, with the moment.
     deleted_offsets: list[tuple[int, float]] = field(default_factory=list)
+    #: By how much the system's clock was set during the run: so far may ZooKeeper's times be off.
+    clock_step_s: float = 0.0
 
 
 class GrowingFile:

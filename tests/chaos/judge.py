@@ -52,12 +52,12 @@ class Limits(NamedTuple):
         unowned_s: How long a partition may have no owner while there is no fault: a session timeout and what the
             machine needs.
         late_s: How long an acknowledged record may wait for its delivery while there is no fault.
-        clock_s: How far ZooKeeper's clock, in milliseconds since 1970, may differ from boot time.
+        clock_s: How far the time of a commit, which ZooKeeper logs in milliseconds, may be before the member's own.
     """
 
     unowned_s: float
     late_s: float
-    clock_s: float = 0.1
+    clock_s: float = 0.01
 
 
 def judge(history: History, limits: Limits) -> list[Finding]:
@@ -177,9 +177,10 @@ def _skipped(history: History, limits: Limits) -> Iterator[Finding]:
             known = ends[delivery.partition].get(delivery.offset, math.inf)
             ends[delivery.partition][delivery.offset] = min(known, delivery.end_s)
     passed: dict[int, int] = {}
+    tolerance_s = limits.clock_s + history.clock_step_s
     for commit in history.commits:
         for offset in range(passed.get(commit.partition, 0), commit.offset):
-            if ends[commit.partition].get(offset, math.inf) > commit.at_s + limits.clock_s:
+            if ends[commit.partition].get(offset, math.inf) > commit.at_s + tolerance_s:
                 yield Finding(
                     "skipped",
                     f"offset {commit.offset} was committed before the record at {offset} had been processed",

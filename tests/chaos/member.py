@@ -17,8 +17,9 @@ from kiel_groups.errors import ClosedError, KielGroupsError
 
 log = logging.getLogger(__name__)
 
-#: How long the application takes for a record, in seconds: at any moment some records are in flight.
-WORK_S = 0.003
+#: How long the application takes for a record, in seconds, and for one of so many: at any moment some are in flight,
+#: and a commit that counts them as finished is seen.
+WORK_S, LONG_WORK_S, ONE_OF = 0.003, 0.15, 40
 #: Between two tries to join.
 AGAIN_S = 0.5
 
@@ -95,7 +96,7 @@ class Program:
             if token is None:
                 continue  # Lost before we looked at it: nothing comes of it.
             history.write(f"s {start_s:.6f} {record.partition} {record.offset} {token} {record.value.decode()}\n")
-            await asyncio.sleep(WORK_S)
+            await asyncio.sleep(WORK_S if record.offset % ONE_OF else LONG_WORK_S)
             history.write(f"e {boot_s():.6f}\n")
         log.info("left the group")
 

@@ -17,8 +17,8 @@ from tests.chaos.schedule import KINDS, Schedule
 
 __all__ = ["print_report", "report"]
 
-#: So many findings are printed in full.
-MOST_PRINTED = 20
+#: So many findings of each kind are printed; the JSON file has all.
+MOST_PRINTED = 5
 
 
 def report(schedule: Schedule, seen: Seen, findings: list[Finding], limits: Limits) -> dict[str, Any]:
@@ -107,8 +107,8 @@ def _longest(found: list[Gap], of: str) -> float:
 def print_report(console: Console, told: dict[str, Any]) -> None:
     """Print the table, the figures, the findings."""
     table = Table(title=f"seed {told['seed']}: {told['faults_inflicted']} of {told['faults_scheduled']} faults")
-    table.add_column("fault")
-    for name in ("times", "longest [s]", "hand-overs", "repeated records", "longest without owner [s]"):
+    table.add_column("fault", no_wrap=True)
+    for name in ("times", "longest [s]", "hand-overs", "repeats", "unowned [s]"):
         table.add_column(name, justify="right")
     for row in told["by_kind"]:
         table.add_row(
@@ -122,20 +122,21 @@ def print_report(console: Console, told: dict[str, Any]) -> None:
     console.print(table)
     for line in _figures(told):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for finding in told["findings"][:MOST_PRINTED]:
-        where = "" if finding["partition"] is None else f" partition {finding['partition']}"
-        console.print(
-            f"{finding['kind']}:{where} at {finding['at_s']:.3f} s: {finding['text']}",
-            style="red",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-    more = len(told["findings"]) - MOST_PRINTED
-    if more > 0:
-        console.print(f"… and {more:,} findings more", style="red", highlight=False)
+    for line in _findings(told["findings"]):
+        console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
     verdict = f"{len(told['findings']):,} findings" if told["findings"] else "no finding"
     console.print(verdict, style="bold red" if told["findings"] else "bold green", highlight=False)
+
+
+def _findings(findings: list[dict[str, Any]]) -> Iterator[str]:
+    """The first findings of each kind."""
+    counts = Counter(finding["kind"] for finding in findings)
+    for kind, count in counts.items():
+        for finding in [each for each in findings if each["kind"] == kind][:MOST_PRINTED]:
+            where = "" if finding["partition"] is None else f" partition {finding['partition']}"
+            yield f"{kind}:{where} at {finding['at_s']:.3f} s: {finding['text']}"
+        if count > MOST_PRINTED:
+            yield f"{kind}: {count - MOST_PRINTED:,} more"
 
 
 def _figures(told: dict[str, Any]) -> Iterator[str]:

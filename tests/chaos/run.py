@@ -87,17 +87,17 @@ class Run:
         Raises:
             ServerError: A server did not start, or did not recover; that says nothing about the group.
         """
-        began_s = time.monotonic()
+        began_s, boot_minus_wall_s = time.monotonic(), boot_s() - time.time()
         telling = asyncio.create_task(self._tell())
         try:
             async with self._world:
                 interrupted = await self._inflict_all()
                 end_s = await self._settle()
                 await self._leave()
-                seen = Seen(self._history(end_s), self._world.repairs, interrupted, time.monotonic() - began_s)
+                history = self._history(end_s, boot_minus_wall_s)
         finally:
             telling.cancel()
-        return seen
+        return Seen(history, self._world.repairs, interrupted, time.monotonic() - began_s)
 
     async def _tell(self) -> None:
         while True:
@@ -215,10 +215,10 @@ class Run:
     def _deliveries(self) -> list[Delivery]:
         return [each for place in self._world.places for life in place.lives for each in life.deliveries.found]
 
-    def _history(self, end_s: float) -> History:
+    def _history(self, end_s: float, boot_minus_wall_s: float) -> History:
         world = self._world
         world.look()
-        told = group_history(committed(world.transaction_logs), GROUP, TOPIC, boot_s() - time.time())
+        told = group_history(committed(world.transaction_logs), GROUP, TOPIC, boot_minus_wall_s)
         return History(
             partitions=PARTITIONS,
             acknowledged=world.acknowledged,
@@ -229,6 +229,7 @@ class Run:
             faults=sorted(self._inflicted.values()),
             processes=[process for place in world.places for process in place.processes()],
             end_s=end_s,
+            clock_step_s=abs(boot_s() - time.time() - boot_minus_wall_s),
         )
 
 

@@ -121,6 +121,14 @@ def test_skipped_when_it_was_processed_later() -> None:
     assert kinds(history) == ["skipped"]
 
 
+def test_skipped_by_the_record_in_flight() -> None:
+    """A commit that counts the record which the application is still busy with, by 20 ms; a set clock excuses it."""
+    history = sound()
+    history.commits[1] = Commit(0, 5, 5.48, True)
+    assert kinds(history) == ["skipped"]
+    assert kinds(replace(history, clock_step_s=1.0)) == []
+
+
 def test_a_commit_of_who_does_not_own_the_partition() -> None:
     """The right value from the wrong session is a gate that was open too long."""
     history = sound()
