@@ -23,7 +23,7 @@ end by tests in ``tests/integration``, those on sizes on the fake servers of ``t
 runs them all. Most of the former note every hand-out with the claim under which it was made, and fail where one came
 under a claim that was not the newest of its partition, where a value was never handed out, or where an offset was
 committed that nobody had been given. Each waits a bounded time for the group to recover. What chance finds beyond them:
-``simulation.rst``; why it holds: ``ownership.rst``.
+``simulation.rst`` and, on real servers, ``chaos.rst``; why it holds: ``ownership.rst``.
 """
 
 #: Failures that are shown beside what they belong to: tests by file.
