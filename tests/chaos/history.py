@@ -88,16 +88,14 @@ class Process(NamedTuple):
 
     Args:
         ended_s: When it was gone; None where it lived on.
-        wanted: Whether the run ended it.
-        status: Its exit status; minus the signal's number.
+        trouble: What was wrong about its end, as the rest of a sentence; empty where the run wanted it so.
         resumed_s: The moments in which it was resumed after a stop.
     """
 
     pid: int
     started_s: float
     ended_s: float | None
-    wanted: bool
-    status: int | None
+    trouble: str = ""
     resumed_s: tuple[float, ...] = ()
 
 

@@ -263,15 +263,11 @@ def _longest_common(since_s: float, until_s: float, times: Iterable[tuple[float,
 
 
 def _ended(history: History) -> Iterator[Finding]:
-    """A member that stopped although the run had not ended it, or failed when it was to leave."""
+    """A member that stopped although the run had not ended it, or did not leave as it should."""
     for process in history.processes:
-        if process.ended_s is not None and not process.wanted:
-            yield Finding(
-                "ended",
-                f"member process {process.pid} stopped by itself with status {process.status}",
-                None,
-                process.ended_s,
-            )
+        if process.trouble:
+            at_s = history.end_s if process.ended_s is None else process.ended_s
+            yield Finding("ended", f"member process {process.pid} {process.trouble}", None, at_s)
 
 
 def _by_partition(items: Iterable[_Placed]) -> dict[int, list[_Placed]]:

@@ -30,7 +30,7 @@ def sound() -> History:
         ownerships=[Ownership(0, 7, 1, FIRST, 0.5, 15.0), Ownership(0, 9, 2, SECOND, 15.2, None)],
         commits=[Commit(0, 0, 0.6, True), Commit(0, 5, 6.0, True), Commit(0, 5, 15.3, True), Commit(0, 10, 25.0, True)],
         faults=[Inflicted(1, "member-kill", "member-0", 10.0, 12.0)],
-        processes=[Process(FIRST, 0.0, 10.0, True, -9), Process(SECOND, 0.0, None, False, None)],
+        processes=[Process(FIRST, 0.0, 10.0), Process(SECOND, 0.0, None)],
         end_s=END_S,
     )
 
@@ -85,7 +85,7 @@ def test_work_that_began_before_the_newer_claim_may_end_after_it() -> None:
 def test_a_resumed_process_may_end_the_step_that_was_interrupted(late: list[float], found: list[str]) -> None:
     """One delivery at the very moment of the resumption, and no second one, nor one later."""
     history = sound()
-    history.processes[0] = Process(FIRST, 0.0, 20.0, True, -9, (16.0,))
+    history.processes[0] = Process(FIRST, 0.0, 20.0, resumed_s=(16.0,))
     history.deliveries.extend(Delivery(FIRST, 0, 5, 7, 5, at_s, at_s + 0.003) for at_s in late)
     assert kinds(history) == found
 
@@ -205,9 +205,8 @@ def test_late_under_a_fault_is_excused() -> None:
 def test_a_member_that_stops_by_itself() -> None:
     """Whatever its reason: the run did not end it."""
     history = sound()
-    history.processes[1] = Process(SECOND, 0.0, 50.0, False, 1)
-    history.ownerships[1] = history.ownerships[1]._replace(until_s=59.0)
-    assert "ended" in kinds(history)
+    history.processes[1] = Process(SECOND, 0.0, 58.0, "stopped by itself with status 1")
+    assert only(history).text == "member process 102 stopped by itself with status 1"
 
 
 @settings(deadline=None)

@@ -112,13 +112,17 @@ class _Life:
     file: GrowingFile
     deliveries: Deliveries
     ended_s: float | None = None
+    #: Whether the run ended it.
     wanted: bool = False
+    trouble: str = ""
     resumed_s: list[float] = field(default_factory=list)
 
     def note_end(self) -> None:
         """Note when the process has ended, once it has."""
         if self.ended_s is None and self.process.status is not None:
             self.ended_s = boot_s()
+            if not self.wanted:
+                self.trouble = f"stopped by itself with status {self.process.status}"
 
 
 class Place:
@@ -181,12 +185,14 @@ class Place:
         """Have the process leave the group in order; it is killed where it does not within ``LEAVE_S``."""
         life = self.life
         if life.process.status is None:
+            life.wanted = True
             life.process.send(signal.SIGTERM)
             life.process.send(signal.SIGCONT)
             if not life.process.wait(LEAVE_S):
-                self.kill()
-            # One that fails while it leaves is a finding.
-            life.wanted = life.wanted or life.process.status == 0
+                life.trouble = f"had not left the group {LEAVE_S:g} s after SIGTERM and was killed"
+                life.process.kill()
+            elif life.process.status != 0:
+                life.trouble = f"failed when it left the group, with status {life.process.status}"
         life.note_end()
 
     def stop(self) -> None:
@@ -209,8 +215,8 @@ class Place:
     def processes(self) -> Iterator[Process]:
         """What became of its processes."""
         for life in self.lives:
-            process = life.process
-            yield Process(process.pid, life.started_s, life.ended_s, life.wanted, process.status, tuple(life.resumed_s))
+            pid = life.process.pid
+            yield Process(pid, life.started_s, life.ended_s, life.trouble, tuple(life.resumed_s))
 
 
 class World:
