@@ -242,14 +242,20 @@ def _between(ownerships: Sequence[Ownership], died: dict[int, float], end_s: flo
 
 
 def quiet_times(faults: Iterable[Inflicted], end_s: float) -> Iterator[tuple[float, float]]:
-    """The times up to the run's end in which no fault lasted that excuses a missing owner."""
+    """
+    The pieces of time up to the run's end in which there was no fault.
+
+    A fault that excuses a missing owner takes all of its time; any other one, such as a kill, only ends one piece and
+    begins the next: the partition may have been meant for the very member that was killed.
+    """
     since_s = 0.0
     for fault in sorted(faults, key=lambda each: each.began_s):
-        if not KINDS[fault.kind].excuses:
-            continue
         if fault.began_s > since_s:
             yield since_s, min(fault.began_s, end_s)
-        since_s = max(since_s, end_s if fault.ended_s is None else fault.ended_s)
+        over_s = fault.began_s
+        if KINDS[fault.kind].excuses:
+            over_s = end_s if fault.ended_s is None else fault.ended_s
+        since_s = max(since_s, over_s)
     if since_s < end_s:
         yield since_s, end_s
 

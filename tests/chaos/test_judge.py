@@ -163,6 +163,16 @@ def test_a_kill_excuses_nothing() -> None:
     assert kinds(history) == ["unowned"]
 
 
+def test_a_second_kill_counts_anew() -> None:
+    """The partition was planned for a member that was killed as well: that one's session has to expire, too."""
+    history = sound()
+    history.ownerships[1] = history.ownerships[1]._replace(since_s=20.0)
+    history.faults.append(Inflicted(2, "member-kill", "member-1", 14.0, 16.0))
+    assert judge(history, LIMITS) == []
+    (gap,) = gaps(history)
+    assert (gap.lasted_s, gap.quiet_s) == (10.0, 6.0)
+
+
 def test_unowned_until_the_end() -> None:
     """A partition that is released and never claimed again."""
     history = sound()
