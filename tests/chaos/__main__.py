@@ -62,11 +62,13 @@ def main() -> int:
     print_report(Console(), told)
     for path in [folder / "report.json", *([options.json] if options.json else [])]:
         path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    if findings:
+    if findings or seen.failure:
         _say(f"logs: {folder}\nagain: scripts/chaos --replay {stored}")
     elif not kept:
         shutil.rmtree(folder, ignore_errors=True)
-    return BROKEN if findings else KEPT
+    if findings:
+        return BROKEN
+    return UNUSABLE if seen.failure else KEPT
 
 
 def _parse() -> argparse.Namespace:

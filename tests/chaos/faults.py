@@ -118,14 +118,14 @@ async def _broker_kill(world: World, fault: Fault) -> None:
     broker = world.brokers[fault.target]
     await broker.kill()
     await asyncio.sleep(fault.lasts_s)
-    await broker.start()
+    await world.start_broker(broker)
 
 
 async def _broker_restart(world: World, fault: Fault) -> None:
     broker = world.brokers[fault.target]
     await broker.stop()
     await asyncio.sleep(fault.lasts_s)
-    await broker.start()
+    await world.start_broker(broker)
 
 
 async def _broker_stop(world: World, fault: Fault) -> None:

@@ -31,6 +31,7 @@ def report(schedule: Schedule, seen: Seen, findings: list[Finding], limits: Limi
         "faults_scheduled": len(schedule.faults),
         "faults_inflicted": len(history.faults),
         "interrupted": seen.interrupted,
+        "failure": seen.failure,
         "wall_s": round(seen.wall_s, 1),
         "session_timeout_s": schedule.session_timeout_s,
         "limits": limits._asdict(),
@@ -155,5 +156,7 @@ def _figures(told: dict[str, Any]) -> Iterator[str]:
     )
     for repair in told["repairs"]:
         yield f"beside the schedule: {repair}"
+    if told["failure"]:
+        yield f"the faults ended early, since a server could not be brought back: {told['failure']}"
     if told["interrupted"]:
-        yield "interrupted: what follows is about what was seen until then"
+        yield "the faults were ended by a signal; what was seen until then is judged"

@@ -46,6 +46,8 @@ class Seen:
     history: History
     repairs: list[str] = field(default_factory=list)
     interrupted: bool = False
+    #: Why the faults ended early, where a server could not be brought back.
+    failure: str = ""
     wall_s: float = 0.0
 
 
@@ -85,19 +87,19 @@ class Run:
         From the start of the servers to their end. The first SIGINT or SIGTERM ends the faults, the next one the run.
 
         Raises:
-            ServerError: A server did not start, or did not recover; that says nothing about the group.
+            ServerError: A server did not start, or did not recover at the end; that says nothing about the group.
         """
         began_s, boot_minus_wall_s = time.monotonic(), boot_s() - time.time()
         telling = asyncio.create_task(self._tell())
         try:
             async with self._world:
-                interrupted = await self._inflict_all()
+                interrupted, failure = await self._inflict_all()
                 end_s = await self._settle()
                 await self._leave()
                 history = self._history(end_s, boot_minus_wall_s)
         finally:
             telling.cancel()
-        return Seen(history, self._world.repairs, interrupted, time.monotonic() - began_s)
+        return Seen(history, self._world.repairs, interrupted, failure, time.monotonic() - began_s)
 
     async def _tell(self) -> None:
         while True:
@@ -111,8 +113,8 @@ class Run:
 
     # ------------------------------------------------------------------ faults
 
-    async def _inflict_all(self) -> bool:
-        """Inflict the schedule; whether a signal ended it early."""
+    async def _inflict_all(self) -> tuple[bool, str]:
+        """Inflict the schedule; whether a signal ended it early, and what else did."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._now = "waiting for the group"
@@ -126,9 +128,9 @@ class Run:
             fault.cancel()
         if self._under_way:
             await asyncio.wait(self._under_way)
-        if not faults.cancelled():
+        if not faults.cancelled() and not self._failures:
             faults.result()
-        return faults.cancelled()
+        return faults.cancelled(), "; ".join(map(str, self._failures[:1]))
 
     async def _begin_each(self) -> None:
         await self._first_deliveries()

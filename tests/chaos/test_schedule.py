@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.chaos.faults import _INFLICT
 from tests.chaos.schedule import FAULTS_BETWEEN_RESTS, KINDS, Domain, Schedule, ScheduleError, make_schedule
+from tests.integration.commands import environment
 
 pytestmark = pytest.mark.property
 
@@ -93,3 +97,13 @@ def test_what_is_no_schedule_is_refused(change, said: str) -> None:  # type: ign
 def test_every_kind_can_be_inflicted() -> None:
     """The table of kinds and the table of what is done have the same names."""
     assert _INFLICT.keys() == KINDS.keys()
+
+
+def test_the_command_refuses_a_file_that_is_no_schedule(tmp_path: Path) -> None:
+    """It says so in a line, with the exit status of a run that says nothing about the group."""
+    path = tmp_path / "schedule.json"
+    path.write_text("{}")
+    command = [sys.executable, "-m", "tests.chaos", "--replay", str(path)]
+    refused = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "error: no schedule: KeyError 'version'\n"

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,7 +45,7 @@ BROKER = {
 #: How long replicas may take to be in sync before the broker that leads them is restarted, in seconds. A leader of 0.8
 #: whose view of the partition's state is out of date never adds a replica again (KAFKA-2729).
 IN_SYNC_S = 25.0
-_RESTARTS = 4
+_RESTARTS = _STARTS = 4
 #: How long a member or the producer may take to leave in order, in seconds.
 LEAVE_S = 30.0
 
@@ -334,9 +334,19 @@ class World:
         """Start every server and member that does not run; the place of who comes and goes stays as it is."""
         dead = [server for server in [*self.ensemble.servers, *self.brokers] if not server.is_running]
         await asyncio.gather(*(server.start() for server in dead if server not in self.brokers))
-        await asyncio.gather(*(server.start() for server in dead if server in self.brokers))
+        await asyncio.gather(*(self.start_broker(broker) for broker in self.brokers if broker in dead))
         for place in self.places[: self.schedule.members]:
             place.start()
+
+    async def start_broker(self, broker: KafkaBroker) -> None:
+        """Start a broker, even while ZooKeeper has a fault of its own; ``brokers_serve`` waits for its registration."""
+        for _ in range(_STARTS - 1):
+            with suppress(CoordinationError):
+                await broker.start()
+            if broker.is_running:
+                return
+            await asyncio.sleep(1)
+        await broker.start()
 
     async def ensemble_serves(self, limit_s: float = 60.0) -> None:
         """Wait until every server of ZooKeeper is in the quorum."""
@@ -362,7 +372,8 @@ class World:
                 return
             broker = self.brokers[leader]
             self.repairs.append(f"{broker.name} was restarted: a replica that it leads did not get in sync")
-            await broker.restart()
+            await broker.stop()
+            await self.start_broker(broker)
         raise ServerError("replicas are not in sync, whatever is restarted; see the brokers' logs")
 
     async def _await_in_sync(self) -> int | None:
