@@ -10,8 +10,9 @@ from typing import TypeAlias
 from kiel_groups.embedded import KafkaBroker, ZooKeeperServer
 from kiel_groups.embedded.proxy import Direction
 from kiel_groups.embedded.server import in_thread
+from tests.chaos.places import Link, Place
 from tests.chaos.schedule import KINDS, Domain, Fault
-from tests.chaos.world import Link, Place, World
+from tests.chaos.world import World
 
 __all__ = ["inflict", "target_name"]
 

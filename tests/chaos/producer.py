@@ -9,9 +9,11 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from kiel_groups import Producer
+from kiel_groups.clients.producer import RecordMetadata
 from kiel_groups.errors import BufferFullError, KielGroupsError
 
 log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ async def produce(options: argparse.Namespace) -> None:
     number = 0
     with options.receipts.open("a", buffering=1, encoding="ascii") as receipts:
 
-        def note(number: int, sent: asyncio.Future) -> None:  # type: ignore[type-arg]
+        def note(number: int, sent: asyncio.Future[RecordMetadata]) -> None:
             if not sent.cancelled() and sent.exception() is None:
                 at_s, stored = time.clock_gettime(time.CLOCK_BOOTTIME), sent.result()
                 receipts.write(f"{at_s:.6f} {number} {stored.partition} {stored.offset}\n")
@@ -59,7 +61,7 @@ async def produce(options: argparse.Namespace) -> None:
         while not stop.is_set():
             while number < (asyncio.get_running_loop().time() - began_s) * options.rate:
                 sent = producer.produce(options.topic, b"%d" % number, partition=number % options.partitions)
-                sent.add_done_callback(lambda done, number=number: note(number, done))
+                sent.add_done_callback(partial(note, number))
                 number += 1
             with suppress(BufferFullError):
                 await producer.drain()

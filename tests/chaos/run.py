@@ -14,9 +14,10 @@ from kiel_groups.embedded.server import in_thread
 from kiel_groups.errors import ServerError
 from tests.chaos.faults import inflict, target_name
 from tests.chaos.history import Delivery, History, Inflicted, group_history
+from tests.chaos.places import GROUP, TOPIC, boot_s
 from tests.chaos.schedule import Fault, Schedule
 from tests.chaos.transaction_log import committed
-from tests.chaos.world import GROUP, PARTITIONS, TOPIC, World, boot_s
+from tests.chaos.world import PARTITIONS, World
 
 __all__ = ["Progress", "Run", "Seen"]
 

@@ -9,30 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from kiel_groups.config import HostPort
 from kiel_groups.coordination import admin
 from kiel_groups.embedded import FaultProxy, KafkaBroker, KafkaProxy, ZooKeeperEnsemble
 from kiel_groups.embedded.process import ChildProcess
-from kiel_groups.embedded.proxy import Direction
 from kiel_groups.embedded.server import in_thread
 from kiel_groups.errors import CoordinationError, ServerError
-from tests.chaos.history import Acknowledged, Deliveries, GrowingFile, Process, parse_receipt
+from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
+from tests.chaos.places import TOPIC, Link, Place, RegistryProxy, boot_s, program
 from tests.chaos.schedule import Schedule
 
-__all__ = ["Link", "Place", "World", "boot_s"]
+__all__ = ["PARTITIONS", "World"]
 
-GROUP, TOPIC = "chaos", "chaos"
 PARTITIONS = 12
-REPOSITORY = Path(__file__).parents[2]
 
 #: What brokers are told beside the usual: no leader that lacks acknowledged records, and replicas that are missed soon.
 BROKER = {
@@ -46,177 +40,8 @@ BROKER = {
 #: whose view of the partition's state is out of date never adds a replica again (KAFKA-2729).
 IN_SYNC_S = 25.0
 _RESTARTS = _STARTS = 4
-#: How long a member or the producer may take to leave in order, in seconds.
-LEAVE_S = 30.0
-
-
-def boot_s() -> float:
-    """Seconds of boot time, as the members have them."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class RegistryProxy(FaultProxy):
-    """
-    Stands before a ZooKeeper server and puts proxies in the place of the brokers that are registered there.
-
-    Otherwise a member that has lost its network to the brokers would find them in ZooKeeper, and go past it.
-    """
-
-    def __init__(self, upstream: str, ports: dict[int, int]) -> None:
-        super().__init__(upstream)
-        # The answer keeps its length, since ports that the system chooses have five digits.
-        self._ports = {
-            b'"port":%d' % own: b'"port":%d' % other for own, other in ports.items() if len(str(own)) == len(str(other))
-        }
-
-    async def _pass_on(self, direction: Direction, chunk: bytes, sink: asyncio.StreamWriter) -> None:
-        if direction is Direction.RESPONSES and b'"port":' in chunk:
-            for own, other in self._ports.items():
-                chunk = chunk.replace(own, other)
-        await super()._pass_on(direction, chunk, sink)
-
-
-class Link:
-    """One side's way to some servers: a proxy for each."""
-
-    def __init__(self, proxies: Iterable[FaultProxy]) -> None:
-        self.proxies = list(proxies)
-
-    @property
-    def addresses(self) -> str:
-        return ",".join(proxy.address for proxy in self.proxies)
-
-    def cut(self) -> None:
-        """Reset every connection and refuse new ones."""
-        for proxy in self.proxies:
-            proxy.refuse()
-            proxy.cut()
-
-    def stall(self, direction: Direction | None = None) -> None:
-        """Let nothing through, in one direction or in both, without telling anybody."""
-        for proxy in self.proxies:
-            proxy.stall(direction)
-
-    def heal(self) -> None:
-        """Let everything through; what was held back goes on."""
-        for proxy in self.proxies:
-            proxy.heal()
-
-
-@dataclass(slots=True)
-class _Life:
-    """One process of a place; times in seconds of boot time."""
-
-    process: ChildProcess
-    started_s: float
-    file: GrowingFile
-    deliveries: Deliveries
-    ended_s: float | None = None
-    #: Whether the run ended it.
-    wanted: bool = False
-    trouble: str = ""
-    resumed_s: list[float] = field(default_factory=list)
-
-    def note_end(self) -> None:
-        """Note when the process has ended, once it has."""
-        if self.ended_s is None and self.process.status is not None:
-            self.ended_s = boot_s()
-            if not self.wanted:
-                self.trouble = f"stopped by itself with status {self.process.status}"
-
-
-class Place:
-    """
-    A member's place: its network, and one process after the other.
-
-    Args:
-        number: From 0.
-        folder: Where its processes write.
-        zookeeper, brokers: Its ways to the servers.
-        session_timeout_s: Of its sessions.
-    """
-
-    def __init__(self, number: int, folder: Path, zookeeper: Link, brokers: Link, session_timeout_s: float) -> None:
-        self.number = number
-        self.zookeeper = zookeeper
-        self.brokers = brokers
-        self.lives: list[_Life] = []
-        self._folder = folder
-        self._session_timeout_s = session_timeout_s
-
-    def __str__(self) -> str:
-        return f"member-{self.number}"
-
-    @property
-    def life(self) -> _Life:
-        """The newest process."""
-        return self.lives[-1]
-
-    @property
-    def lives_now(self) -> bool:
-        return bool(self.lives) and self.life.process.status is None
-
-    def start(self) -> None:
-        """Start a process, unless one lives."""
-        if self.lives_now:
-            return
-        name = f"{self}-{len(self.lives) + 1}"
-        history = self._folder / f"{name}.history"
-        options = {
-            "--brokers": self.brokers.addresses,
-            "--zookeeper": self.zookeeper.addresses,
-            "--group": GROUP,
-            "--topic": TOPIC,
-            "--history": str(history),
-            "--session-timeout-ms": str(round(self._session_timeout_s * 1000)),
-        }
-        process = _program("tests.chaos.member", options, self._folder / f"{name}.log")
-        self.lives.append(_Life(process, boot_s(), GrowingFile(history), Deliveries(process.pid)))
-
-    def kill(self) -> None:
-        """End the process with SIGKILL."""
-        life = self.life
-        if life.process.status is None:
-            life.wanted = True
-            life.process.kill()
-        life.note_end()
-
-    def leave(self) -> None:
-        """Have the process leave the group in order; it is killed where it does not within ``LEAVE_S``."""
-        life = self.life
-        if life.process.status is None:
-            life.wanted = True
-            life.process.send(signal.SIGTERM)
-            life.process.send(signal.SIGCONT)
-            if not life.process.wait(LEAVE_S):
-                life.trouble = f"had not left the group {LEAVE_S:g} s after SIGTERM and was killed"
-                life.process.kill()
-            elif life.process.status != 0:
-                life.trouble = f"failed when it left the group, with status {life.process.status}"
-        life.note_end()
-
-    def stop(self) -> None:
-        """Stop the process (SIGSTOP)."""
-        if self.lives_now:
-            self.life.process.freeze()
-
-    def resume(self) -> None:
-        """Have a stopped process go on (SIGCONT)."""
-        if self.lives_now:
-            self.life.resumed_s.append(boot_s())
-            self.life.process.send(signal.SIGCONT)
-
-    def look(self) -> None:
-        """Note when processes have ended, and read what they have written since; to be called now and then."""
-        for life in self.lives:
-            life.deliveries.add(life.file.new_lines())
-            life.note_end()
-
-    def processes(self) -> Iterator[Process]:
-        """What became of its processes."""
-        for life in self.lives:
-            pid = life.process.pid
-            yield Process(pid, life.started_s, life.ended_s, life.trouble, tuple(life.resumed_s))
+#: How long the producer may take for its last records, in seconds.
+PRODUCER_END_S = 35.0
 
 
 class World:
@@ -294,12 +119,12 @@ class World:
             "--receipts": str(self.folder / "producer.receipts"),
             "--rate": str(self._rate),
         }
-        self._producer = _program("tests.chaos.producer", options, self.folder / "producer.log")
+        self._producer = program("tests.chaos.producer", options, self.folder / "producer.log")
 
     def stop_producer(self) -> None:
         """Have the producer send what it has and end; blocking."""
         if self._producer is not None:
-            self._producer.terminate(LEAVE_S + 5)
+            self._producer.terminate(PRODUCER_END_S)
 
     def _end_programs(self) -> None:
         if self._producer is not None:
@@ -398,11 +223,6 @@ class World:
         except CoordinationError:
             return 0
         return None
-
-
-def _program(module: str, options: dict[str, str], log: Path) -> ChildProcess:
-    command = [sys.executable, "-m", module, *(word for option in options.items() for word in option)]
-    return ChildProcess(command, log=log, folder=REPOSITORY)
 
 
 def _end_broker(broker: KafkaBroker) -> None:
