@@ -83,8 +83,7 @@ class GroupedConsumer(MemberAttributes):
         drain_alarm_ms: After how long a hand-over that waits for the application is reported.
         reconcile_interval_ms: How often everything is looked at although no watch fired, give or take a third.
         allocator_timeout_ms: How long ``partition_allocator`` may take.
-        zk_timeout_ms: How long ``connect()`` waits for ZooKeeper: for the session, the group's settings, the
-            registration and all else that joining takes. Later joins have as long for each try.
+        zk_timeout_ms: How long ``connect()`` waits for ZooKeeper in all that joining takes; later joins, each try.
         listener: Told of partitions that come, go or are lost; where it has a hook ``on_stalled``, of what may soon
             exceed ``max_poll_interval_ms`` or ``loop_stall_ms``.
         metrics: Where to count; a registry of its own without one.
@@ -189,9 +188,7 @@ class GroupedConsumer(MemberAttributes):
     def connect(self) -> asyncio.Future[None]:
         """
         Reach the brokers and join the group; once, however often it is called. After an error it may be called again.
-
-        It takes as long as joining may, ``zk_timeout_ms``, after the brokers: those are asked one after the other until
-        one answers, each for ``connect_timeout_ms`` at most, and as long again for its answer.
+        Each broker may take ``connect_timeout_ms`` to connect and as long to answer; joining, ``zk_timeout_ms`` in all.
 
         Raises:
             NoBrokersError: None of the brokers answered.
@@ -237,8 +234,8 @@ class GroupedConsumer(MemberAttributes):
         time to finish theirs: a loop its record, as long as it takes; who called ``consume()`` its values, until its
         next call, for two seconds.
 
-        Where no event loop runs any more, as after a Ctrl-C, nobody can finish anything: the group is left before this
-        returns, and what was in hand is delivered again.
+        Where no event loop runs any more, as after a Ctrl-C, the group is left before this returns, and what was in
+        hand is delivered again.
 
         Args:
             timeout_s: How long to wait for a loop; then the group is left without a commit of its record's partition.
@@ -336,7 +333,7 @@ class GroupedConsumer(MemberAttributes):
         """
         Values of one topic that are at hand, from all of its partitions that this member holds.
 
-        The first call subscribes to the topic; what is held already keeps flowing. The values that a coroutine got are
+        The first call subscribes to the topic. The values that a coroutine got are
         finished when that coroutine asks for the topic again, or when another one does after it has ended. A hand-over
         of their partitions waits for that. Values that came after whoever asked had given up (``asyncio.wait_for``,
         ``gen.with_timeout``) are not: they come again.

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 __all__ = ["MUTANTS"]
 
 _CLUSTER = "clients/cluster.py"
+_SOURCES = "clients/metadata_sources.py"
 _LOOKUP = "clients/offset_lookup.py"
 _COMMITS = "clients/offset_commits.py"
 _SINGLE = "clients/single.py"
@@ -76,7 +77,7 @@ MUTANTS = (
     Mutant(
         "a leader that is not among the live brokers",
         _CLUSTER,
-        "return leader if leader in self._brokers else None",
+        "return leader if leader is not None and self._address_of(leader) is not None else None",
         "return leader",
         _CLUSTER_TESTS,
     ),
@@ -89,7 +90,7 @@ MUTANTS = (
     ),
     Mutant(
         "brokers registered in ZooKeeper that are never asked",
-        _CLUSTER,
+        _SOURCES,
         "for further in (False, True):",
         "for further in (False,):",
         _CLUSTER_TESTS,
@@ -118,7 +119,7 @@ MUTANTS = (
     Mutant(
         "connections to brokers that are gone which stay open",
         _CLUSTER,
-        "            self._pool.keep_only(live)\n",
+        "            self._pool.keep_only({*live, *self._believed.addresses})\n",
         "",
         _CLUSTER_TESTS,
     ),
