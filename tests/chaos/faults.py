@@ -47,19 +47,19 @@ async def _member_kill(world: World, fault: Fault) -> None:
     place = world.places[fault.target]
     await in_thread(place.kill)
     await asyncio.sleep(fault.lasts_s)
-    place.start()
+    await place.start_anew()
 
 
 async def _member_restart(world: World, fault: Fault) -> None:
     place = world.places[fault.target]
     await in_thread(place.leave)
     await asyncio.sleep(fault.lasts_s)
-    place.start()
+    await place.start_anew()
 
 
 async def _member_join(world: World, fault: Fault) -> None:
     place = world.places[fault.target]
-    place.start()
+    await place.start_anew()
     await asyncio.sleep(fault.lasts_s)
     await in_thread(place.leave)
 

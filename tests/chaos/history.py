@@ -122,14 +122,14 @@ class GrowingFile:
     """Reads a file of lines while a process appends to it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._position = 0
 
     def new_lines(self) -> list[str]:
         """The lines that were completed since the last call; one that is torn waits."""
-        if not self._path.exists():
+        if not self.path.exists():
             return []
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._position)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._position += len(whole) + len(newline)

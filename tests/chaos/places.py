@@ -25,6 +25,8 @@ GROUP, TOPIC = "chaos", "chaos"
 REPOSITORY = Path(__file__).parents[2]
 #: How long a member may take to leave in order, in seconds.
 LEAVE_S = 30.0
+#: How long its process may take until it handles signals, in seconds.
+START_S = 30.0
 
 
 def boot_s() -> float:
@@ -149,6 +151,13 @@ class Place:
         }
         process = program("tests.chaos.member", options, self._folder / f"{name}.log")
         self.lives.append(_Life(process, boot_s(), GrowingFile(history), Deliveries(process.pid)))
+
+    async def start_anew(self) -> None:
+        """Start a process, and wait until it can be asked to leave: before that, SIGTERM just ends it."""
+        self.start()
+        async with asyncio.timeout(START_S):
+            while not self.life.file.path.exists():  # noqa: ASYNC110 -- another process makes it
+                await asyncio.sleep(0.02)
 
     def kill(self) -> None:
         """End the process with SIGKILL."""
