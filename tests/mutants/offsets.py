@@ -369,6 +369,13 @@ MUTANTS = (
         "tests/unit/test_late_broker_writes.py",
     ),
     Mutant(
+        "a late write of a broker that is taken for an operator's offset in a new log",
+        "coordination/broker_offset_store.py",
+        "    versions_tell = False\n",
+        "",
+        "tests/sim/test_broker_offsets.py",
+    ),
+    Mutant(
         "a broker that is waited for beyond the lease",
         "coordination/broker_offset_store.py",
         "asyncio.timeout_at(until_s)",

@@ -171,6 +171,23 @@ def _lag(world: World, server: FakeServer, event: Event) -> None:
     world.timeline.after(event.duration_s, setattr, server, "lag_s", 0.0)
 
 
+# Brokers
+
+
+def _hold_commits(world: World, event: Event) -> str:
+    """What one broker is asked to store it stores late, perhaps when the partition has another owner."""
+    broker = event.who % len(world.brokers.all)
+    world.brokers.all[broker].hold(event.duration_s)
+    return f"of broker {broker} for {event.duration_s:g} s"
+
+
+def _lose_commit_answers(world: World, event: Event) -> str:
+    """One broker stores what it is asked to, and its next answers are lost."""
+    broker = event.who % len(world.brokers.all)
+    world.brokers.all[broker].loses += 1 + int(event.choice * 3)
+    return f"of broker {broker}"
+
+
 # The group
 
 
@@ -180,7 +197,7 @@ def _join(world: World, event: Event) -> str:
 
 def _kill_publishing(world: World, event: Event) -> str:
     """The leader is killed in the middle of its next publication."""
-    world.ledger.on_publishing = lambda: _kill_leader(world, event.choice)
+    world.ledger.plans.on_publishing = lambda: _kill_leader(world, event.choice)
     return "the leader"
 
 
@@ -302,4 +319,6 @@ _ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
     "grow_topic": _grow_topic,
     "recreate_topic": _recreate_topic,
     "weights": _weights,
+    "hold_commits": _hold_commits,
+    "lose_commit_answers": _lose_commit_answers,
 }

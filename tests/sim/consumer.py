@@ -218,10 +218,12 @@ class Consumer:
         raise error
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
-        raise NotImplementedError
+        await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
+        return {}
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
-        raise NotImplementedError
+        self.world.ledger.brokers.requested(self, offsets)
+        return await self.world.brokers.commit(self, offsets)
 
     def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """Logs are read wherever they are."""

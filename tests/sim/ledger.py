@@ -7,26 +7,24 @@ was processed under an earlier epoch proves nothing in a later one.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from kiel_groups.config import ZOOKEEPER_STORE
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.layout import TOPICS, GroupLayout, topic_path
 from kiel_groups.group.znodes import parse_owner, parse_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.ensemble import Entry
 from kiel_groups.testing.tree import Change, Kind, Znode
+from tests.sim.broker_rules import UNDER_WAY_S, BrokerRules
+from tests.sim.plan_rules import PlanRules
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer
     from tests.sim.world import World
 
-__all__ = ["Ledger", "Violation"]
-
-
-#: How long a request may be under way, in seconds.
-UNDER_WAY_S = 2.0
+__all__ = ["Ledger", "Violation", "UNDER_WAY_S"]
 
 
 class Violation(AssertionError):  # noqa: N818 -- what a run has found
@@ -39,7 +37,6 @@ class Ledger:
     def __init__(self, world: World) -> None:
         self._world = world
         self._layout = GroupLayout(world.group)
-        self._pointer, self._slices = self._layout.pointer, f"{self._layout.pointer}/"
         #: Whose session is whose; operators' sessions are left out.
         self.consumers: dict[int, Consumer] = {}
         #: Whose owner znode an operator deleted, and not his member znode: he may not know, and nobody can help that.
@@ -67,12 +64,9 @@ class Ledger:
         self._told_last: dict[TopicPartition, int] = {}
         #: The topics whose folder somebody deleted: a group that only begins may take itself for one that did before.
         self._cleared: set[str] = set()
-        #: Called once, when a publication of several transactions begins.
-        self.on_publishing: Callable[[], None] | None = None
         #: Whether somebody has seen to it that nobody can join.
         self.forbids_joining = False
-        self.generations: list[int] = []
-        self._publishing = False
+        self.plans = PlanRules(self._layout, self._violation)
         self.commits = 0
         self.hand_outs = 0
         #: Sessions that no member asked for any more: kazoo opened them by itself, or too late.
@@ -87,6 +81,11 @@ class Ledger:
         #: The same of all epochs, or what a member stored.
         self._reached: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, int] = {}
+        #: When the present epoch of a partition began: the zxid, and the time in seconds.
+        self._epoch_began: dict[TopicPartition, tuple[int, float]] = {}
+        #: The zxid of the newest entry of ZooKeeper's log.
+        self.zxid = 0
+        self.brokers = BrokerRules(world, self, self._violation)
         self._watchers = (
             (f"{self._layout.offsets}/", self._offset_changed),
             (f"{self._layout.owners}/", self._owner_changed),
@@ -168,6 +167,7 @@ class Ledger:
 
     def committed(self, entry: Entry) -> None:
         """Judge one entry of ZooKeeper's log."""
+        self.zxid = entry.zxid
         if entry.closes:
             self._session_ends(entry)
         elif entry.session_id in self._closed and entry.changes:
@@ -175,7 +175,7 @@ class Ledger:
         elif entry.session_id in self._later and entry.changes:
             raise self._violation(f"a member writes {entry.changes[0].path} on a session that kazoo opened by itself")
         if entry.session_id in self.consumers:
-            self._allocation_changed(entry)
+            self.plans.written(entry)
         else:
             self._operator_changed(entry)
         for change in entry.changes:
@@ -186,9 +186,8 @@ class Ledger:
 
     def _operator_changed(self, entry: Entry) -> None:
         for change in entry.changes:
-            if change.kind is Kind.DELETED and change.path == self._pointer:
-                self.generations.append(0)
-                self._publishing = False
+            if change.kind is Kind.DELETED and change.path == self._layout.pointer:
+                self.plans.deleted()
             elif change.path.startswith(f"{TOPICS}/") and change.kind is Kind.CREATED:
                 topic = change.path.rpartition("/")[2]
                 self._created[topic] = (entry.zxid, self._world.timeline.now_s)
@@ -237,8 +236,10 @@ class Ledger:
             version, offset = finished
             znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
             version += any(other.path == self._layout.offset(partition) for other in entry.changes)
-            # Where somebody else wrote the offset, theirs stands.
-            if znode is not None and znode.version == version and offset != self._stored[partition]:
+            # Where somebody else wrote the offset, theirs stands; brokers may write later what they were asked for.
+            is_left = znode is not None and znode.version == version and offset != self._stored[partition]
+            by_itself = version != finished[0]
+            if is_left and not self.brokers.may_leave(holder, partition, offset, by_itself=by_itself):
                 raise self._violation(
                     f"{holder.name} gives up {partition} at {self._stored[partition]}, finished is {offset}"
                 )
@@ -264,10 +265,16 @@ class Ledger:
             if change.kind is Kind.DELETED:
                 self._cleared.add(change.path.rpartition("/")[2])
             return
+        if self._world.brokers.wrote(entry.session_id):
+            self._broker_wrote(partition, int(change.znode.data), change.znode.version)
+            return
         by_member = entry.session_id in self.consumers
         if change.kind is Kind.DELETED or not (by_member or change.znode.data.isdigit()):
             if change.kind is Kind.DELETED:
                 self._removed[partition] = entry.zxid
+            else:
+                # Its owner follows the version all the same.
+                self._epoch_at[partition, change.znode.version] = self._epochs.get(partition, 0)
             self._damaged.add(partition)
             self._excused.add(partition)
             return
@@ -313,6 +320,50 @@ class Ledger:
             self._told.setdefault(partition, set()).add(offset)
         self._epoch_at[partition, version] = self._epochs[partition]
 
+    def _broker_wrote(self, partition: TopicPartition, offset: int, version: int) -> None:
+        self.commits += offset != self._stored.get(partition)
+        self.brokers.written(partition, offset)
+        self._damaged.discard(partition)
+        self._told_last.pop(partition, None)
+        self._stored[partition] = offset
+        self._epoch_at[partition, version] = self._epochs[partition]
+
+    def overwritten(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+        """
+        A broker's late write takes the place of what an operator has set, or of the start of a new log.
+
+        The consumer that requested it does not know, perhaps, and has finished more since.
+        """
+        self._begin_epoch(partition, max(offset, self._reached.get(partition, 0)))
+        consumer.goes_on(partition, self._epochs[partition])
+        if partition in self.restarting:
+            self._excused.add(partition)
+
+    def claims(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """Whether a partition is a consumer's, or an operator took it away without the consumer's knowledge."""
+        owner = self._world.ensemble.truth.znodes.get(self._layout.owner(partition))
+        is_its_own = owner is not None and self.consumers.get(owner.owner) is consumer
+        return is_its_own or (partition, consumer) in self._forced
+
+    def known(self, consumer: Consumer, partition: TopicPartition) -> int | None:
+        """How far a partition was processed, where the consumer knows all that others did to the offset, else None."""
+        finished = consumer.finished(partition)
+        if finished is None or self.epoch_at(partition, finished[0]) != self._epochs[partition]:
+            return None
+        return max(self._processed[partition], self._reached[partition] if partition in self._removed else 0)
+
+    def is_set(self, partition: TopicPartition) -> bool:
+        """Whether what stands there is an operator's word."""
+        return partition in self._told_last and partition not in self._damaged
+
+    def epoch_began(self, partition: TopicPartition) -> tuple[int, float]:
+        """When the present epoch of a partition began: the zxid, and the time in seconds."""
+        return self._epoch_began[partition]
+
+    def created(self, partition: TopicPartition) -> tuple[int, float]:
+        """When the topic of a partition was created: the zxid, and the time in seconds."""
+        return self._created[partition.topic]
+
     def _told_where_they_are(self, partition: TopicPartition, offset: int) -> None:
         """An operator sets the very offset that somebody has reached: whether he hears of it makes no difference."""
         for consumer in self._world.consumers:
@@ -337,10 +388,12 @@ class Ledger:
         """
         A member does not overwrite what an operator has set in the new log.
 
-        One that is still opening its claim cannot tell an operator's offset from its own write-back of an old one.
+        One that is still opening its claim cannot tell an operator's offset from its own write-back of an old one, and
+        one whose offsets brokers write cannot tell it from theirs.
         """
         writer, (created, _) = self.consumers[entry.session_id], self._created[partition.topic]
-        if self._told_last.get(partition, 0) > created and writer.finished(partition):
+        is_told = self._told_last.get(partition, 0) > created and self._world.store == ZOOKEEPER_STORE
+        if is_told and writer.finished(partition):
             raise self._violation(
                 f"{writer.name} starts {partition} over, and an operator has set it to {self._stored[partition]} in the"
                 " new log"
@@ -367,6 +420,7 @@ class Ledger:
 
     def _begin_epoch(self, partition: TopicPartition, offset: int) -> None:
         self._epochs[partition] = self._epochs.get(partition, 0) + 1
+        self._epoch_began[partition] = (self.zxid, self._world.timeline.now_s)
         self._processed[partition] = offset
 
     def _check_first(self, entry: Entry, partition: TopicPartition, offset: int) -> None:
@@ -405,35 +459,6 @@ class Ledger:
         deleted = (change.znode for change in entry.changes if change.path == path and change.kind is Kind.DELETED)
         claim = next(deleted, None) or self._world.ensemble.truth.znodes.get(path)
         return claim if claim is not None and claim.owner == entry.session_id else None
-
-    def _allocation_changed(self, entry: Entry) -> None:
-        """Pointer and slices of one entry: the pointer first, for it says whose the slices are."""
-        written = [
-            change
-            for change in entry.changes
-            if change.kind is not Kind.DELETED and change.path.startswith(self._pointer)
-        ]
-        for change in written:
-            if change.path == self._pointer:
-                self._pointer_changed(json.loads(change.znode.data))
-        for change in written:
-            if change.path.startswith(self._slices):
-                generation = json.loads(change.znode.data)["generation"]
-                if self.generations[-1:] != [generation]:
-                    raise self._violation(f"a slice of generation {generation} in {self.generations[-1:]}")
-
-    def _pointer_changed(self, fields: dict[str, Any]) -> None:
-        generation, last = fields["generation"], self.generations[-1] if self.generations else 0
-        if generation < last:
-            raise self._violation(f"generation {generation} follows {last}")
-        if generation > last:
-            self.generations.append(generation)
-        elif not self._publishing:
-            raise self._violation(f"generation {generation} has two plans")
-        self._publishing = fields["state"] == "publishing"
-        if self.on_publishing is not None:
-            hook, self.on_publishing = self.on_publishing, None
-            hook()
 
     # In the end
 

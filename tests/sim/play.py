@@ -78,7 +78,7 @@ def _played(story: Story, tell: Callable[[float, str], None], follow: Callable[[
         time.process_time() - began_s,
         world.ledger.hand_outs,
         world.ledger.commits,
-        len(world.ledger.generations),
+        len(world.ledger.plans.generations),
         error,
         trace,
     )
@@ -91,7 +91,7 @@ def _play(world: World, story: Story, tell: Callable[[float, str], None]) -> Non
     if not any(consumer.lives for consumer in world.consumers):
         world.join(world.topics)
     world.heal()
-    world.ledger.on_publishing = None
+    world.ledger.plans.on_publishing = None
     tell(world.elapsed_s, "all faults end")
     world.settle(SETTLED_S)
     owned = world.partitions()

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
 
-__all__ = ["Event", "Story", "FAULTS", "make_story", "shorten"]
+from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
+
+__all__ = ["Event", "Story", "FAULTS", "BROKER_FAULTS", "make_story", "shorten"]
 
 #: How long things take, in seconds; the session timeout is 10.
 SHORT_S, LONG_S = (0.05, 4.0), (6.0, 25.0)
@@ -44,11 +46,13 @@ class Story:
     heartbeat_interval_ms: int | None
     #: How many ticks of half a second a server without contact goes on for.
     sync_limit: int
+    #: Where offsets are stored.
+    store: str
     events: tuple[Event, ...]
 
     @property
     def faults(self) -> int:
-        return sum(event.act in FAULTS for event in self.events)
+        return sum(event.act in FAULTS or event.act in BROKER_FAULTS for event in self.events)
 
 
 #: Faults, each with a weight.
@@ -77,6 +81,9 @@ FAULTS = {
     "delete_member": 1,
     "recreate_topic": 1,
 }
+#: Further faults where brokers write the offsets: so many of them, each with a weight.
+BROKER_FAULTS = {"hold_commits": 3, "lose_commit_answers": 1}
+MOST_BROKER_FAULTS = 4
 #: What is no fault, and makes partitions move.
 CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1, "weights": 2}
 #: How many of the groups are allocated by whom.
@@ -88,6 +95,8 @@ LEAST_FAULTS, MOST_FAULTS = 5, 9
 PACE_S = 0.35
 #: How many of the groups have static members.
 STATIC_SHARE = 0.3
+#: In how many of the groups brokers write the offsets.
+BROKER_SHARE = 0.2
 
 
 def make_story(seed: int) -> Story:
@@ -95,7 +104,10 @@ def make_story(seed: int) -> Story:
     random = Random(seed)
     faults = random.randint(LEAST_FAULTS, MOST_FAULTS)
     changes = random.randint(3, 7)
+    store = BROKER_V0 if random.random() < BROKER_SHARE else ZOOKEEPER_STORE
     acts = _draw(random, FAULTS, faults) + _draw(random, CHANGES, changes)
+    if store == BROKER_V0:
+        acts += _draw(random, BROKER_FAULTS, random.randint(1, MOST_BROKER_FAULTS))
     acts += ["work"] * (EVENTS + faults - len(acts))
     random.shuffle(acts)
     at_s, events = 0.0, []
@@ -112,6 +124,7 @@ def make_story(seed: int) -> Story:
         most_operations=random.choice([3, 8, 200]),
         heartbeat_interval_ms=random.choice([None, 3_000, 3_300, 3_300]),
         sync_limit=random.choice([4, 10, 30]),
+        store=store,
         events=tuple(events),
     )
 

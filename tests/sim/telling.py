@@ -34,7 +34,8 @@ def _kind(error: str) -> str:
 def tell(story: Story, say: Callable[[str], None]) -> Outcome:
     """Play a story and say what is done, what the product logs, and how it ends."""
     how = f"{story.members} members, topics of {story.topics} partitions, {story.reset}"
-    say(f"seed {story.seed}: {how}, {story.allocator}, at most {story.most_operations} operations a transaction")
+    how += f", {story.allocator}, offsets in {story.store}"
+    say(f"seed {story.seed}: {how}, at most {story.most_operations} operations a transaction")
     logger, handler = logging.getLogger(LOGGER), _Teller(say)
     level = logger.level
     logger.addHandler(handler)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from kiel_groups.allocators import ALLOCATORS
-from kiel_groups.config import GroupConfig, ZooKeeperConfig
+from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE, GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination import machine
 from kiel_groups.group.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
 from kiel_groups.group.znodes import parse_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedMachine, Timeline, fake_client
+from tests.sim.brokers import Brokers
 from tests.sim.consumer import Consumer
 from tests.sim.ledger import Ledger, Violation
 from tests.sim.quiet_end import quiet_end
@@ -28,6 +29,10 @@ SESSION_TIMEOUT_MS = 10_000
 RECONCILE_INTERVAL_MS = 30_000
 #: Shorter than what a restart takes, sometimes.
 STATIC_GRACE_MS = 12_000
+#: What a story at rest has in any case, unless a test says otherwise.
+AT_REST: Mapping[str, Any] = {"is_static": False, "store": ZOOKEEPER_STORE, "events": ()}
+#: How many brokers store offsets, where they do.
+BROKERS = 2
 
 
 class World:
@@ -43,6 +48,7 @@ class World:
         self.reset = story.reset
         self.allocator = ALLOCATORS[story.allocator]
         self.is_static = story.is_static
+        self.store = story.store
         self._heartbeat_interval_ms = story.heartbeat_interval_ms
         #: Where logs end: what "latest" means.
         self.log_end = 1_000
@@ -53,6 +59,7 @@ class World:
         self.operator.start()
         self.operator.ensure_path(TOPICS)
         self.operator.create(f"{BROKER_IDS}/0", b'{"host":"broker","port":9092}', makepath=True)
+        self.brokers = Brokers(self, BROKERS if self.store == BROKER_V0 else 0)
         self.began_s = self.timeline.now_s
         self.topics: dict[str, int] = {}
         #: Creation zxids of those that are deleted, to be created again; and until when brokers do not know a topic.
@@ -72,6 +79,7 @@ class World:
             instance_id=instance_id,
             static_grace_ms=STATIC_GRACE_MS,
             auto_offset_reset=self.reset,  # type: ignore[arg-type]
+            store=self.store,
             reconcile_interval_ms=RECONCILE_INTERVAL_MS,
         )
         hosts = ",".join(f"fake{server.number}:2181" for server in self.ensemble.servers)
@@ -186,6 +194,7 @@ class World:
     def heal(self) -> None:
         """End all faults."""
         self._unknown_until_s.clear()
+        self.brokers.heal()
         for topic in sorted(self._absent):
             self._create_again(topic)
         for server in self.ensemble.servers:
@@ -266,7 +275,7 @@ def at_rest(**changes: Any) -> Iterator[World]:
         changes: What of the story is to be otherwise: ``members``, ``topics`` (partitions of each), …
     """
     with quiet_end() as killed:
-        world = World(replace(make_story(1), **({"is_static": False, "events": ()} | changes)))
+        world = World(replace(make_story(1), **{**AT_REST, **changes}))
         try:
             with machine.replaced(SimulatedMachine(world.timeline)):
                 world.settle(60.0)

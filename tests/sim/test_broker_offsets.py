@@ -1,0 +1,168 @@
+"""The store ``broker-v0`` on simulated time: brokers that write offsets late, and what the checker makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kiel_groups.config import BROKER_V0
+from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
+from kiel_groups.model import TopicPartition
+from tests.sim.consumer import Consumer
+from tests.sim.ledger import UNDER_WAY_S, Violation
+from tests.sim.test_interrupted_commits import process_some
+from tests.sim.test_topics_made_anew import no_broker_knows, recreate, stored
+from tests.sim.world import World, at_rest
+
+pytestmark = pytest.mark.sim
+
+PARTITION = TopicPartition("t0", 0)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A group of one at rest, with one partition, whose offsets brokers write."""
+    with at_rest(members=1, topics=(1,), reset="earliest", store=BROKER_V0) as made:
+        yield made
+
+
+def commit(world: World, consumer: Consumer) -> None:
+    process_some(world, consumer)
+    world.timeline.run_until(consumer.process.start(consumer.member.commit()).done, 20.0)
+
+
+def hold_all(world: World, duration_s: float) -> None:
+    for broker in world.brokers.all:
+        broker.hold(duration_s)
+
+
+def test_a_write_that_is_held_past_the_release_repeats_records_and_loses_none(world: World) -> None:
+    (holding,) = world.consumers
+    commit(world, holding)
+    assert stored(world) == [3]
+    process_some(world, holding)
+    hold_all(world, 10.0)
+    holding.leave()
+    following = world.join(world.topics)
+    world.timeline.run_until(lambda: PARTITION in following.flowing, 9.0)
+    assert following.finished(PARTITION) == (3, 3), "nothing of the held write is there yet"
+    process_some(world, following)
+    for broker in world.brokers.all:
+        broker.heal()
+    commit(world, following)
+    assert stored(world) == [9]
+    world.run_for(12.0)
+    assert stored(world) == [6], "the late write steps back"
+    world.run_for(5.0)
+    commit(world, following)
+    assert following.metrics.total("commits_superseded") == 1
+    commit(world, following)
+    assert stored(world) == [9]
+    world.close(20.0)
+
+
+def test_a_lost_answer_is_asked_for_again(world: World) -> None:
+    (holding,) = world.consumers
+    for broker in world.brokers.all:
+        broker.loses = 1
+    commit(world, holding)
+    assert stored(world) == [3]
+    assert world.ensemble.truth.znodes[world.layout.offset(PARTITION)].version == 4, "stored by three requests"
+    commit(world, holding)
+    assert stored(world) == [6]
+
+
+def test_a_late_write_of_the_old_log_is_overwritten_by_the_start_in_the_new_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker writes in no member's name, so that it cannot be told from an operator."""
+    (holding,) = world.consumers
+    hold_all(world, 5.0)
+    process_some(world, holding)
+    holding.process.start(holding.member.commit())
+    world.run_for(1.0)
+    with monkeypatch.context() as silent:
+        no_broker_knows(silent)
+        recreate(world)
+        world.run_for(1.0)
+        process_some(world, holding)
+        world.run_for(5.0)
+        assert stored(world) == [3]
+        world.operator.set(world.layout.offset(PARTITION), b"2")
+    world.run_for(20.0)
+    assert stored(world) == [0]
+
+
+def test_a_broker_restores_an_offset_that_was_deleted(world: World) -> None:
+    (holding,) = world.consumers
+    commit(world, holding)
+    world.operator.delete(world.layout.offset(PARTITION))
+    world.operator.delete(world.layout.topic_offsets("t0"))
+    commit(world, holding)
+    assert stored(world) == [6]
+
+
+# The checker
+
+
+def test_who_requests_a_commit_after_its_lease_is_noticed(world: World) -> None:
+    (holding,) = world.consumers
+    commit(world, holding)
+    holding.process.stall()
+    world.run_for(6.0)
+    with pytest.raises(Violation, match="c1 requests brokers to store 3 of t0:0, and its gate is shut"):
+        request(holding, 3)
+
+
+def test_who_requests_more_than_was_processed_is_noticed(world: World) -> None:
+    (holding,) = world.consumers
+    commit(world, holding)
+    with pytest.raises(Violation, match="requests brokers to store 7 of t0:0, processed is 3"):
+        request(holding, 7)
+
+
+def test_who_requests_a_commit_of_what_it_does_not_own_is_noticed(world: World) -> None:
+    (holding,) = world.consumers
+    other = world.join([])
+    world.run_for(1.0)
+    commit(world, holding)
+    with pytest.raises(Violation, match="c2 requests brokers to store 3 of t0:0, and its claim is not there"):
+        request(other, 3)
+
+
+def test_who_overwrites_a_reset_that_is_there_for_long_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Excused is a reset that is made while a broker writes."""
+    (holding,) = world.consumers
+    commit(world, holding)
+    monkeypatch.setattr(BrokerOffsetStore, "_standing", _nothing_stands)
+    world.operator.set(world.layout.offset(PARTITION), b"1")
+    world.run_for(UNDER_WAY_S + 0.1)
+    process_some(world, holding)
+    with pytest.raises(Violation, match="requests brokers to store 6 of t0:0, and an operator set it to 1 long ago"):
+        world.run_for(10.0)
+
+
+def test_who_gives_up_what_it_did_not_even_request_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Excused is a request that no broker has answered in time."""
+    (holding,) = world.consumers
+    commit(world, holding)
+    process_some(world, holding)
+    monkeypatch.setattr(BrokerOffsetStore, "_send", _at_once)
+    with pytest.raises(Violation, match="c1 gives up t0:0 at 3, finished is 6"):
+        world.close(20.0)
+
+
+def request(consumer: Consumer, offset: int) -> None:
+    consumer.world.ledger.brokers.requested(consumer, {PARTITION: offset})
+
+
+async def _nothing_stands(*_: Any) -> Any:
+    return {}, {}
+
+
+async def _at_once(*_: Any) -> None:
+    """Nothing is done."""
