@@ -1,0 +1,88 @@
+"""No broker answers any more, under a consumer that runs: what it says, and how it recovers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import pytest
+from fake_broker import FakeBroker
+from test_clients_single import T0, consuming, messages
+
+from kiel_groups.clients import BEGINNING, SingleConsumer
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.metadata_sources import UNREACHABLE_AFTER
+from kiel_groups.errors import NoBrokersError
+from kiel_groups.metrics import Metrics
+
+pytestmark = pytest.mark.unit
+
+
+async def test_refreshes_in_a_row_are_counted() -> None:
+    """So many without an answer are reported, with addresses and reasons; one that is answered ends it."""
+    metrics = Metrics()
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(broker.config(), metrics)
+        await cluster.refresh(["t"], "test")
+    for number in range(1, UNREACHABLE_AFTER + 1):
+        assert cluster.unreachable is None
+        with pytest.raises(NoBrokersError):
+            await cluster.refresh(["t"], "test")
+        assert ("metadata_refreshes_unanswered", (), float(number)) in list(metrics.samples())
+    assert re.search(rf"{broker.address}: cannot connect: Connection refused", str(cluster.unreachable))
+    async with broker:
+        await cluster.refresh(["t"], "test")
+        assert cluster.unreachable is None
+        assert ("metadata_refreshes_unanswered", (), 0.0) in list(metrics.samples())
+    cluster.close()
+
+
+async def consume_until_raised(consumer: SingleConsumer) -> None:
+    while await consumer.consume("t") == []:
+        pass
+
+
+async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
+    """It names addresses and reasons, not more often than it waits for values; values come when brokers are back."""
+    async with consuming(b"0", max_wait_time=50) as (broker, consumer):
+        while not await consumer.consume("t", BEGINNING):
+            pass
+        await broker.stop()
+        async with asyncio.timeout(5):
+            with pytest.raises(NoBrokersError, match=f"{broker.address}: cannot connect"):
+                await consume_until_raised(consumer)
+        assert consumer.metrics.total("metadata_failures") >= UNREACHABLE_AFTER
+        started_s = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(NoBrokersError):
+                await consumer.consume("t")
+        assert time.monotonic() - started_s >= 3 * 0.05
+        broker.append(T0, messages(b"1"))
+        found: list[bytes] = []
+        async with broker, asyncio.timeout(5):
+            while not found:
+                try:
+                    found = await consumer.consume("t") or []
+                except NoBrokersError:
+                    continue
+        assert found == [1]
+
+
+async def test_iteration_waits_on(caplog: pytest.LogCaptureFixture) -> None:
+    """It raises nothing and logs a warning now and then; the next record comes when brokers are back."""
+    async with consuming(b"0") as (broker, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        assert (await anext(consumer)).value == b"0"
+        await broker.stop()
+        waiting = asyncio.ensure_future(anext(consumer))
+        while consumer.metrics.total("metadata_failures") < 2 * UNREACHABLE_AFTER:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert not waiting.done()
+        broker.append(T0, messages(b"1"))
+        async with broker:
+            assert (await asyncio.wait_for(waiting, 5)).value == b"1"
+    told = [line for line in caplog.messages if "metadata requests in a row" in line]
+    assert [line.split()[0] for line in told[:2]] == [str(UNREACHABLE_AFTER), str(2 * UNREACHABLE_AFTER)]
+    assert str(broker.address) in told[0]
+    assert told[-1].startswith("brokers answer again")

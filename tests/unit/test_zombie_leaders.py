@@ -1,0 +1,236 @@
+"""Leaders that were deposed and do not know it: whose word on leaders counts, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker
+
+from kiel_groups.clients import BEGINNING, SingleConsumer
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.fetcher import Fetcher
+from kiel_groups.config import FetchConfig, HostPort
+from kiel_groups.coordination.partition_leaders import PartitionLeaders
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.encoding import encode_message_set
+
+pytestmark = pytest.mark.unit
+
+T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
+ZOMBIE, ELECTED = 0, 1
+
+
+def messages(*values: bytes) -> bytes:
+    return encode_message_set([(None, value) for value in values])
+
+
+class Bench(NamedTuple):
+    """A fetcher that has found a zombie first, which leads everything in its own eyes; and who was elected since."""
+
+    zombie: FakeBroker
+    elected: FakeBroker
+    cluster: Cluster
+    fetcher: Fetcher
+    metrics: Metrics
+
+    async def next_values(self) -> list[bytes]:
+        async with asyncio.timeout(5):
+            while (batch := self.fetcher.poll()) is None:
+                await self.fetcher.wait_for_batch()
+            return [record.value for record in batch.records]
+
+    def believe(self, *partitions: TopicPartition) -> None:
+        """As a member does that has read the state of partitions in ZooKeeper."""
+        self.cluster.believe(dict.fromkeys(partitions, ELECTED), {ELECTED: self.elected.address})
+
+
+@asynccontextmanager
+async def bench(zombie_knows_other: bool = True, **settings: int) -> AsyncIterator[Bench]:
+    async def no_reset(partition: TopicPartition, position: int) -> int:
+        raise AssertionError("no log ends before a position")
+
+    async with FakeBroker({"t": 3}, ZOMBIE) as zombie, FakeBroker({"t": 3}, ELECTED) as elected:
+        zombie.peers, elected.peers = [zombie, elected] if zombie_knows_other else [zombie], [elected]
+        metrics = Metrics()
+        cluster = Cluster(zombie.config(**settings), metrics)
+        await cluster.refresh(["t"], "test")
+        fetcher = Fetcher(cluster, FetchConfig(max_wait_ms=300), metrics, reset=no_reset)
+        try:
+            yield Bench(zombie, elected, cluster, fetcher, metrics)
+        finally:
+            fetcher.close()
+            cluster.close()
+
+
+@pytest.mark.parametrize("zombie_knows_other", [True, False])
+async def test_a_believed_leader_is_followed_after_the_poll_in_flight(
+    zombie_knows_other: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where no broker has told of it: its address is that of its registration. The correction is logged."""
+    async with bench(zombie_knows_other) as b:
+        b.elected.append(T0, messages(b"0"))
+        b.fetcher.assign({T0: 0})
+        await b.zombie.until_asked(FETCH, 1)
+        b.believe(T0)
+        assert await b.next_values() == [b"0"]
+        assert b.zombie.count(FETCH) == 1, "the long poll that was under way"
+        assert b.metrics.counter("leaders_corrected") == 1
+        assert "another leader than the brokers for 1 partitions, first t:0: broker 1" in caplog.text
+        await b.cluster.refresh(["t"], "test")
+        b.elected.append(T0, messages(b"1"))
+        assert await b.next_values() == [b"1"], "what the zombie says again counts no more than before"
+
+
+async def test_what_is_queued_at_a_zombie_moves_too() -> None:
+    """Both lanes to it are busy: a partition that waits for one of them goes to the elected leader instead."""
+    async with bench() as b:
+        b.fetcher.assign({T0: 0})
+        await b.zombie.until_asked(FETCH, 1)
+        b.fetcher.assign({T1: 0})
+        await b.zombie.until_asked(FETCH, 2)
+        b.fetcher.assign({T2: 0})
+        b.elected.append(T2, messages(b"2"))
+        b.believe(T0, T1, T2)
+        assert await b.next_values() == [b"2"]
+        assert b.zombie.count(FETCH) == 2
+
+
+async def test_a_believed_leader_that_refuses_is_not_asked_again() -> None:
+    """ZooKeeper's word is older than the refusal: the brokers' counts from then on, and nothing goes back and forth."""
+    async with bench() as b:
+        b.elected.leaders = {T0: ZOMBIE}
+        b.believe(T0)
+        b.zombie.append(T0, messages(b"0"))
+        b.fetcher.assign({T0: 0})
+        assert await b.next_values() == [b"0"]
+        await b.zombie.until_asked(FETCH, 3)
+        assert b.elected.count(FETCH) == 1
+        assert b.metrics.counter("fetch_retries") == 1
+
+
+async def test_a_believed_leader_that_is_gone_is_not_asked_again() -> None:
+    """As with one that refuses."""
+    async with bench() as b:
+        await b.elected.stop()
+        b.believe(T0)
+        b.zombie.append(T0, messages(b"0"))
+        b.fetcher.assign({T0: 0})
+        assert await b.next_values() == [b"0"]
+        await b.zombie.until_asked(FETCH, 3)
+        assert b.metrics.counter("fetch_retries") == 1
+
+
+async def test_offsets_are_asked_of_the_believed_leader_while_it_tells() -> None:
+    """Where it refuses, the leader that brokers name is asked."""
+    async with bench() as b:
+        b.elected.logs[T0].end, b.zombie.logs[T0].end = 9, 4
+        b.believe(T0)
+        assert await b.cluster.list_offsets([T0], -1) == {T0: 9}
+        b.elected.leaders = {T0: ZOMBIE}
+        assert await b.cluster.list_offsets([T0], -1) == {T0: 4}
+        assert b.elected.count(LIST_OFFSETS) == 2
+
+
+async def test_what_is_not_told_again_is_not_believed_any_more() -> None:
+    """A partition without a registered leader in ZooKeeper goes by the brokers' word."""
+    async with bench() as b:
+        b.believe(T0, T1)
+        assert [b.cluster.leader_of(tp) for tp in (T0, T1, T2)] == [ELECTED, ELECTED, ZOMBIE]
+        b.believe(T1)
+        assert [b.cluster.leader_of(tp) for tp in (T0, T1)] == [ZOMBIE, ELECTED]
+        b.cluster.doubt([T1])
+        assert b.cluster.leader_of(T1) == ZOMBIE
+
+
+async def test_metadata_by_age_is_asked_of_another_broker() -> None:
+    """By turns of all that live; one that others do not call alive is not asked again."""
+    async with bench(metadata_max_age_ms=20) as b:
+        assert b.cluster.leader_of(T0) == ZOMBIE
+        for _ in range(4):
+            await b.cluster.renew(lambda: ["t"])
+            assert b.cluster.leader_of(T0) == ELECTED
+        assert b.zombie.count(METADATA) == 1
+        await b.cluster.refresh(["t"], "fetch")
+        assert b.cluster.leader_of(T0) == ELECTED, "nor for another reason"
+
+
+async def test_metadata_by_age_goes_round() -> None:
+    """Every broker is asked in its turn, so that none is asked forever."""
+    async with FakeBroker({"t": 1}, 0) as one, FakeBroker({"t": 1}, 1) as two, FakeBroker({"t": 1}, 2) as three:
+        brokers = [one, two, three]
+        for broker in brokers:
+            broker.peers = brokers
+        cluster = Cluster(one.config(metadata_max_age_ms=1), Metrics())
+        await cluster.refresh(["t"], "test")
+        for _ in range(5):
+            await cluster.renew(lambda: ["t"])
+        assert [broker.count(METADATA) for broker in brokers] == [2, 2, 2]
+        cluster.close()
+
+
+async def test_a_single_consumer_leaves_a_zombie() -> None:
+    """Within the age of its metadata, and the poll in flight."""
+    async with FakeBroker({"t": 1}, ZOMBIE) as zombie, FakeBroker({"t": 1}, ELECTED) as elected:
+        zombie.peers, elected.peers = [zombie, elected], [elected]
+        elected.append(T0, messages(b"0"))
+        quick = {"max_wait_time": 200, "metadata_max_age_ms": 300}
+        async with SingleConsumer([str(zombie.address)], **quick) as consumer, asyncio.timeout(5):
+            await consumer.subscribe("t", start=BEGINNING)
+            assert (await anext(consumer)).value == b"0"
+
+
+class Handler:
+    """Notes what it is told of leaders."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[dict[TopicPartition, int], dict[int, HostPort]]] = []
+
+    def leaders(self, leaders: dict[TopicPartition, int], brokers: dict[int, HostPort]) -> None:
+        self.told.append((dict(leaders), dict(brokers)))
+
+
+class Tree:
+    """The znodes of some topics and brokers, and the order in which they were read."""
+
+    def __init__(self, nodes: dict[str, bytes]) -> None:
+        self.nodes = nodes
+        self.steps: list[str] = []
+
+    async def prove(self) -> None:
+        self.steps.append("proof")
+
+    async def children(self, path: str) -> list[str]:
+        self.steps.append("children")
+        return [name.removeprefix(f"{path}/") for name in self.nodes if name.startswith(path)]
+
+    async def get_many(self, paths: Sequence[str]) -> list[Any]:
+        self.steps.append(f"{len(paths)} reads")
+        return [SimpleNamespace(data=self.nodes[path]) if path in self.nodes else None for path in paths]
+
+
+async def test_leaders_that_are_not_registered_are_not_told() -> None:
+    """Dead ones, −1, garbage and partitions without a state are left to the brokers; all is read after one proof."""
+    states = [b'{"leader":1,"leader_epoch":4,"isr":[1]}', b'{"leader":7}', b'{"leader":-1}', b"garbage"]
+    tree = Tree(
+        {
+            **{f"/brokers/topics/t/partitions/{number}/state": data for number, data in enumerate(states)},
+            "/brokers/ids/1": b'{"host":"one","port":9092}',
+            "/brokers/ids/2": b"garbage",
+        }
+    )
+    handler, metrics = Handler(), Metrics()
+    look: Any = PartitionLeaders
+    leaders = look(tree, tree, handler, metrics)
+    await leaders.look([TopicPartition("t", number) for number in range(5)])
+    assert handler.told == [({T0: 1}, {1: HostPort("one", 9092)})]
+    assert tree.steps == ["proof", "children", "2 reads", "5 reads"]
+    assert metrics.counter("znodes_unreadable") == 1
+    await leaders.look([])
+    assert handler.told[1:] == [({}, {})], "what is not held is believed of nobody"
+    assert len(tree.steps) == 4, "and nothing is read for it"
