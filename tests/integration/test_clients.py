@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.clients import BEGINNING, END, Producer, RecordMetadata, SingleConsumer
+from kiel_groups.clients import BEGINNING, END, GroupedConsumer, Producer, RecordMetadata, SingleConsumer
 from kiel_groups.clients.cluster import Cluster as ClusterView
 from kiel_groups.clients.settings import broker_config
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, MessageTooLargeError, NoBrokersError, UnknownTopicError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.integration.members import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -278,3 +279,15 @@ async def test_a_frozen_broker_comes_back(start_cluster: Callable[..., Cluster],
         cluster.kafka[0].resume()
         await traffic.flows()
         await traffic.finish()
+
+
+async def test_a_member_of_a_group_asks_for_metadata_by_age(cluster_39: Cluster, unique: Unique) -> None:
+    """As long as it fetches anything, also where nothing fails."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    settings = {"metadata_max_age_ms": 50, "max_wait_time": 100}
+    async with GroupedConsumer(cluster_39.brokers, unique("group"), cluster_39.zk_hosts, **settings) as consumer:
+        await asyncio.sleep(0.2)
+        assert consumer.metrics.counter("metadata_refreshes", reason="age") == 0, "nothing is fetched"
+        await consumer.subscribe(topic)
+        await eventually(lambda: consumer.metrics.counter("metadata_refreshes", reason="age") >= 3, "it asks")
