@@ -154,7 +154,8 @@ class BrokerConfig:
     How to reach the brokers.
 
     ``hosts`` are tried in turn until one answers; the rest of the cluster is learnt from it. ``backoff_ms`` doubles
-    up to ``max_backoff_ms``, with jitter. ``metadata_max_age_ms`` bounds how old a view of the cluster may get.
+    up to ``max_backoff_ms``, with jitter. After ``metadata_max_age_ms``, another broker than last time is asked for
+    metadata, by whoever fetches or produces anything.
     """
 
     hosts: tuple[HostPort, ...]

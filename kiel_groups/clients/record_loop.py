@@ -35,7 +35,7 @@ class RecordLoop:
         try:
             record = self._take()
         except KielGroupsError:
-            # A partition that stands still raises at each of its turns: who goes on must not starve the others.
+            # A partition that cannot be read raises at each of its turns: who goes on must not starve the others.
             await asyncio.sleep(0)
             raise
         if record is None:

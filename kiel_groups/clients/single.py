@@ -179,7 +179,7 @@ class SingleConsumer(ConsumerAttributes):
         Raises:
             ConfigError: A start that is none of these, or a name that no topic of Kafka 0.8 can have.
             NoBrokersError: There are none, and 8 metadata requests in a row were not answered. The next call may work.
-            MessageTooLargeError, ProtocolError, BrokerError: A partition stands still. Others go on at the next call.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read. Others go on at the next call.
         """
         if running_loop() is None:
             return spawn(self._consume_later(topic, start), "SingleConsumer.consume")
@@ -299,7 +299,7 @@ class SingleConsumer(ConsumerAttributes):
 
         Raises:
             StopAsyncIteration: The consumer was closed.
-            MessageTooLargeError, ProtocolError, BrokerError: A partition stands still; the error names partition and
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read; the error names partition and
                 offset. ``seek`` past it and iterate on, or iterate on: the other partitions keep flowing, and the
                 error comes again.
         """
