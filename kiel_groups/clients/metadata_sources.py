@@ -34,7 +34,7 @@ class MetadataSources:
     Args:
         config: The first addresses, and timeouts.
         pool: The connections.
-        metrics: Has how many questions in a row were not answered (``metadata_refreshes_unanswered``).
+        metrics: Has how many questions in a row were not answered (``metadata_unanswered``).
         broker_source: Further addresses, for when none of the known ones answers.
     """
 
@@ -101,12 +101,12 @@ class MetadataSources:
         if self.failures >= UNREACHABLE_AFTER:
             log.warning("brokers answer again, after %d metadata requests in a row without an answer", self.failures)
         self.last, self.failures, self._unanswered = address, 0, None
-        self._metrics.gauge("metadata_refreshes_unanswered", 0)
+        self._metrics.gauge("metadata_unanswered", 0)
 
     def _not_answered(self, error: NoBrokersError) -> None:
         self.failures += 1
         self._unanswered = copy(error)
-        self._metrics.gauge("metadata_refreshes_unanswered", self.failures)
+        self._metrics.gauge("metadata_unanswered", self.failures)
         # Not each time: they come every max_backoff_ms by then.
         if self.failures % UNREACHABLE_AFTER == 0:
             log.warning("%d metadata requests in a row were not answered: %s; trying again", self.failures, error)

@@ -67,7 +67,7 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
 
         Raises:
             StopIteration: The consumer was closed.
-            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read, as the asynchronous client says.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read, as in the asynchronous client.
         """
         try:
             record = self._next()
