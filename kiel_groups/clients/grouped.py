@@ -83,7 +83,7 @@ class GroupedConsumer(MemberAttributes):
         drain_alarm_ms: After how long a hand-over that waits for the application is reported.
         reconcile_interval_ms: How often everything is looked at although no watch fired, give or take a third.
         allocator_timeout_ms: How long ``partition_allocator`` may take.
-        zk_timeout_ms: How long ``connect()`` waits for ZooKeeper in all that joining takes; later joins, each try.
+        zk_timeout_ms: How long joining may take at most, from the first connection to the end of the registration.
         listener: Told of partitions that come, go or are lost; where it has a hook ``on_stalled``, of what may soon
             exceed ``max_poll_interval_ms`` or ``loop_stall_ms``.
         metrics: Where to count; a registry of its own without one.
@@ -187,11 +187,10 @@ class GroupedConsumer(MemberAttributes):
 
     def connect(self) -> asyncio.Future[None]:
         """
-        Reach the brokers and join the group; once, however often it is called. After an error it may be called again.
-        Each broker may take ``connect_timeout_ms`` to connect and as long to answer; joining, ``zk_timeout_ms`` in all.
+        Reach the brokers and join the group; once, however often it is called, and again after an error.
 
         Raises:
-            NoBrokersError: None of the brokers answered.
+            NoBrokersError: None of the brokers answered, each within twice ``connect_timeout_ms``.
             NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; says what was waited for.
             ChrootMissingError: The chroot does not exist.
             GroupConfigError: The group lives by other settings.

@@ -90,8 +90,9 @@ class Machine:
             async with asyncio.timeout(config.connect_timeout_ms / 1000):
                 await threads.in_thread(partial(hosts.check_hosts, config), "hosts")
 
-    def client(self, config: ZooKeeperConfig) -> KazooClient:
+    def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
         return InterruptibleClient(
+            client_id=session,
             hosts=config.hosts,
             timeout=config.session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
@@ -159,6 +160,6 @@ async def check_hosts(config: ZooKeeperConfig) -> None:
     await _machine.check_hosts(config)
 
 
-def client(config: ZooKeeperConfig) -> KazooClient:
-    """A client of kazoo's, not yet started."""
-    return _machine.client(config)
+def client(config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
+    """A client of kazoo's, not yet started; it resumes a session, by its id and password, where one is given."""
+    return _machine.client(config, session)

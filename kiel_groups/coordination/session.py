@@ -31,6 +31,7 @@ from kiel_groups.coordination.answers import MOVED, answer_of, tells_of_move, tr
 from kiel_groups.coordination.connecting import Connection, overhear_connect
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.requests import Requests
+from kiel_groups.coordination.session_close import SessionClose
 from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
 from kiel_groups.group.transactions import (
     Answer,
@@ -102,7 +103,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._close_begun = threading.Lock()
         self._closed = asyncio.Event()
-        #: Held until then, for those who have no loop to wait on.
+        #: Held until the session is over, for those who have no loop to wait on.
         self._open_lock = threading.Lock()
         self._open_lock.acquire()
         self._requests = Requests(self._call_loop)
@@ -110,6 +111,7 @@ class Session:
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
         self.client = machine.client(config)
         self.connection = Connection(self.client, metrics)
+        self._close = SessionClose(config, self.client, self._client_stopped, self._open_lock.release)
 
     @property
     def id(self) -> int:
@@ -159,6 +161,7 @@ class Session:
 
     def _granted(self, session_id: int, timeout_ms: int) -> None:
         """On kazoo's thread, before anybody is told of the connection."""
+        self._close.granted(session_id, timeout_ms)
         if self._id not in (0, session_id):
             # kazoo's next session, after an expiry or a refusal: none of ours.
             self.gate.shut("session over")
@@ -214,25 +217,23 @@ class Session:
         return closed
 
     async def close(self) -> None:
-        """Close the session, once; that deletes its ephemeral znodes at once where the server can be reached."""
+        """
+        Close the session, once; that deletes its ephemeral znodes at once.
+
+        Ends when that is done, or when there is no connection to do it on: then it goes on in the background, and the
+        session is closed on the next connection, for as long as this process lives and the session may.
+        """
         self.gate.shut("closed")
         self._begin_closing()
         await self._closed.wait()
         self._end("closed")
 
     def _begin_closing(self) -> None:
-        """On a thread of its own, once: kazoo waits for its own threads, and its threads come here, too."""
+        """From any thread, kazoo's too; once."""
         if self._close_begun.acquire(blocking=False):
-            machine.ticker(self._stop_client, "close").start()
+            self._close.begin()
 
-    def _stop_client(self) -> None:
-        for step in (self.client.stop, self.client.close):
-            try:
-                step()
-            except Exception:
-                # kazoo's stop can race with its own start; the session then ends by its timeout.
-                log.debug("a ZooKeeper session was not closed cleanly", exc_info=True)
-        self._open_lock.release()
+    def _client_stopped(self) -> None:
         self._call_loop(self._closed.set)
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:

@@ -41,6 +41,7 @@ class Host:
         #: New connections, and all that is sent on old ones, are held up; with a server, those to all others.
         self.stalled = False
         self.only: FakeServer | None = None
+        #: Those of clients that open sessions of their own.
         self.connections: list[FakeConnection] = []
         #: The sessions that clients on this machine have opened.
         self.sessions: list[int] = []
@@ -93,15 +94,28 @@ def _do(function: Callable[..., object], *arguments: Any) -> None:
     function(*arguments)
 
 
-def fake_client(host: Host, session_timeout_ms: int = 10_000, chroot: str = "", logger: Any = None) -> KazooClient:
+def fake_client(
+    host: Host,
+    session_timeout_ms: int = 10_000,
+    chroot: str = "",
+    logger: Any = None,
+    *,
+    session: tuple[int, bytes] | None = None,
+) -> KazooClient:
     """
     A client of kazoo's whose servers are the host's ensemble; to be started, used and stopped like any.
+
+    Given a ``session``, by its id and password, it resumes that one.
 
     Its blocking calls let simulated time pass; so they cannot be used from within a step of it.
     """
     hosts = ",".join(f"fake{server.number}:2181" for server in host.servers)
-    client = OrderlyClient(hosts + chroot, session_timeout_ms / 1000, handler=FakeHandler(host), logger=logger)
+    client = OrderlyClient(
+        hosts + chroot, session_timeout_ms / 1000, handler=FakeHandler(host), logger=logger, client_id=session
+    )
     client._connection = FakeConnection(client, host)
+    if session is None:
+        host.connections.append(client._connection)
     return client
 
 
@@ -142,7 +156,6 @@ class FakeConnection:
         self.sessions = 0
         self._write_sock = self
         self._socket: FakeSocket | None = None
-        host.connections.append(self)
 
     @property
     def last_zxid(self) -> int:
@@ -165,9 +178,11 @@ class FakeConnection:
         """Nothing to be freed."""
 
     def send(self, _wake: bytes) -> None:
-        """There is something in the client's queue."""
+        """There is something in the client's queue, perhaps the word to stop."""
         if self._connected:
             self._flush()
+        elif self._client._stopped.is_set() and self._link is None and not self.stopped:
+            self._end()
 
     def leave(self, link: Link) -> None:
         """A socket was shut: soon somebody notices."""

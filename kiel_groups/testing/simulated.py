@@ -366,8 +366,8 @@ class SimulatedMachine(Machine):
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
         """Names need no address."""
 
-    def client(self, config: ZooKeeperConfig) -> KazooClient:
-        return fake_client(self._process(), config.session_timeout_ms, config.chroot)
+    def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
+        return fake_client(self._process(), config.session_timeout_ms, config.chroot, session=session)
 
 
 def _set_result(future: asyncio.Future[_Result], result: _Result) -> None:

@@ -15,7 +15,7 @@ from kiel_groups.embedded.proxy import FaultProxy
 from kiel_groups.errors import NoZooKeeperError
 from kiel_groups.group.layout import GroupLayout
 from tests.failures.network import AnswerLoser, WatchLoser
-from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, trial
+from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, Trial, trial
 from tests.integration.members import Member, eventually, group_of, produce, zookeeper
 from tests.integration.test_group_membership import end_session
 
@@ -115,6 +115,51 @@ async def test_a_session_expires_while_a_member_joins(cluster_39: Cluster, uniqu
             await group.balanced(topic, 2)
             assert member.consumer.metrics.total("joins_failed") == 1
             assert member.consumer.metrics.total("sessions_lost") == 0
+
+
+@pytest.mark.parametrize("how", ["paused", "unreachable"])
+async def test_zookeeper_is_away_for_longer_than_the_lease(
+    start_cluster: Callable[..., Cluster], zookeeper_version: str, unique: Unique, how: str
+) -> None:
+    """
+    Members give their sessions up while no server can be reached, and close them as soon as one can.
+
+    So their partitions have owners again at once. The servers would have kept the old claims for the rest of the
+    session timeout.
+    """
+    cluster = start_cluster(zookeeper=zookeeper_version)
+    hosts, slash, chroot = cluster.zk_hosts.partition("/")
+    with FaultProxy(hosts) as proxy:
+        place = {"zk_hosts": proxy.address + slash + chroot, "session_timeout_ms": 12_000}
+        async with trial(cluster, unique, **place) as tried:
+            for _ in range(2):
+                await tried.join()
+            await tried.balanced()
+            await tried.produce()
+            await tried.group.delivered(tried.values)
+            before = {owner for owner, _ in tried.owners().values()}
+            if how == "paused":
+                cluster.zookeeper.pause()
+            else:
+                proxy.refuse()
+                proxy.cut()
+            try:
+                lost = [member.lost_partitions for member in tried.group.members]
+                await eventually(lambda: all(len(partitions) == 2 for partitions in lost), "the leases end", 10.0)
+            finally:
+                if how == "paused":
+                    cluster.zookeeper.resume()
+                proxy.heal()
+            began_s = time.monotonic()
+            await eventually(lambda: len(tried.owners()) == 4 and is_new(tried, before), "others own all", RECOVERY_S)
+            unowned_s = time.monotonic() - began_s
+            await tried.nothing_is_lost()
+    assert unowned_s < 3.5
+
+
+def is_new(tried: Trial, before: set[str]) -> bool:
+    """Whether none of these owns anything any more."""
+    return before.isdisjoint(owner for owner, _ in tried.owners().values())
 
 
 async def test_sigstop_past_the_session(cluster: Cluster, unique: Unique) -> None:

@@ -42,6 +42,9 @@ class Place(Protocol):
     def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
         """A started client; ``session``: it goes on with that one."""
 
+    def resuming(self, session: tuple[int, bytes]) -> KazooClient:
+        """A client that is not started yet, and is to go on with that session."""
+
     def lossy(self) -> AbstractContextManager[Lossy]:
         """A client whose answers, and requests, may be lost."""
 
@@ -104,6 +107,9 @@ class FakePlace(_Clients):
         client = fake_client(Host(self.ensemble), int(timeout_s * 1000))
         return self._start(client, session)
 
+    def resuming(self, session: tuple[int, bytes]) -> KazooClient:
+        return fake_client(Host(self.ensemble), session=session)
+
     def _start(self, client: KazooClient, session: tuple[int, bytes] | None) -> KazooClient:
         if session is not None:
             client._session_id, client._session_passwd = session
@@ -144,6 +150,9 @@ class RealPlace(_Clients):
         client.start()
         self.started.append(client)
         return client
+
+    def resuming(self, session: tuple[int, bytes]) -> KazooClient:
+        return KazooClient(self._hosts, client_id=session)
 
     @contextmanager
     def lossy(self) -> Iterator[Lossy]:

@@ -17,8 +17,9 @@ from kazoo.exceptions import (
     RolledBackError,
     RuntimeInconsistency,
 )
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
+from kiel_groups.coordination.connecting import begin_stop, overhear_connect
 from kiel_groups.embedded import Cluster
 from tests.integration.fake_and_real import FakePlace, Place, RealPlace
 
@@ -367,3 +368,37 @@ def test_a_connection_that_breaks_does_not_tell_whether_a_transaction_happened(
         place.wait(lambda: client.state == KazooState.CONNECTED, "it is connected again")
         assert client.client_id == session
         assert (client.exists("/lost") is not None) == (what == "reply")
+
+
+def test_a_session_is_resumed_and_closed_by_another_client(place: Place, client: KazooClient) -> None:
+    """By its id and password; that the first request is the close does not matter, and what it held goes at once."""
+    first = place.client()
+    session_id = first.client_id[0]
+    first.create("/e", b"", ephemeral=True)
+    answers: list[tuple[int, int]] = []
+    resuming = place.resuming(first.client_id)
+    overhear_connect(resuming, 10_000, lambda *answer: answers.append(answer))
+    resuming.start_async()
+    place.wait(lambda: resuming.connected, "it is resumed")
+    begin_stop(resuming)
+    place.wait(lambda: resuming.client_state == KeeperState.CLOSED, "it is closed")
+    assert answers == [(session_id, 10_000)]
+    assert client.exists("/e") is None
+
+
+def test_a_session_that_is_over_is_not_resumed(place: Place, client: KazooClient) -> None:
+    """The server grants it no time; a client that is stopped at that word opens no other session."""
+    answers: list[int] = []
+    session = client.client_id
+    client.stop()
+    resuming = place.resuming(session)
+
+    def refused(_session_id: int, timeout_ms: int) -> None:
+        answers.append(timeout_ms)
+        resuming._stopped.set()
+
+    overhear_connect(resuming, 10_000, refused)
+    resuming.start_async()
+    place.wait(lambda: answers and resuming.client_state == KeeperState.CLOSED, "it ends")
+    assert answers == [0]
+    assert not resuming.connected

@@ -10,6 +10,7 @@ _FENCED = "coordination/fenced.py"
 _SESSION = "coordination/session.py"
 _REQUESTS = "coordination/requests.py"
 _ANSWERS = "coordination/answers.py"
+_SESSION_CLOSE = "coordination/session_close.py"
 _LIFE = "coordination/life.py"
 _CONNECTING = "coordination/connecting.py"
 
@@ -99,6 +100,35 @@ MUTANTS = (
         "            except SessionLostError as error:\n",
         "            except KeyError as error:\n",
         "tests/sim/test_joining.py",
+    ),
+    # Its close
+    Mutant(
+        "a session that nobody closes because its client had no connection",
+        _SESSION_CLOSE,
+        "            self._resume(self._session)\n",
+        "            self._ended()\n            return None\n",
+        "tests/sim/test_closing_sessions.py",
+    ),
+    Mutant(
+        "a session that is opened where the one to be closed is over",
+        _SESSION_CLOSE,
+        "                self._client._stopped.set()\n",
+        "                pass\n",
+        "tests/sim/test_closing_sessions.py",
+    ),
+    Mutant(
+        "a close that waits for one server",
+        _SESSION_CLOSE,
+        "            self._leave()\n",
+        "            pass\n",
+        "tests/sim/test_closing_sessions.py",
+    ),
+    Mutant(
+        "a session that counts as closed as soon as its client has ended",
+        _SESSION_CLOSE,
+        "state == KazooState.LOST and self._connected",
+        "state == KazooState.LOST",
+        "tests/sim/test_closing_sessions.py",
     ),
     # Answers
     Mutant(
