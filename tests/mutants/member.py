@@ -147,6 +147,27 @@ MUTANTS = (
         "tests/sim/test_following.py",
     ),
     Mutant(
+        "a hint that comes while the slice is read and that is forgotten",
+        _HOLDING,
+        "            self._look.clear()\n            self._feed(await self._read_slice())\n",
+        "            found = await self._read_slice()\n            self._look.clear()\n            self._feed(found)\n",
+        "tests/sim/test_windows.py",
+    ),
+    Mutant(
+        "positions of a topic that is created again before they are used",
+        _HOLDING,
+        "if created != before and any(start.created < created for start in starts.values()):",
+        "if False:",
+        "tests/sim/test_windows.py",
+    ),
+    Mutant(
+        "an automatic commit that ends with its first surprise",
+        "clients/consuming.py",
+        '            except Exception:\n                log.exception("an automatic commit failed',
+        '            except KeyError:\n                log.exception("an automatic commit failed',
+        "tests/unit/test_commits_regularly.py",
+    ),
+    Mutant(
         "a member that looks only where it is told to",
         _HOLDING,
         "asyncio.timeout_at(audit_due_s)",

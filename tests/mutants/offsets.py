@@ -14,6 +14,13 @@ _SUBSCRIPTION = "group/subscription.py"
 MUTANTS = (
     # Offsets
     Mutant(
+        "a claim that is opened although its owner znode is somebody else's",
+        _OFFSETS,
+        "owner is not None and owner.owner == self._session.id and partition in versions",
+        "owner is not None and partition in versions",
+        "tests/sim/test_windows.py",
+    ),
+    Mutant(
         "a claim that does not write its offset back",
         _OFFSETS,
         "            outcome = await self._writer.write(items, lambda *_: None, renew=renew)\n",

@@ -1,0 +1,103 @@
+"""What happens between a question to ZooKeeper and the use of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session import Session
+from kiel_groups.group.layout import topic_path
+from kiel_groups.model import TopicPartition
+from tests.sim.consumer import Consumer
+from tests.sim.world import World, at_rest
+
+pytestmark = pytest.mark.sim
+
+#: Enough for a watch, and less than the shortest time to a look without one.
+SOON_S = 5.0
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A group of one at rest."""
+    with at_rest(members=1, topics=(4,), reset="earliest") as made:
+        yield made
+
+
+def test_a_slice_that_changes_while_it_is_read_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hint comes before the answer that it makes obsolete is looked at: it is no hint to forget."""
+    consumer, get, changed = world.consumers[0], Session.get, []
+    path = world.layout.slice(str(consumer.member.member_id))
+    data = world.ensemble.truth.znodes[path].data
+
+    async def slow(session: Session, asked: str, watcher: Any = None) -> Any:
+        node = await get(session, asked, watcher)
+        if asked == path and watcher is not None and not changed:
+            changed.append(path)
+            world.operator.set_async(path, json.dumps(json.loads(data) | {"generation": 0, "partitions": {}}).encode())
+            await asyncio.sleep(1.0)
+        return node
+
+    monkeypatch.setattr(Session, "get", slow)
+    assert consumer.flowing
+    world.operator.set(path, data)
+    world.run_for(SOON_S)
+    assert changed
+    assert not consumer.flowing
+
+
+def test_a_claim_that_is_somebody_else_s_by_now_is_not_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has deleted and taken it while brokers were asked where it starts."""
+    log_offsets, partition = Consumer.log_offsets, TopicPartition("new", 1)
+    owner, taken = world.layout.owner(partition), []
+
+    async def slow(asked: Consumer, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
+        if not taken:
+            taken.append(owner)
+            world.operator.delete_async(owner)
+            world.operator.create_async(owner, b"somebody-0", ephemeral=True)
+            await asyncio.sleep(1.0)
+        return await log_offsets(asked, topic, partitions, policy)
+
+    monkeypatch.setattr(Consumer, "log_offsets", slow)
+    world.topics["new"] = 2
+    world.operator.create(topic_path("new"), world.topic_data("new"))
+    consumer = world.join({"new"})
+    world.run_for(SOON_S)
+    assert taken
+    assert world.ensemble.truth.znodes[owner].data == b"somebody-0"
+    assert set(consumer.flowing) == {TopicPartition("new", 0)}
+
+
+def test_a_topic_that_is_created_again_before_its_positions_are_used(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of the old log; the word of the new one came when nothing of it was held that could have heard it."""
+    consumer, start, recreated = world.consumers[0], ZooKeeperOffsetStore.start, []
+
+    async def slow(store: ZooKeeperOffsetStore, partitions: Collection[TopicPartition]) -> Any:
+        starts = await start(store, partitions)
+        if not recreated:
+            recreated.append("t0")
+            world.operator.delete_async(topic_path("t0"))
+            world.operator.create_async(topic_path("t0"), world.topic_data("t0"))
+            await asyncio.sleep(1.0)
+        return starts
+
+    for _ in range(4):
+        consumer.work(0.0, 3, 0.01)
+    world.run_for(SOON_S + 1.0)
+    assert {world.ledger.stored(partition) for partition in world.partitions()} == {3}
+    monkeypatch.setattr(ZooKeeperOffsetStore, "start", slow)
+    world.operator.delete(world.layout.member(str(consumer.member.member_id)))
+    world.run_for(2 * SOON_S)
+    assert recreated
+    world.settle(20.0)
+    found = [consumer.finished(partition) for partition in world.partitions()]
+    assert [None if state is None else state[1] for state in found] == [0] * 4
+    assert {world.ledger.stored(partition) for partition in world.partitions()} == {0}

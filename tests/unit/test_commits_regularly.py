@@ -1,0 +1,49 @@
+"""The automatic commit goes on after whatever a commit raises."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kiel_groups.clients.consuming import ConsumerSettings, Consuming
+from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+PARTITION = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize("surprise", [SessionLostError("over"), KielGroupsError("refused"), RuntimeError("a bug")])
+async def test_a_commit_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch, surprise: Exception) -> None:
+    """Each is counted, and the next interval brings the next one."""
+    subscription = SubscriptionState()
+    subscription.subscribe(["t"])
+    settings = ConsumerSettings(
+        brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),)),
+        fetching=FetchConfig(),
+        group=GroupConfig(group="g", auto_commit_interval_ms=1),
+        zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
+    )
+    consuming, again, tries = Consuming(settings, subscription), asyncio.Event(), []
+
+    async def commit(_metadata: str = "") -> frozenset[TopicPartition]:
+        tries.append(surprise)
+        if len(tries) == 1:
+            raise surprise
+        again.set()
+        return frozenset({PARTITION})
+
+    monkeypatch.setattr(consuming.member, "commit", commit)
+    monkeypatch.setattr(subscription, "all_consumed_offsets", lambda: {PARTITION: 1})
+    committing = asyncio.ensure_future(consuming._commit_regularly())
+    try:
+        async with asyncio.timeout(5.0):
+            await again.wait()
+    finally:
+        committing.cancel()
+        await asyncio.wait({committing})
+    assert settings.metrics.total("commits_failed") == 1
