@@ -17,6 +17,7 @@ from pathlib import Path
 from kiel_groups.embedded import FaultProxy
 from kiel_groups.embedded.process import ChildProcess
 from kiel_groups.embedded.proxy import Direction
+from kiel_groups.errors import ServerError
 from tests.chaos.history import Deliveries, GrowingFile, Process
 
 __all__ = ["GROUP", "LEAVE_S", "Link", "Place", "RegistryProxy", "TOPIC", "boot_s", "program"]
@@ -155,9 +156,11 @@ class Place:
     async def start_anew(self) -> None:
         """Start a process, and wait until it can be asked to leave: before that, SIGTERM just ends it."""
         self.start()
-        async with asyncio.timeout(START_S):
-            while not self.life.file.path.exists():  # noqa: ASYNC110 -- another process makes it
-                await asyncio.sleep(0.02)
+        deadline_s = boot_s() + START_S
+        while not self.life.file.path.exists():
+            if boot_s() > deadline_s:
+                raise ServerError(f"{self} was not up {START_S:g} s after its start; see its log in {self._folder}")
+            await asyncio.sleep(0.02)
 
     def kill(self) -> None:
         """End the process with SIGKILL."""

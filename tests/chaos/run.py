@@ -131,7 +131,7 @@ class Run:
             await asyncio.wait(self._under_way)
         if not faults.cancelled() and not self._failures:
             faults.result()
-        return faults.cancelled(), "; ".join(map(str, self._failures[:1]))
+        return faults.cancelled(), "".join(f"{type(error).__name__}: {error}" for error in self._failures[:1])
 
     async def _begin_each(self) -> None:
         await self._first_deliveries()
