@@ -18,10 +18,11 @@ from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.hands import UNCLAIMED_S, Taker
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
+from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.handler import Work
-from kiel_groups.errors import KielGroupsError, NoOffsetsError, OffsetOutOfRangeError, SessionLostError
+from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall
 from kiel_groups.metrics import Metrics
@@ -90,6 +91,14 @@ class Consuming:
             self._calls,
             self.member,
             settings.deserializer,
+            settings.metrics,
+        )
+        self._position_reset = PositionReset(
+            settings.fetching.auto_offset_reset,
+            self._cluster,
+            subscription,
+            self.handing_out,
+            self.member,
             settings.metrics,
         )
 
@@ -253,16 +262,8 @@ class Consuming:
         while True:
             await self._cluster.renew(lambda: {partition.topic for partition in self.fetcher.assignment})
 
-    async def _reset(self, partition: TopicPartition, position: int) -> int:
-        """Where to go on when the log does not have a position: retention overtook it, or the log was cut."""
-        policy = self._settings.fetching.auto_offset_reset
-        if policy == "none":
-            raise OffsetOutOfRangeError(
-                f"{partition}: offset {position} is not in the log, and auto_offset_reset is 'none'; set the group's"
-                " offset to one that exists, or choose 'earliest' or 'latest'"
-            )
-        # The position itself moves with the first record from there: older ones may still be waiting to be handed out.
-        return (await self._cluster.list_offsets([partition], _TIMES[policy]))[partition]
+    async def _reset(self, partition: TopicPartition, position: int) -> int | None:
+        return await self._position_reset(partition, position)
 
     async def _registered_brokers(self) -> list[HostPort]:
         return await self.member.brokers()

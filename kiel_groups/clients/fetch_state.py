@@ -46,7 +46,8 @@ class Phase(Enum):
     READY = "ready"
     #: Part of a request in flight, or resting after an empty answer. Leaves with the answer, or rested.
     FETCHING = "fetching"
-    #: Its leader, or its position after a reset, is being looked up. Leaves with the outcome.
+    #: Its leader is being looked up, or its position is being reset: what is buffered is handed out meanwhile. Leaves
+    #: with the outcome.
     WAITING = "waiting"
     #: Its error stands at the end of its buffer. Leaves when that was raised.
     HALTED = "halted"
@@ -131,6 +132,27 @@ class PartitionFetch:
             text = f"{self.topic_partition} at offset {self.position}: the message {size}, max_message_bytes is {most}"
             raise MessageTooLargeError(f"{text}; raise it, or seek past the message")
         self.needed_bytes = min(max(needed_bytes, 2 * share), most)
+
+    def cut(self, end: int) -> tuple[int, int]:
+        """
+        Drop what is buffered from the offset ``end`` on.
+
+        Returns:
+            How many records that were, and the size of the batches that are gone with them, in bytes.
+        """
+        kept: list[FetchedBatch | Exception] = []
+        records = size_bytes = 0
+        for item in self.buffered:
+            if isinstance(item, FetchedBatch):
+                left = [record for record in item.records if record.offset < end]
+                records += len(item.records) - len(left)
+                if not left:
+                    size_bytes += item.size_bytes
+                    continue
+                item = item._replace(records=left)
+            kept.append(item)
+        self.buffered = deque(kept)
+        return records, size_bytes
 
     def drop(self) -> int:
         """End this assignment; the number of bytes that its buffer held."""

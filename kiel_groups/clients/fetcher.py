@@ -41,8 +41,9 @@ __all__ = ["Fetcher", "FetchedBatch", "Reset", "TRIES_UNREADABLE"]
 
 log = logging.getLogger(__name__)
 
-#: Called with a partition and the position that its log does not have; returns the position to go on from.
-Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int]]
+#: Called with a partition and the position that its log does not have; returns the position to go on from, None where
+#: the log is to be asked for the same one again. What is buffered of the partition is handed out meanwhile.
+Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
 
 #: What is kept at hand, in answers: beyond this, requests ask for the least there is.
 _MOST_ANSWERS_BUFFERED = 16
@@ -127,6 +128,27 @@ class Fetcher:
         """How many messages are not handed out yet, as last heard; None if unknown or not assigned."""
         state = self._partitions.get(topic_partition)
         return state.lag if state else None
+
+    def epoch(self, topic_partition: TopicPartition) -> int | None:
+        """The number of the present assignment of a partition; None if it is not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.epoch if state else None
+
+    def is_buffering(self, topic_partition: TopicPartition) -> bool:
+        """Whether something of a partition waits to be handed out."""
+        state = self._partitions.get(topic_partition)
+        return state is not None and bool(state.buffered)
+
+    def cut(self, topic_partition: TopicPartition, end: int) -> int:
+        """Drop what is buffered of a partition from the offset ``end`` on; returns how many records that were."""
+        state = self._partitions.get(topic_partition)
+        if state is None or not state.buffered:
+            return 0
+        records, size_bytes = state.cut(end)
+        self._buffered_bytes -= size_bytes
+        if not state.buffered:
+            self._turns.remove(state)
+        return records
 
     # ------------------------------------------------------------------ handing out
 
@@ -415,10 +437,12 @@ class Fetcher:
 
     async def _find_position(self, state: PartitionFetch) -> None:
         tp, lost = state.topic_partition, state.position
+        if state.dropped:
+            return
         try:
             position = await self._reset(tp, lost)
         except KielGroupsError as error:
-            # What brokers refuse may pass; OffsetOutOfRangeError is the word of who chose not to reset.
+            # A broker's refusal may pass, whatever it says; OffsetOutOfRangeError means that the policy is ``none``.
             if error.retriable or (isinstance(error, BrokerError) and not isinstance(error, OffsetOutOfRangeError)):
                 self._retry([state], str(error))
             else:
@@ -427,7 +451,9 @@ class Fetcher:
         except Exception as error:  # the callback is not ours: its failure belongs to whoever polls
             self._halt(state, error)
             return
-        if not state.dropped:
+        if position is None:
+            self._retry([state], f"the position {lost} is not settled")
+        elif not state.dropped:
             log.warning("%s: offset %d is out of range, going on at %d", tp, lost, position)
             self._metrics.count("offset_resets")
             state.position = position

@@ -76,7 +76,7 @@ class HandingOut:
         # Whether a loop goes on, and whether there ever was one: part of a batch may be left over from it.
         self._looping = False
         self._iterated = False
-        # Drains that wait for what is in hand: without any, its end is nothing to be told of.
+        # Drains and resets that wait for what is in hand: without any, its end is nothing to be told of.
         self._drains = 0
         self._let_go = asyncio.Event()
         self._pause_at_s = float("inf")
@@ -111,6 +111,7 @@ class HandingOut:
                 record = readable
             hand.record, hand.state = record, state
             return record
+        self._let_go.set()
         return None
 
     def _turn_over(self) -> bool:
@@ -228,6 +229,8 @@ class HandingOut:
                 log.info("%s is handed out again from offset %d: nobody got what came from there", partition, start)
                 self._metrics.count("values_unclaimed")
                 state.position = start
+                # A reset that waited for these waits in vain: they are fetched again, and so is what follows them.
+                state.reset = None
                 # The caller's context is not for what the fetcher may start: it would pass for the caller.
                 empty_handed().run(self._fetcher.assign, {partition: start})
 
@@ -369,6 +372,42 @@ class HandingOut:
             self._drains -= 1
         await self._calls.revoked(partitions)
 
+    def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
+        """Return a function that tells whether a partition is still fetched as it is now: held, and not sought."""
+        epoch = self._fetcher.epoch(partition)
+        return lambda: epoch is not None and self._fetcher.epoch(partition) == epoch
+
+    def cut(self, partition: TopicPartition, end: int) -> int:
+        """
+        The log of a partition ends at ``end`` now: drop what is buffered from there on, and stop counting what is in
+        flight of it.
+
+        Returns:
+            How many buffered records were dropped.
+        """
+        dropped = self._fetcher.cut(partition, end)
+        if self._batch_of == partition:
+            left = [record for record in self._records if record.offset < end]
+            dropped += len(self._records) - max(len(left), self._next)
+            self._records = left
+        for hand in self._hands():
+            hand.cut(partition, end)
+        return dropped
+
+    async def put_down(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
+        """Wait until nothing of a partition is buffered or in flight; ends early where ``is_fetched`` does not hold."""
+        self._drains += 1
+        try:
+            while is_fetched() and (self._is_buffered(partition) or self._busy_with([partition])):
+                self._let_go.clear()
+                await self._let_go.wait()
+        finally:
+            self._drains -= 1
+
+    def _is_buffered(self, partition: TopicPartition) -> bool:
+        in_batch = self._batch_of == partition and self._next < len(self._records)
+        return in_batch or self._fetcher.is_buffering(partition)
+
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Drop everything of these; what is in hand of them does not count any more."""
         self._drop(partitions)
@@ -386,6 +425,7 @@ class HandingOut:
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         self._fetcher.unassign(partitions)
+        self._let_go.set()
         if self._batch_of in partitions:
             self._batch_of = self._state = None
             self._records, self._next = [], 0

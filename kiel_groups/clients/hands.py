@@ -44,6 +44,9 @@ class Hand(Protocol):
     def disown(self, partitions: Collection[TopicPartition]) -> None:
         """Whatever becomes of these in hand counts no more; the application may still be busy with them."""
 
+    def cut(self, partition: TopicPartition, end: int) -> None:
+        """As ``disown``, for what is in flight of a partition from the offset ``end`` on."""
+
 
 class RecordHand:
     """The record that a loop was handed, and the state that its end is to be noted in."""
@@ -71,6 +74,10 @@ class RecordHand:
 
     def disown(self, partitions: Collection[TopicPartition]) -> None:
         if self.record is not None and self.record.topic_partition in partitions:
+            self.state = None
+
+    def cut(self, partition: TopicPartition, end: int) -> None:
+        if self.record is not None and self.record.topic_partition == partition and self.record.offset >= end:
             self.state = None
 
     def clear(self) -> None:
@@ -225,6 +232,14 @@ class TopicHand:
         for taken in self._taken:
             for partition in taken.spans.keys() & set(partitions):
                 taken.spans[partition] = taken.spans[partition]._replace(state=None)
+
+    def cut(self, partition: TopicPartition, end: int) -> None:
+        for taken in self._taken:
+            span = taken.spans.get(partition)
+            if span is not None and span.start >= end:
+                taken.spans[partition] = span._replace(state=None)
+            elif span is not None and span.end > end:
+                taken.spans[partition] = span._replace(end=end)
 
 
 #: What the running coroutine took last, by consumer and topic. A context belongs to one coroutine, be it a task of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.list_offsets import EARLIEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
 
 if TYPE_CHECKING:
@@ -106,6 +106,9 @@ def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Fa
     what = f"the offsets of {tp} cannot be listed"
     if listed is None:
         return Failure(BrokerError(f"{what}: the leader's answer leaves it out"), True)
+    if listed.error == OFFSET_OUT_OF_RANGE:
+        # No offset was asked about: the broker has a problem, and no position is out of range.
+        return Failure(BrokerError(f"{what}: {listed.error}", code=listed.error.number), False)
     if listed.error != NO_ERROR:
         return Failure(listed.error.exception(what), listed.error.retriable)
     if listed.offsets:

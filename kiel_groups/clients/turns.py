@@ -30,6 +30,10 @@ class Turns:
         self._circle.append(state)
         self.ring(state.topic_partition.topic)
 
+    def remove(self, state: PartitionFetch) -> None:
+        """Take a partition out that has nothing to hand out any more."""
+        self._circle = deque(other for other in self._circle if other is not state)
+
     def pop(self, topic: str | None) -> PartitionFetch | None:
         """Take out the next partition, of one topic or of any; None where there is none, or while muted."""
         for _ in range(0 if self._muted else len(self._circle)):

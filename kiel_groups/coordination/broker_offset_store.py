@@ -1,11 +1,11 @@
 """
 The ``broker-v0`` offset store: the same znodes, written by the brokers on request.
 
-As kiel had it. The member itself still writes where the group and its claims start. A broker checks nothing: a commit
-that is late may step back, which repeats records and loses none (but in a topic that was created again meanwhile). So
-it is never waited for beyond the lease, and what stands there is read before and afterwards. Where somebody else wrote
-since, that is followed; what they write between that look and the broker's own write is lost, for which only the
-``zookeeper`` store has a cure.
+As kiel had it. The member itself still writes where the group and its claims start, and what a reset chose. A broker
+checks nothing: a commit that is late may step back, which repeats records and loses none (but in a topic that was
+created again meanwhile). So it is never waited for beyond the lease, and what stands there is read before and
+afterwards. Where somebody else wrote since, that is followed; what they write between that look and the broker's own
+write is lost, for which only the ``zookeeper`` store has a cure.
 """
 
 from __future__ import annotations
@@ -100,6 +100,14 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
             await self._send(wanted, metadata)
         ours, after = await self._standing({partition: versions[partition] for partition in wanted})
         return ours, before | after
+
+    async def put(
+        self, offsets: Mapping[TopicPartition, tuple[int, int]], is_outdated: Callable[[TopicPartition], bool]
+    ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
+        """As the ``zookeeper`` store does; a commit that a broker still writes afterwards is not ours any more."""
+        for partition in offsets:
+            self._sent.pop(partition, None)
+        return await super().put(offsets, is_outdated)
 
     async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         lease_s = self._session.gate.deadline_s - boot_time_s()

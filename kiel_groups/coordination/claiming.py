@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation
 from kiel_groups.group.znodes import encode_owner
 from kiel_groups.metrics import Metrics
@@ -52,7 +52,9 @@ class Claimant:
         self._subscription = subscription
         self._metrics = metrics
         self._owner = encode_owner(member_id)
-        self._commits = commits
+        #: Whether what the application has finished is committed without its word, and whether a release does that.
+        self._autocommit = commits
+        self._commits = commits and store.commits_with_release
         #: The topics whose offsets have had a folder on this session.
         self._prepared: set[str] = set()
 
@@ -150,12 +152,15 @@ class Claimant:
         """
         Commit what is finished and delete the owner znodes, both at once for each partition.
 
-        Where the application commits by itself nothing is committed here. A partition whose offset somebody else wrote
-        is released without a commit: theirs stands. What is of a log that is gone by the time is looked at before.
+        Where the application commits by itself nothing is committed here, but what a reset chose. A partition whose
+        offset somebody else wrote is released without a commit: theirs stands. What is of a log that is gone by the
+        time is looked at before.
         """
-        waiting = {partition: self._release(partition) for partition in sorted(partitions)}
+        standing, gone = await self._look_at_unopened(partitions)
+        waiting = {
+            partition: self._release(partition, standing.get(partition)) for partition in sorted(set(partitions) - gone)
+        }
         released: set[TopicPartition] = set()
-        gone: set[TopicPartition] = set()
         seen: dict[TopicPartition, StoredOffset | None] = {}
 
         def renew(partition: TopicPartition, operations: tuple[Operation, ...]) -> tuple[Operation, ...] | None:
@@ -170,21 +175,42 @@ class Claimant:
                 "were stored while their topic was created again; they are set to 0",
             )
             doubtful = outcome.unknown | outcome.dropped.keys()
+            left_alone = sorted(waiting.keys() - outcome.done.keys() - doubtful)
+            # Offsets first: a version that was read before the owner is checked by the next attempt.
+            standing = await self._store.read([*sorted(outcome.dropped), *left_alone])
             mine, _ = await self._whose(doubtful)
             # Unanswered and not ours any more: it happened, for our session was proved alive since.
             released |= outcome.unknown - mine
             gone |= outcome.dropped.keys() - mine
             refused = {partition: outcome.dropped[partition] for partition in sorted(outcome.dropped.keys() & mine)}
             again = (outcome.unknown & mine) | await self._store.restore_folders(refused)
-            left_alone = sorted(waiting.keys() - outcome.done.keys() - doubtful)
             waiting = {partition: waiting[partition] for partition in sorted(again)}
-            waiting |= await self._released_otherwise([partition for partition in refused if partition not in again])
-            standing = await self._store.read(left_alone)
+            waiting |= self._released_otherwise({p: standing.get(p) for p in refused if p not in again})
             seen |= {partition: standing.get(partition) for partition in left_alone}
             waiting |= {partition: self._release(partition, seen[partition]) for partition in left_alone}
         self._store.forget(partitions)
         self._metrics.count("partitions_released", len(released))
         return Releases(frozenset(released), frozenset(gone))
+
+    async def _look_at_unopened(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
+        """
+        Read the offsets of claims that were never opened, then whose these claims are.
+
+        A new owner writes the offset before it delivers anything. Where its version is still the one that was read
+        before the owner, no other member can have opened a claim since.
+
+        Returns:
+            What is stored, and the claims that are gone.
+        """
+        unopened = sorted(p for p in partitions if self._subscription.state(p) is None)
+        if not unopened:
+            return {}, set()
+        await self._writer.prove()
+        standing = await self._store.read(unopened)
+        mine, _ = await self._whose(unopened)
+        return standing, set(unopened) - mine
 
     def _release(self, partition: TopicPartition, found: StoredOffset | None = None) -> tuple[Operation, ...]:
         """
@@ -201,12 +227,19 @@ class Claimant:
         if found is not None and self._is_misleading(partition, found):
             return (self._store.write(partition, 0, state.version if state else found.version), deletion)
         if state is None:
-            return (deletion,)
-        if state.uncommitted and self._commits:
-            return (self._store.write(partition, state.finished, state.version), deletion)
-        if state.unreadable and not state.outdated:
-            return (self._store.write(partition, state.committed, state.version), deletion)
+            # Without an offset there is nothing to check: whose the claim is has just been read.
+            return (deletion,) if found is None else (Check(self._layout.offset(partition), found.version), deletion)
+        offset = self._left_by(state)
+        if (state.unreadable or offset != state.committed) and not state.outdated:
+            return (self._store.write(partition, offset, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
+
+    def _left_by(self, state: PartitionState) -> int:
+        """The offset for the next owner. A position that a reset chose is not chosen again."""
+        chosen = state.reset_offset(autocommit=self._autocommit)
+        if chosen is not None:
+            return chosen
+        return state.finished if self._commits else state.committed
 
     def _tell(self, partitions: Collection[TopicPartition], counter: str, what: str) -> None:
         """Once for all of them."""
@@ -233,14 +266,13 @@ class Claimant:
         is_newer = found.offset is not None and found.mzxid > self._store.creation(partition.topic)
         return is_newer and self._is_outdated(partition)
 
-    async def _released_otherwise(
-        self, partitions: Sequence[TopicPartition]
+    def _released_otherwise(
+        self, standing: Mapping[TopicPartition, StoredOffset | None]
     ) -> dict[TopicPartition, tuple[Operation, ...]]:
         """Of those whose offset is another one than was expected: by a commit of ours, by somebody else, or garbage."""
-        standing = await self._store.read(partitions) if partitions else {}
         operations, given_up = {}, []
-        for partition in partitions:
-            found, state = standing.get(partition), self._subscription.state(partition)
+        for partition, found in standing.items():
+            state = self._subscription.state(partition)
             if found and state and found.offset is None:
                 self._subscription.mark_unreadable(partition, found.version)
                 operations[partition] = self._release(partition, found)
@@ -254,8 +286,11 @@ class Claimant:
                 self._subscription.mark_committed(partition, found.offset, found.version)
                 operations[partition] = self._release(partition, found)
             else:
-                operations[partition] = (Delete(self._layout.owner(partition)),)
-                given_up.append(partition)
+                deletion = Delete(self._layout.owner(partition))
+                check = () if found is None else (Check(self._layout.offset(partition), found.version),)
+                operations[partition] = (*check, deletion)
+                if state is not None:
+                    given_up.append(partition)
         self._tell(given_up, "commits_superseded", "were changed by somebody else; they are released without a commit")
         return operations
 
@@ -269,6 +304,5 @@ class Claimant:
         deletion = Delete(self._layout.owner(partition))
         if state is None or state.outdated:
             return (deletion,)
-        offset = state.finished if self._commits else state.committed
-        creation = self._store.on_refused(partition, operation, failure, offset)
+        creation = self._store.on_refused(partition, operation, failure, self._left_by(state))
         return None if creation is None else (*creation, deletion)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from typing import TypeVar
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.handler import PartitionHandler
+from kiel_groups.coordination.holding import Holding
 from kiel_groups.coordination.lives import Lives
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.coordination.membership import Membership
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
+from kiel_groups.group.reset import Reset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -21,6 +24,8 @@ from kiel_groups.model import TopicPartition
 __all__ = ["GroupMember"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: How often a member that was ended by its watchdog looks whether the application gets on, in seconds.
 CATCH_UP_S = 0.05
@@ -145,11 +150,27 @@ class GroupMember:
             SessionLostError: There is no session at the moment, or its lease is over; nothing more was stored.
             CoordinationError: ZooKeeper refused it for the lack of rights; this member stops.
         """
+        return await self._written(lambda holding: holding.commit(metadata))
+
+    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int | None:
+        """
+        Store the position that a reset chose, as soon as nothing older of its partition is buffered or in flight.
+
+        Returns:
+            The offset to continue at; None where the reset is void, as ``Offsets.store_reset`` says.
+
+        Raises:
+            SessionLostError: As ``commit``.
+            CoordinationError: As ``commit``.
+        """
+        return await self._written(lambda holding: holding.store_reset(partition, reset))
+
+    async def _written(self, write: Callable[[Holding], Awaitable[T]]) -> T:
         membership = self._membership
         if membership is None or not membership.session.gate.is_open(boot_time_s()):
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         try:
-            return await membership.holding.commit(metadata)
+            return await write(membership.holding)
         except CoordinationError as error:
             if not error.retriable:
                 membership.fail(error)

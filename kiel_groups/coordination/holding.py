@@ -31,6 +31,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group import claims
 from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.reset import Reset
 from kiel_groups.group.subscription import StartPosition, SubscriptionState
 from kiel_groups.group.znodes import Slice
 from kiel_groups.metrics import Metrics
@@ -139,6 +140,10 @@ class Holding:
     async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
         """Store the next offset of every partition held of which something new is finished; see ``Offsets``."""
         return await self._offsets.commit(metadata)
+
+    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int | None:
+        """Store the position that a reset chose; see ``Offsets``."""
+        return await self._offsets.store_reset(partition, reset)
 
     # The slice
 
@@ -400,7 +405,8 @@ class Holding:
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
         async with self._offsets.writing:
             if self._config.autocommit and not self._store.commits_with_release:
-                await self._offsets.store_finished(partitions)
+                # What a reset chose is written by the release: a broker that is late must not write over it.
+                await self._offsets.store_finished(partitions - self._subscription.resetting())
             done = await self._claimant.release(partitions)
             self._subscription.unassign(partitions)
         self._feed(claims.ClaimGone(done.gone))

@@ -99,7 +99,7 @@ class Membership(Life):
             store,
             self._subscription,
             metrics,
-            commits=config.autocommit and store.commits_with_release,
+            commits=config.autocommit,
         )
         self.holding = Holding(
             session,

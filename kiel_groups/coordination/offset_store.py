@@ -343,10 +343,16 @@ class ZooKeeperOffsetStore:
         is_outdated: Callable[[TopicPartition], bool],
         metadata: str = "",
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
-        """
-        Store next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
+        """As ``put``: here, members write their commits themselves. An offset znode has no room for ``metadata``."""
+        return await self.put(offsets, is_outdated)
 
-        What ``is_outdated`` by the time is left alone. An offset znode has no room for ``metadata``.
+    async def put(
+        self, offsets: Mapping[TopicPartition, tuple[int, int]], is_outdated: Callable[[TopicPartition], bool]
+    ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
+        """
+        Write next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
+
+        What ``is_outdated`` by the time is left alone.
 
         Returns:
             What was stored, with its new version; and what stands where somebody else wrote, which is now the truth.

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import TypeAlias
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.errors import CoordinationError, KielGroupsError
+from kiel_groups.group.reset import Reset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -26,6 +29,13 @@ log = logging.getLogger(__name__)
 #: How long to wait before brokers are asked again for what they did not know yet, in seconds: first, at most.
 RETRY_S = 0.5
 LONGEST_RETRY_S = 5.0
+
+_Standing: TypeAlias = dict[TopicPartition, StoredOffset]
+#: Stores next offsets at expected versions, unless outdated; returns what is stored, and what other writers stored.
+_Write: TypeAlias = Callable[
+    [Mapping[TopicPartition, tuple[int, int]], Callable[[TopicPartition], bool]],
+    Awaitable[tuple[_Standing, _Standing]],
+]
 
 
 class Offsets:
@@ -84,16 +94,44 @@ class Offsets:
         stored: frozenset[TopicPartition] = frozenset()
         waiting = partitions
         while True:
-            done, waiting = await self._store_once(waiting, metadata)
+            finished = self._subscription.all_consumed_offsets()
+            offsets = {partition: finished[partition] for partition in sorted(waiting) if partition in finished}
+            done, waiting = await self._store_once(offsets, partial(self._store.commit, metadata=metadata))
             stored |= done
             if not waiting:
                 return stored
 
+    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int | None:
+        """
+        Store the position that a reset chose, once nothing older of the partition is buffered or in flight.
+
+        The member writes it itself, also where brokers write commits and where the application commits: the next owner
+        would choose another one.
+
+        Returns:
+            The offset to continue at; None where the reset is void: the partition is given up or lost, its topic was
+            created again, or another writer has set its offset.
+
+        Raises:
+            SessionLostError: The session is over; nothing was stored.
+        """
+        async with self.writing:
+            state = self._subscription.state(partition)
+            while state is not None and state.reset is reset and not state.outdated:
+                offset = state.reset_offset(autocommit=self._config.autocommit)
+                assert offset is not None
+                if offset == state.committed and not state.unreadable:
+                    self._subscription.seek(partition, reset.offset_after(state.finished))
+                    return state.position
+                await self._store_once({partition: offset}, self._store.put)
+                state = self._subscription.state(partition)
+            return None
+
     async def _store_once(
-        self, partitions: Collection[TopicPartition], metadata: str
+        self, offsets: Mapping[TopicPartition, int], write: _Write
     ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
         """
-        Commit what is finished of these, once.
+        Store next offsets, once.
 
         Offsets and the versions they replace are read at one moment, under the lock: between two commits an operator's
         offset may have been adopted, and an offset from before must not be written over it.
@@ -101,14 +139,13 @@ class Offsets:
         Returns:
             What is stored; and of what an earlier commit was found made, which this one did not expect.
         """
-        finished = self._subscription.all_consumed_offsets()
         wanted = {
-            partition: (finished[partition], state.version)
-            for partition in sorted(partitions)
-            if partition in finished and (state := self._subscription.state(partition)) is not None
+            partition: (offset, state.version)
+            for partition, offset in offsets.items()
+            if (state := self._subscription.state(partition)) is not None
         }
         sent = self._subscription.mark_sent({partition: offset for partition, (offset, _) in wanted.items()})
-        found, foreign = await self._store.commit(wanted, self._subscription.is_outdated, metadata)
+        found, foreign = await write(wanted, self._subscription.is_outdated)
         self._subscription.mark_answered(sent)
         for partition, standing in found.items():
             if standing.offset is not None:

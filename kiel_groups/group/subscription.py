@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kiel_groups.config import topic_names
+from kiel_groups.group.reset import Reset
 from kiel_groups.model import TopicPartition
 
 __all__ = ["SubscriptionState", "PartitionState", "StartPosition"]
@@ -41,7 +42,8 @@ class PartitionState:
     ``sent`` are offsets that a commit was to put in the place of ``version`` and of which nobody heard whether it did:
     it is on its way, or whoever waited for it was interrupted. ``unreadable``: what stands in the store at ``version``
     is no offset; it is written over, although nothing may have been finished since. ``created`` is the creation zxid of
-    the topic whose log all of this is about, ``newest`` that of the latest one that was heard of.
+    the topic whose log all of this is about, ``newest`` that of the latest one that was heard of. ``reset`` was chosen
+    because the log lacks the position; it is None again when it is stored.
     """
 
     token: int
@@ -53,6 +55,7 @@ class PartitionState:
     unreadable: bool = False
     created: int = 0
     newest: int = 0
+    reset: Reset | None = None
 
     @property
     def outdated(self) -> bool:
@@ -61,7 +64,13 @@ class PartitionState:
 
     @property
     def uncommitted(self) -> bool:
-        return not self.outdated and (self.unreadable or self.finished != self.committed)
+        """Whether a commit has something to store; offsets beyond the end of a log that was cut are never stored."""
+        beyond_log = self.reset is not None and self.finished > self.reset.end
+        return not self.outdated and not beyond_log and (self.unreadable or self.finished != self.committed)
+
+    def reset_offset(self, *, autocommit: bool) -> int | None:
+        """The offset that a chosen reset stores, None without one; never one that the application has yet to commit."""
+        return None if self.reset is None else self.reset.offset_after(self.finished if autocommit else self.committed)
 
     def made(self, offset: int | None, version: int) -> bool:
         """Whether a commit of this consumer's made the stored offset what it is."""
@@ -129,9 +138,18 @@ class SubscriptionState:
         return None if state is None else state.position
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Hand out from ``offset`` on; what follows it counts as neither handed out nor finished."""
+        """Hand out from ``offset`` on; what follows it counts as neither handed out nor finished. This ends a reset."""
         state = self._assigned[partition]
         state.position = state.finished = offset
+        state.reset = None
+
+    def choose_reset(self, partition: TopicPartition, reset: Reset | None) -> None:
+        """A position was chosen in the place of one that the log lacks; None: the log has the old one again."""
+        self._assigned[partition].reset = reset
+
+    def resetting(self) -> frozenset[TopicPartition]:
+        """The partitions with a reset that is chosen and not stored yet."""
+        return frozenset(partition for partition, state in self._assigned.items() if state.reset is not None)
 
     def all_consumed_offsets(self) -> dict[TopicPartition, int]:
         """What a commit would store now: the finished offset of each partition where the store holds something else."""

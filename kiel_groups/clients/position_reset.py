@@ -1,0 +1,104 @@
+"""Reset the position of a group's partition where its log does not have it: retention overtook it, or it was cut."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from typing import Protocol
+
+from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.handing_out import HandingOut
+from kiel_groups.config import ResetPolicy
+from kiel_groups.errors import OffsetOutOfRangeError
+from kiel_groups.group.reset import Reset
+from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+
+__all__ = ["PositionReset"]
+
+log = logging.getLogger(__name__)
+
+
+class _StoresResets(Protocol):
+    """The member, as far as a reset needs it."""
+
+    def store_reset(self, partition: TopicPartition, reset: Reset) -> Awaitable[int | None]:
+        """Store the position that a reset chose; see ``GroupMember``."""
+
+
+class PositionReset:
+    """
+    The ``reset`` of a grouped consumer's fetcher.
+
+    A position is chosen once: it is stored before the first record after it is delivered, by the member itself, so that
+    the next owner continues there and does not choose again.
+    """
+
+    def __init__(
+        self,
+        policy: ResetPolicy,
+        cluster: Cluster,
+        subscription: SubscriptionState,
+        handing_out: HandingOut,
+        member: _StoresResets,
+        metrics: Metrics,
+    ) -> None:
+        self._policy = policy
+        self._cluster = cluster
+        self._subscription = subscription
+        self._handing_out = handing_out
+        self._member = member
+        self._metrics = metrics
+
+    async def __call__(self, partition: TopicPartition, position: int) -> int | None:
+        """
+        Choose a position, wait until nothing older is buffered or in flight, and have the member store it.
+
+        Returns:
+            The offset to fetch next; None where the partition is not fetched from ``position`` any more, or where the
+            log has that offset again.
+
+        Raises:
+            OffsetOutOfRangeError: The policy is ``none``.
+            BrokerError: No broker tells where the log begins and ends.
+            SessionLostError: There is no session to store the position with.
+        """
+        if self._policy == "none":
+            raise OffsetOutOfRangeError(
+                f"{partition}: offset {position} is not in the log, and auto_offset_reset is 'none'; set the group's"
+                " offset to one that exists, or choose 'earliest' or 'latest'"
+            )
+        is_fetched = self._handing_out.while_fetched(partition)
+        starts, ends = await asyncio.gather(
+            self._cluster.list_offsets([partition], EARLIEST), self._cluster.list_offsets([partition], LATEST)
+        )
+        start, end = starts[partition], ends[partition]
+        if not is_fetched():
+            return None
+        if start <= position <= end:
+            self._subscription.choose_reset(partition, None)
+            return None
+        reset = Reset(position, start, end, start if self._policy == "earliest" else end)
+        self._subscription.choose_reset(partition, reset)
+        self._cut(partition, reset)
+        await self._handing_out.put_down(partition, is_fetched)
+        return await self._member.store_reset(partition, reset) if is_fetched() else None
+
+    def _cut(self, partition: TopicPartition, reset: Reset) -> None:
+        """Drop what the log does not have any more, although it was fetched."""
+        dropped = self._handing_out.cut(partition, reset.end)
+        self._metrics.count("records_cut_off", dropped)
+        log.warning(
+            "%s: offset %d is out of range, the log has %d to %d; %s continues at %d once all before is finished; %d"
+            " fetched records are not in the log any more and are dropped",
+            partition,
+            reset.lost,
+            reset.start,
+            reset.end,
+            self._policy,
+            reset.position,
+            dropped,
+        )
