@@ -133,3 +133,42 @@ async def test_during_a_hand_over(cluster: Cluster, unique: Unique) -> None:
             there = [record.value for record in first.records if record.topic_partition == moving]
             await eventually(lambda: second.values == there[2:], "the next owner starts where the operator said")
             first.on_partitions_revoked = lambda partitions: None  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+@pytest.mark.parametrize("store", STORES)
+async def test_a_log_that_was_cut_with_latest(cluster: Cluster, unique: Unique, store: str, autocommit: bool) -> None:
+    """The member stores the log's end before any record; the next owner gets what is written between both."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    await produce(cluster, topic, 10)
+    settings = {"auto_offset_reset": "latest", "store": store, "autocommit": autocommit}
+    async with group_of(cluster, name, [topic], auto_commit_interval_ms=3_600_000, **settings) as group:
+        with zookeeper(cluster) as client:
+            client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"1000", makepath=True)
+            first = await group.join()
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 10}, "the reset is stored", 10)
+            await group.leave(first)
+            between = await produce(cluster, topic, 10, first=10)
+            await group.join()
+            await group.delivered(between)
+        assert group.values == between
+        assert first.consumer.metrics.total("offset_resets") == 1
+
+
+@pytest.mark.parametrize("store", STORES)
+async def test_a_log_that_was_emptied_with_earliest(cluster: Cluster, unique: Unique, store: str) -> None:
+    """The member stores the log's beginning: the next owner skips nothing when the log has grown past the old offset."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    settings = {"auto_commit_interval_ms": 3_600_000, "store": store}
+    async with group_of(cluster, name, [topic], **settings) as group:
+        with zookeeper(cluster) as client:
+            client.create(GroupLayout(name).offset(TopicPartition(topic, 0)), b"10", makepath=True)
+            first = await group.join()
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 0}, "the reset is stored", 10)
+            await group.leave(first)
+            values = await produce(cluster, topic, 20)
+            await group.join()
+            await group.delivered(values)
+        assert group.values == values
