@@ -208,9 +208,10 @@ class TopicHand:
             fate, done = taken.fate(now_s), taken.done or taken.taker.over
             stays: dict[TopicPartition, Span] = {}
             for tp, span in taken.spans.items():
-                if tp in back:
-                    # It comes again, together with what was before it.
-                    continue
+                if tp in back and span.state is not None:
+                    # It comes again, together with what was before it. That ends the accounting and not the work:
+                    # a drain must still wait for the coroutine that processes these values.
+                    span = span._replace(state=None)
                 if fate is None or tp in undecided:
                     before = undecided
                 elif fate and (not done or tp in busy):

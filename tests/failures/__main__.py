@@ -92,6 +92,7 @@ ELSEWHERE = {
         "a_java_consumer_that_is_there_first_is_a_refusal",
         "a_member_of_kiel_that_comes_later_is_an_alarm",
     ),
+    "integration/test_kiel_api_hand_overs.py": ("a_drain_waits_for_the_work_on_values_after_those_that_nobody_got",),
     "sim/test_sizes.py": (
         "a_thousand_members_at_once",
         "a_plan_near_the_size_limit",

@@ -326,6 +326,46 @@ async def test_values_that_nobody_got_come_again() -> None:
     assert bench.out.stop([P0, P1]) == frozenset(), "nobody is busy with them"
 
 
+async def test_a_drain_waits_for_who_is_busy_with_values_after_those_that_nobody_got() -> None:
+    """They come again, so they count as unfinished; the coroutine that processes them is not done for that."""
+    bench = Bench()
+    abandoned, slow = Taker(), who_gets()
+    bench.fetcher.add(P0, 10)
+    take(bench, taker=abandoned)
+    bench.fetcher.add(P0, 11)
+    take(bench, taker=slow)
+    abandoned.passed = True
+    assert not bench.out.give_up_unclaimed("t")
+    assert bench.fetcher.positions == {P0: 10}
+    assert bench.out.stop([P0]) == {P0}
+    draining = asyncio.ensure_future(bench.out.drained([P0]))
+    await settled()
+    assert not draining.done()
+    slow.passed = True
+    bench.out.finish_topics(["t"], ())
+    await asyncio.wait_for(draining, 5)
+    assert bench.finished == {}, "what was before it comes again"
+
+
+async def test_a_drain_waits_for_who_gets_values_after_those_that_nobody_got() -> None:
+    """Also where their caller has not fetched them yet at the moment at which the earlier ones are given up."""
+    bench = Bench()
+    abandoned, late = Taker(), Taker()
+    bench.fetcher.add(P0, 10)
+    take(bench, taker=abandoned)
+    bench.fetcher.add(P0, 11)
+    take(bench, taker=late)
+    abandoned.passed = True
+    assert bench.out.give_up_unclaimed("t")
+    late.got = True
+    assert not bench.out.give_up_unclaimed("t")
+    assert bench.out.stop([P0]) == {P0}
+    late.passed = True
+    bench.out.finish_topics(["t"], ())
+    assert bench.out.stop([P0]) == frozenset()
+    assert bench.finished == {}
+
+
 async def test_values_before_those_that_nobody_got_are_finished() -> None:
     """Each partition is finished up to the first value that nobody got."""
     bench = Bench()

@@ -1,0 +1,76 @@
+"""Hand-overs between members that call consume()."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients import hands
+from kiel_groups.embedded import Cluster
+from tests.integration.members import eventually
+from tests.integration.test_kiel_api_grouped import consumer_of, offsets, produce
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+#: How long the slow coroutine processes its values, in seconds: longer than the other member needs to take over.
+WORK_S = 3.0
+
+
+async def test_a_drain_waits_for_the_work_on_values_after_those_that_nobody_got(
+    cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next owner gets them when the coroutine that processes them is done, although their commit must wait."""
+    # How long values may remain unfetched, in seconds: until the hand-over has begun, however slow the machine is.
+    monkeypatch.setattr(hands, "UNCLAIMED_S", 60.0)
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    events: list[tuple[str, Any]] = []
+
+    def to_the_other(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
+        others = [member for member in members if member != first.member_id]
+        return {(others or members)[0]: {topic: [0]}}
+
+    first = consumer_of(cluster_39, group, partition_allocator=to_the_other, max_wait_time=5_000)
+    second = consumer_of(cluster_39, group, partition_allocator=to_the_other)
+    await first.connect()
+    await first.subscribe(topic)
+    await eventually(lambda: first.allocation, "the partition is held")
+
+    async def work() -> None:
+        events.append(("processing", await first.consume(topic)))
+        await asyncio.sleep(WORK_S)
+        events.append(("processed", None))
+        await first.commit_offsets()
+
+    async def take(member: str) -> None:
+        consumer = {"first": first, "second": second}[member]
+        while (found := await consumer.consume(topic)) is not None:
+            if found:
+                events.append((member, found))
+
+    async def give_up() -> None:
+        await asyncio.wait({first.consume(topic)})
+
+    giving_up = asyncio.ensure_future(give_up())
+    await asyncio.sleep(0)
+    await produce(cluster_39, topic, 1)
+    await giving_up
+    working = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    await produce(cluster_39, topic, 2)
+    await eventually(lambda: events, "the slow coroutine has its value")
+    taking = [asyncio.ensure_future(take("second"))]
+    await eventually(lambda: not first.settled, "the partition is to be handed over")
+    monkeypatch.setattr(hands, "UNCLAIMED_S", 0.0)
+    taking.append(asyncio.ensure_future(take("first")))
+    await eventually(lambda: len(events) == 3, "the other member has the values")
+    await working
+    assert events == [("processing", [2]), ("processed", None), ("second", [1, 2])]
+    await asyncio.gather(first.close(), second.close())
+    await asyncio.gather(*taking)
+    assert await offsets(cluster_39, group, topic) == {0: 2}
