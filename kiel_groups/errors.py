@@ -28,6 +28,7 @@ __all__ = [
     "NoBrokersError",
     "BrokerConnectionError",
     "RequestTimeoutError",
+    "OutcomeUnknownError",
     "NoOffsetsError",
     "OffsetOutOfRangeError",
     "ProtocolError",
@@ -159,6 +160,24 @@ class RequestTimeoutError(BrokerError):
     """A broker did not answer a request in time."""
 
     retriable = True
+
+
+class OutcomeUnknownError(BrokerError):
+    """
+    A record was sent, and no broker said whether it stored it: the record may or may not be in its partition.
+
+    ``topic`` and ``partition`` say where it was sent. The cause is the last failure, or a ClosedError where the
+    producer was closed before the answer came; ``code`` is the cause's. Producing the record again loses nothing, and
+    may store it twice.
+    """
+
+    retriable = True
+
+    def __init__(
+        self, message: str, *, topic: str | None = None, partition: int | None = None, code: int | None = None
+    ) -> None:
+        super().__init__(message, code=code)
+        self.topic, self.partition = topic, partition
 
 
 class NoOffsetsError(BrokerError):

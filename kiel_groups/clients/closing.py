@@ -17,7 +17,8 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from kiel_groups.clients.futures import home_loop, spawn
+from kiel_groups.clients import interrupts
+from kiel_groups.clients.futures import LoggedTask, home_loop, kept, spawn
 
 __all__ = ["LeftLoop", "running_loop"]
 
@@ -54,8 +55,9 @@ class LeftLoop:
         self.closed = asyncio.Event()
 
     def remember(self) -> None:
-        """This client lives on the loop that runs now, or is about to."""
+        """Note the loop that runs now or is about to, and keep Ctrl-C out of its callbacks until the close."""
         self._loop = home_loop()
+        interrupts.defer(self)
         self._pid = os.getpid()
         _left.add(self)
 
@@ -86,10 +88,13 @@ class LeftLoop:
 
         Returns:
             A future; where no loop runs it is done, but where the time was up.
+
+        Raises:
+            KeyboardInterrupt: Another Ctrl-C came while no loop ran but this one; the close is given up.
         """
         if running_loop() is not None:
             closing = closing or spawn(work(), name)
-            closing.add_done_callback(lambda _: self.closed.set())
+            closing.add_done_callback(self._was_closed)
             return closing
         if closing is not None and closing.done() and not closing.cancelled():
             return closing
@@ -101,7 +106,19 @@ class LeftLoop:
             log.warning("%s: the event loop is closed already; what was not finished stays so", name)
             self.abandon()
             return _nothing_to_do()
-        return _run_on(self._loop, closing, work, name)
+        try:
+            with interrupts.uninterrupted():
+                return _run_on(self._loop, closing, work, name)
+        except KeyboardInterrupt:
+            self._at_exit = None
+            self.abandon()
+            raise
+        finally:
+            interrupts.restore(self)
+
+    def _was_closed(self, _: asyncio.Future[None]) -> None:
+        self.closed.set()
+        interrupts.restore(self)
 
 
 _left: weakref.WeakSet[LeftLoop] = weakref.WeakSet()
@@ -145,8 +162,17 @@ def _run_on(
             log.error("%s: not done after %.0f s; given up", name, LONGEST_S)
         return closing
 
-    try:
-        return loop.run_until_complete(bounded())
-    except KeyboardInterrupt:
-        # The Ctrl-C that ended the loop may have hit a coroutine, and comes out again with that one's outcome.
-        return loop.run_until_complete(bounded())
+    waiting = kept(LoggedTask(bounded(), loop=loop, name=f"wait for {name}"))
+    waiting.add_done_callback(lambda _: loop.stop())
+    raised, again = interrupts.raised(), False
+    while not waiting.done():
+        # More than once: what the program left behind may stop the loop, as run_sync does when its function ends.
+        try:
+            loop.run_forever()
+        except KeyboardInterrupt:
+            # With a handler of the program's own, the Ctrl-C that ended the loop may have hit a coroutine, and comes
+            # out again, once, with that one's outcome.
+            if again or interrupts.raised() > raised:
+                raise
+            again = True
+    return waiting.result()

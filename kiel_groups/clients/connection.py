@@ -93,8 +93,7 @@ class Connection:
                 not be told apart.
             ProtocolError: The answer makes no sense.
         """
-        self._check_alive()
-        stream = self._stream or await self._open()
+        stream = await self.opened()
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) % _CORRELATION_IDS
         frame = encode_request(request, correlation_id, self._config.client_id)
@@ -107,20 +106,27 @@ class Connection:
         self._write(stream, frame)
         return await self._wait(request, answer, timeout_ms or self._config.request_timeout_ms)
 
+    async def opened(self) -> IOStream:
+        """
+        Wait until the connection is open. What is requested then, without a wait in between, is sent.
+
+        Raises:
+            KielGroupsError: The connection could not be opened, or is closed: the reason, as of every later request.
+        """
+        if self._stream is None and not self.closed:
+            if self._opening is None:
+                self._opening = spawn(self._connect(), f"connect to {self.address}")
+            # Shielded: others may wait for the same opening when one of its waiters is cancelled.
+            await asyncio.shield(self._opening)
+        self._check_alive()
+        assert self._stream is not None
+        return self._stream
+
     def close(self) -> None:
         """End it; requests in flight fail with BrokerConnectionError. Calling it again does nothing."""
         self._fail(self._broken("the connection was closed by this client"))
 
     # ------------------------------------------------------------------ opening
-
-    async def _open(self) -> IOStream:
-        if self._opening is None:
-            self._opening = spawn(self._connect(), f"connect to {self.address}")
-        # Shielded: others may wait for the same opening when one of its waiters is cancelled.
-        await asyncio.shield(self._opening)
-        self._check_alive()
-        assert self._stream is not None
-        return self._stream
 
     async def _connect(self) -> None:
         timeout_ms = self._config.connect_timeout_ms

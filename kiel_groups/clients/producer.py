@@ -290,9 +290,13 @@ class Producer(ProducerAttributes):
 
         Where no event loop runs any more, as after a Ctrl-C, it is done before this returns, within two seconds.
 
+        Records without an outcome at the end of the flush fail: with OutcomeUnknownError where they were sent, and may
+        or may not be stored; with ClosedError where they were not.
+
         Args:
-            timeout_ms: How long to flush; what has no outcome by then fails with ClosedError, stored or not. Without
-                it, the flush ends when every record is stored or out of retries.
+            timeout_ms: How long to flush. Without it, the flush ends when every record is stored or out of retries,
+                and at the latest when no broker has stored anything for ``request_timeout_ms`` and ``ack_timeout``
+                together (30.5 s unless set), as when a broker is frozen.
 
         Raises:
             BrokerError: As ``flush()``.
@@ -310,21 +314,47 @@ class Producer(ProducerAttributes):
 
     def _tell_unsent(self) -> None:
         """There is no loop to send on."""
-        if self.unsent_count:
-            log.error("%d records were not sent: the event loop ended before flush() or close()", self.unsent_count)
-            self.metrics.count("produce_failures", self.unsent_count)
+        unknown = self._sender.unknown
+        if unsent := self.unsent_count - unknown:
+            log.error("%d records were not sent: the event loop ended before flush() or close()", unsent)
+            self.metrics.count("produce_failures", unsent)
+        if unknown:
+            log.error("%d records may or may not be stored: the event loop ended before the broker's answer", unknown)
+            self.metrics.count("produce_unknown", unknown)
 
     async def _close(self, timeout_ms: int | None) -> None:
         outcomes = self._take_round()
+        flushing = spawn(self._flush(), "flush of Producer.close")
         try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                await self._flush()
-        except TimeoutError:
-            log.warning("closing with %d bytes not acknowledged after %d ms", self.buffered_bytes, timeout_ms)
+            await self._wait_for_flush(flushing, timeout_ms)
         finally:
+            flushing.cancel()
             self._abandon()
             self._cluster.close()
         raise_first(outcomes)
+
+    async def _wait_for_flush(self, flushing: asyncio.Task[None], timeout_ms: int | None) -> None:
+        """Wait until the flush or the time is over; without a time, while brokers store something."""
+        now_s = asyncio.get_running_loop().time
+        began_s = now_s()
+        patience_s = (self._cluster.config.request_timeout_ms + self._config.ack_timeout_ms) / 1000
+        while not flushing.done():
+            if timeout_ms is None:
+                ends_s = max(began_s, self._sender.stored_at_s) + patience_s
+            else:
+                ends_s = began_s + timeout_ms / 1000
+            if ends_s <= now_s():
+                log.warning(
+                    "closing after %.1f s with %d bytes not acknowledged: %d records may or may not be stored, %d were"
+                    " not sent",
+                    now_s() - began_s,
+                    self.buffered_bytes,
+                    self._sender.unknown,
+                    self.unsent_count - self._sender.unknown,
+                )
+                return
+            await asyncio.wait({flushing}, timeout=ends_s - now_s())
+        flushing.result()
 
     def _abandon(self) -> None:
         """Fail what has no outcome."""

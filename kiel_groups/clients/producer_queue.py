@@ -40,6 +40,8 @@ class Batch:
     failures: int = 0
     #: No more records are added, since it was sent once.
     sealed: bool = False
+    #: Tries that were sent and to which no broker has said that it stored nothing.
+    open_tries: int = 0
 
     def halves(self) -> tuple[Batch, Batch]:
         """Two batches, in order, with all of its records; there must be two at least."""
@@ -47,6 +49,7 @@ class Batch:
         cuts = (slice(None, middle), slice(middle, None))
         first, second = (Batch(self.created_s, self.messages[cut], self.futures[cut], sealed=True) for cut in cuts)
         for half in (first, second):
+            half.open_tries = self.open_tries
             half.size_bytes = sum(message_bytes(key, value) for key, value in half.messages)
         return first, second
 

@@ -17,15 +17,21 @@ from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.producer_queue import Batch, PartitionQueue, RecordMetadata
 from kiel_groups.config import ProducerConfig
-from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError
+from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.encoding import encode_message_set
 from kiel_groups.wire.error_codes import (
+    INVALID_MESSAGE,
+    INVALID_TOPIC,
     LEADER_NOT_AVAILABLE,
     MESSAGE_SET_SIZE_TOO_LARGE,
     MESSAGE_SIZE_TOO_LARGE,
     NO_ERROR,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_FOR_PARTITION,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
 )
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
 
@@ -34,6 +40,11 @@ __all__ = ["Sender", "raise_first", "reject"]
 log = logging.getLogger(__name__)
 
 _TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
+#: A broker refuses with these before it appends anything.
+_REFUSALS = _TOO_LARGE | {INVALID_MESSAGE.number, INVALID_TOPIC.number, NOT_ENOUGH_REPLICAS.number}
+#: So it does with these, unless it waits for replicas: it appends first then, and a broker that loses the partition
+#: while it waits answers so, too.
+_NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTITION.number})
 
 
 class Sender:
@@ -54,6 +65,8 @@ class Sender:
         self._buffered_bytes = 0
         self._progress = asyncio.Event()
         self._closed = False
+        #: When a broker last stored something, on the loop's clock.
+        self.stored_at_s = -math.inf
 
     @property
     def buffered_bytes(self) -> int:
@@ -64,6 +77,12 @@ class Sender:
     def unsettled(self) -> int:
         """How many messages have no outcome."""
         return sum(queue.added - queue.settled for queue in self._queues.values())
+
+    @property
+    def unknown(self) -> int:
+        """How many messages without an outcome may be stored."""
+        batches = (batch for queue in self._queues.values() for batch in queue.batches)
+        return sum(len(batch.messages) for batch in batches if batch.open_tries)
 
     def add(
         self,
@@ -103,7 +122,11 @@ class Sender:
             await self.progress()
 
     def close(self) -> None:
-        """Fail what has no outcome with ClosedError; whatever a broker still answers is ignored."""
+        """
+        Fail what has no outcome; whatever a broker still answers is ignored.
+
+        What was never sent fails with ClosedError, what may be stored with OutcomeUnknownError.
+        """
         self._closed = True
         for queue in self._queues.values():
             while queue.batches:
@@ -163,14 +186,18 @@ class Sender:
 
     async def _send(self, node_id: int, queues: list[PartitionQueue]) -> None:
         message_sets = {}
-        for queue in queues:
-            batch = queue.batches[0]
+        batches = [queue.batches[0] for queue in queues]
+        for queue, batch in zip(queues, batches, strict=True):
             batch.sealed = True
             message_sets[queue.topic_partition] = encode_message_set(batch.messages, self._config.compression)
         request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
         timeout_ms = self._config.ack_timeout_ms + self._cluster.config.request_timeout_ms
         try:
-            answer = await self._cluster.connection(node_id, "produce").request(request, timeout_ms)
+            connection = self._cluster.connection(node_id, "produce")
+            await connection.opened()
+            for batch in batches:
+                batch.open_tries += 1
+            answer = await connection.request(request, timeout_ms)
         except KielGroupsError as error:
             for queue in queues:
                 self._failed(queue, error)
@@ -189,10 +216,8 @@ class Sender:
                 self._failed(queue, BrokerError("the broker's answer leaves the partition out"))
             elif result.error == NO_ERROR:
                 self._stored(queue, result.base_offset)
-            elif result.error.number in _TOO_LARGE:
-                self._too_large(queue, result)
             else:
-                self._failed(queue, result.error.exception(f"{len(queue.batches[0].messages)} records were refused"))
+                self._refused(queue, result)
 
     def _stored(self, queue: PartitionQueue, base_offset: int) -> None:
         batch = queue.pop_settled()
@@ -201,9 +226,23 @@ class Sender:
             if not future.done():
                 offset = base_offset + index if base_offset >= 0 else -1
                 future.set_result(RecordMetadata(topic, partition, offset))
+        self.stored_at_s = asyncio.get_running_loop().time()
         self._metrics.count("records_produced", len(batch.messages))
         self._metrics.count("bytes_produced", batch.size_bytes)
         self._settled(queue, batch)
+
+    def _refused(self, queue: PartitionQueue, result: ProducedPartition) -> None:
+        batch = queue.batches[0]
+        if self._appends_nothing(result.error):
+            batch.open_tries -= 1
+        if result.error.number in _TOO_LARGE:
+            self._too_large(queue, result)
+        else:
+            self._failed(queue, result.error.exception(f"{len(batch.messages)} records were refused"))
+
+    def _appends_nothing(self, error: ErrorCode) -> bool:
+        waits_for_replicas = self._config.required_acks not in (0, 1)
+        return error.number in _REFUSALS or (error.number in _NOT_LEADER and not waits_for_replicas)
 
     def _too_large(self, queue: PartitionQueue, result: ProducedPartition) -> None:
         batch = queue.batches[0]
@@ -241,12 +280,9 @@ class Sender:
 
     def _give_up(self, queue: PartitionQueue, reason: KielGroupsError) -> None:
         batch = queue.pop_settled()
-        tries = f" after {batch.failures} tries" if batch.failures > 1 else ""
-        error = copy(reason)
-        error.args = (f"producing to {queue.topic_partition} failed{tries}: {reason}",)
-        error.__cause__ = reason
+        error = _failure(queue.topic_partition, batch, reason)
         log.error("%s (%d records)", error, len(batch.messages))
-        self._metrics.count("produce_failures", len(batch.messages))
+        self._metrics.count("produce_unknown" if batch.open_tries else "produce_failures", len(batch.messages))
         for future in batch.futures:
             reject(future, error)
         self._settled(queue, batch)
@@ -255,6 +291,21 @@ class Sender:
         self._buffered_bytes -= batch.size_bytes
         self._progress.set()
         self._offer(queue)
+
+
+def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielGroupsError:
+    """The error for the records of a batch that is given up."""
+    tries = f" after {batch.failures} tries" if batch.failures > 1 else ""
+    error: KielGroupsError
+    if batch.open_tries:
+        message = f"the outcome of producing to {tp} is unknown{tries}, the record may or may not be stored: {reason}"
+        code = reason.code if isinstance(reason, BrokerError) else None
+        error = OutcomeUnknownError(message, topic=tp.topic, partition=tp.partition, code=code)
+    else:
+        error = copy(reason)
+        error.args = (f"producing to {tp} failed{tries}: {reason}",)
+    error.__cause__ = reason
+    return error
 
 
 def reject(future: asyncio.Future[RecordMetadata], error: Exception) -> None:

@@ -21,6 +21,8 @@ from kiel_groups.errors import (
     ClosedError,
     ConfigError,
     NoBrokersError,
+    OutcomeUnknownError,
+    RetriableBrokerError,
     UnknownTopicError,
 )
 from kiel_groups.model import TopicPartition
@@ -375,7 +377,7 @@ async def test_closing_sends_what_waits() -> None:
 
 
 async def test_closing_does_not_wait_longer_than_told() -> None:
-    """A broker that never answers cannot hold a program up: after the timeout, what is left fails."""
+    """After the timeout, what was sent is called unknown, what was not is called not sent, and nothing is a failure."""
 
     def script(asked: Asked) -> Fault | None:
         return Fault.SILENT if asked.api_key == PRODUCE else None
@@ -385,9 +387,86 @@ async def test_closing_does_not_wait_longer_than_told() -> None:
         lost = [producer.produce("t", b"x", partition=n % 2) for n in range(10)]
         lost.append(producer.produce("unknown", b"x"))
         await producer.close(timeout_ms=20)
-        for outcome in await asyncio.gather(*lost, return_exceptions=True):
-            assert isinstance(outcome, ClosedError)
+        *sent, unsent = await asyncio.gather(*lost, return_exceptions=True)
+        assert [type(outcome) for outcome in sent] == [OutcomeUnknownError] * 10
+        assert isinstance(unsent, ClosedError)
+        assert isinstance(sent[0].__cause__, ClosedError)
+        assert (sent[3].topic, sent[3].partition, sent[3].code) == ("t", 1, None)
         assert producer.buffered_bytes == 0
+        assert producer.metrics.counter("produce_unknown") == 10
+
+
+async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> None:
+    """A broker is frozen after its second answer: one request's time later what waits is unknown, or was not sent."""
+    answers = iter([None, None])
+
+    def script(asked: Asked) -> Fault | None:
+        return next(answers, Fault.SILENT) if asked.api_key == PRODUCE else None
+
+    settings = {"retries": 1_000, "request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
+    async with producing(FakeBroker({"t": 2}, script=script), **settings) as (broker, producer):
+        await producer.produce("t", b"stored", partition=0)
+        outcomes = [producer.produce("t", b"on its way", partition=0)]
+        await broker.until_asked(PRODUCE, 2)
+        outcomes.append(producer.produce("t", b"sent", partition=0))
+        await broker.until_asked(PRODUCE, 3)
+        outcomes.append(producer.produce("t", b"queued", partition=0))
+        began_s = asyncio.get_running_loop().time()
+        await producer.close()
+        assert 0.15 < asyncio.get_running_loop().time() - began_s < 1
+        kinds = [type(outcome) for outcome in await asyncio.gather(*outcomes, return_exceptions=True)]
+        assert kinds == [RecordMetadata, OutcomeUnknownError, ClosedError]
+
+
+async def test_a_close_without_a_timeout_waits_while_records_are_stored() -> None:
+    """Twelve batches at a broker that takes a third of a request's time for each: none is given up."""
+    broker = FakeBroker({"t": 2})
+    broker.gates[PRODUCE] = asyncio.Event()
+    settings = {"request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
+
+    async def slowly() -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            broker.gates[PRODUCE].set()
+            broker.gates[PRODUCE].clear()
+
+    async with producing(broker, **settings) as (_, producer):
+        answering = asyncio.create_task(slowly())
+        outcomes = [producer.produce("t", bytes(500_000), partition=0) for _ in range(12)]
+        await producer.close()
+        assert [outcome.result().offset for outcome in outcomes] == list(range(12))
+        answering.cancel()
+
+
+@pytest.mark.parametrize(
+    ("acks", "code", "kind"),
+    [(1, 6, RetriableBrokerError), (-1, 6, OutcomeUnknownError), (-1, 19, RetriableBrokerError)]
+    + [(-1, code, OutcomeUnknownError) for code in (7, 20, -1)],
+)
+async def test_a_refusal_tells_whether_something_was_stored(acks: int, code: int, kind: type[Exception]) -> None:
+    """A broker that waits for replicas has appended before it refuses, except where it refuses outright."""
+    async with producing(retries=0, required_acks=acks) as (broker, producer):
+        broker.fail_next(PRODUCE, T0, code)
+        with pytest.raises(kind) as caught:
+            await producer.produce("t", b"x", partition=0)
+        assert type(caught.value) is kind
+        assert isinstance(caught.value, BrokerError)
+        assert caught.value.code == code
+        unknown = kind is OutcomeUnknownError
+        assert producer.metrics.counter("produce_unknown") == unknown
+        assert producer.metrics.counter("produce_failures") == (not unknown)
+
+
+async def test_a_record_that_could_not_be_sent_is_not_unknown() -> None:
+    """No connection, no request: the record is not stored, and the error says why."""
+    async with producing(retries=1) as (broker, producer):
+        await producer.connect()
+        await producer.produce("t", b"x", partition=0)
+        await broker.stop()
+        # The first one may have been sent before the end of the connection was seen.
+        await asyncio.wait([producer.produce("t", b"y", partition=0)])
+        with pytest.raises(BrokerConnectionError, match="cannot connect"):
+            await producer.produce("t", b"z", partition=0)
 
 
 async def test_a_cancelled_record_holds_nobody_up() -> None:

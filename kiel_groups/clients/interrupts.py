@@ -1,0 +1,122 @@
+"""
+Ctrl-C between two callbacks of the event loop, instead of in the middle of one.
+
+Python raises KeyboardInterrupt at whatever instruction the main thread executes. Under ``IOLoop.start()`` that may be
+one of ours, and no code survives it everywhere: between a ``send()`` and the note of how much was sent, the same bytes
+are sent again; between taking a callback off the loop's queue and calling it, the callback is lost; in a ``__del__``
+Python prints the exception and drops it. ``asyncio.run`` has a handler of its own, which cancels the main task.
+Where there is none, ours has the loop itself raise KeyboardInterrupt. It comes out of ``IOLoop.start()`` or
+``run_until_complete()`` as ever; coroutines stand where they wait, and the loop can run again.
+
+A second Ctrl-C before the first one has come out, or a callback that blocks the loop for ``BLOCKED_S``, raises
+KeyboardInterrupt on the spot.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+__all__ = ["defer", "restore", "raised", "uninterrupted"]
+
+#: How long a Ctrl-C waits for the callback under way, in seconds. After it KeyboardInterrupt is raised on the spot: the
+#: program is busy outside of our code, or the loop has ended without looking at what was scheduled.
+BLOCKED_S = 1.0
+
+
+class _Interrupts:
+    """The state of the handler; the main thread's alone, except ``pending``, which the watching thread reads."""
+
+    def __init__(self) -> None:
+        #: The number of the Ctrl-C that has not been raised yet; None while there is none.
+        self.pending: int | None = None
+        self.count = 0
+        #: How many have been raised.
+        self.raised = 0
+        self.protected = False
+        #: The clients that want the handler.
+        self.wanted: weakref.WeakSet[object] = weakref.WeakSet()
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """The handler of SIGINT: schedule KeyboardInterrupt, or raise it."""
+        try:
+            loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if self.pending is not None or (loop is None and not self.protected):
+            self.throw()
+        self.pending = self.count = self.count + 1
+        if loop is not None:
+            loop.call_soon_threadsafe(self.throw_if_pending, self.pending)
+            # threading.Thread takes locks that the interrupted code may hold.
+            _thread.start_new_thread(self.watch, (self.pending,))
+
+    def throw(self) -> NoReturn:
+        self.pending = None
+        self.raised += 1
+        raise KeyboardInterrupt
+
+    def throw_if_pending(self, number: int) -> None:
+        if self.pending == number:
+            self.throw()
+
+    def watch(self, number: int) -> None:
+        """Signal again where the Ctrl-C of this number is not raised in time."""
+        time.sleep(BLOCKED_S)
+        main = threading.main_thread().ident
+        if self.pending == number and main is not None and signal.getsignal(signal.SIGINT) == self.handle:
+            signal.pthread_kill(main, signal.SIGINT)
+
+
+_interrupts = _Interrupts()
+
+
+def defer(client: object) -> None:
+    """
+    Install the handler until this client is closed.
+
+    Does nothing where the loop runs on another thread than the main one, which no signal interrupts, or where SIGINT
+    has another handler than Python's own: ``asyncio.run``'s or the program's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupts.handle)
+    _interrupts.wanted.add(client)
+
+
+def restore(client: object) -> None:
+    """Put Python's own handler back, unless another client wants ours or the program has set another one."""
+    _interrupts.wanted.discard(client)
+    on_main = threading.current_thread() is threading.main_thread()
+    if on_main and not _interrupts.wanted and signal.getsignal(signal.SIGINT) == _interrupts.handle:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def raised() -> int:
+    """How many times the handler has raised KeyboardInterrupt."""
+    return _interrupts.raised
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """
+    Have a Ctrl-C within the block interrupt a loop that runs there, and nothing else.
+
+    One that comes while no loop runs is raised at the end of the block.
+    """
+    _interrupts.protected = True
+    try:
+        yield
+    finally:
+        _interrupts.protected = False
+        if _interrupts.pending is not None:
+            _interrupts.throw()

@@ -1,0 +1,90 @@
+"""Producers that are stopped: what was accepted is acknowledged, or its outcome is called unknown"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from kiel_groups import TopicPartition
+from kiel_groups.clients import Producer, SingleConsumer
+from kiel_groups.clients.cluster import Cluster as View
+from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
+from kiel_groups.embedded import Cluster
+from kiel_groups.errors import ClosedError, OutcomeUnknownError
+from kiel_groups.metrics import Metrics
+from tests.integration.commands import Running
+from tests.integration.stopped_makers import STYLES
+
+pytestmark = pytest.mark.integration
+
+Unique = Callable[[str], str]
+
+ROUNDS = 20
+#: Far more than the milliseconds that a close takes, far less than the two seconds that it may take.
+SLOW_MS = 1_000
+
+
+async def copies(cluster: Cluster, topic: str) -> Counter[tuple[int, int]]:
+    """How often the only partition's log has each record, by seed and number."""
+    view = View(BrokerConfig(hosts=parse_hosts(cluster.brokers, KAFKA_PORT, "brokers")), Metrics())
+    (end,) = (await view.list_offsets([TopicPartition(topic, 0)], -1)).values()
+    view.close()
+    found: Counter[tuple[int, int]] = Counter()
+    async with SingleConsumer(cluster.brokers) as consumer:
+        await consumer.subscribe(topic, start=consumer.BEGINNING)
+        while sum(found.values()) < end:
+            value = json.loads((await asyncio.wait_for(anext(consumer), 10)).value)
+            found[value["seed"], value["n"]] += 1
+    return found
+
+
+@pytest.mark.parametrize("style", STYLES)
+async def test_a_producer_is_stopped_by_ctrl_c(cluster_39: Cluster, unique: Unique, style: str) -> None:
+    """Under load, in five styles of programs: all that was accepted is stored once, within milliseconds."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    maker = ["-W", "error", "-m", "tests.integration.stopped_makers", style, cluster_39.brokers[0], topic]
+    with Running([*maker, "0", str(ROUNDS)]) as running:
+        assert running.wait(60) == 0, running.errors[-20:]
+        reports = [json.loads(line) for line in running.lines]
+    assert len(reports) == ROUNDS
+    assert [line for line in running.errors if "never" in line or "ignored" in line or "Traceback" in line] == []
+    found = await copies(cluster_39, topic)
+    assert max(found.values()) == 1, "none is stored twice"
+    by_seed = Counter(seed for seed, _ in found)
+    for report in reports:
+        # Blocking, a Ctrl-C may come between the number and the record.
+        assert report["stored"] == by_seed[report["seed"]] >= report["accepted"] - (style == "blocking"), report
+        assert report["failed"] == report["unknown"] == 0, report
+        assert report["errors"] == [], report
+        assert report["closed_ms"] < SLOW_MS, report
+
+
+async def test_a_producer_is_closed_while_its_broker_is_frozen(
+    start_cluster: Callable[..., Cluster], unique: Unique
+) -> None:
+    """Without a timeout, too, the close ends; what was sent is called unknown, what was not is called not sent."""
+    cluster = start_cluster(broker_overrides={"zookeeper.session.timeout.ms": 30_000})
+    topic = unique("topic")
+    await cluster.create_topic(topic, 1)
+    producer = Producer(cluster.brokers, request_timeout_ms=1_000, linger_ms=0)
+    assert (await producer.produce(topic, b"stored")).offset == 0
+    (broker,) = [server for server in cluster.servers if server is not cluster.zookeeper]
+    broker.pause()
+    try:
+        sent = producer.produce(topic, b"sent")
+        await asyncio.sleep(0)
+        queued = [producer.produce(topic, bytes(500_000)) for _ in range(3)]
+        began_s = time.monotonic()
+        await producer.close()
+        assert 1.4 < time.monotonic() - began_s < 5, "as long as one request may take"
+        assert isinstance(sent.exception(), OutcomeUnknownError)
+        assert "may or may not be stored" in str(sent.exception())
+        assert isinstance(queued[-1].exception(), ClosedError)
+    finally:
+        broker.resume()
