@@ -2,7 +2,8 @@
 One connection to one broker.
 
 Requests are pipelined: written at once, answered in order. A 0.8 broker works on one request of a connection at a
-time, so a fetch that waits for data holds up everything behind it; whoever fetches needs a connection of its own.
+time, so a fetch that waits for data holds up everything behind it; whoever fetches needs a connection of its own. The
+correlation id says which request an answer belongs to; the order does not, since a proxy may change it.
 
 A connection has one life. It opens with its first request; once it is closed, by a failure or by ``close``, every
 request on it raises, and its owner makes a new one.
@@ -13,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from kiel_groups.clients.futures import spawn
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.framing import Request, decode_size, encode_request, split_response
+from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
 
 __all__ = ["Connection", "MAX_RESPONSE_BYTES"]
 
@@ -36,7 +36,8 @@ T = TypeVar("T")
 #: What an answer may hold, unless its request says otherwise.
 MAX_RESPONSE_BYTES = 64 << 20
 
-_SIZE_BYTES = 4
+#: Size and correlation id.
+_HEADER_BYTES = 8
 _READ_CHUNK_BYTES = 256 << 10
 #: Tornado's own bound, out of the way: each frame is checked against the bound of its request.
 _STREAM_BYTES = 1 << 31
@@ -48,7 +49,6 @@ class _InFlight:
     """A request that was written and not yet answered."""
 
     request: Request[Any]
-    correlation_id: int
     max_response_bytes: int
     answer: asyncio.Future[Any]
     sent_s: float
@@ -63,7 +63,8 @@ class Connection:
         self._metrics = metrics
         self._opening: asyncio.Task[None] | None = None
         self._stream: IOStream | None = None
-        self._in_flight: deque[_InFlight] = deque()
+        #: By correlation id, oldest first.
+        self._in_flight: dict[int, _InFlight] = {}
         self._next_correlation_id = 0
         self._closed_by: KielGroupsError | None = None
 
@@ -87,11 +88,11 @@ class Connection:
             The decoded answer; None at once for a request that has none (produce with acks 0).
 
         Raises:
-            BrokerConnectionError: The connection could not be opened, or broke; whether the broker worked on the
-                request is unknown.
-            RequestTimeoutError: No answer in time. The connection is closed, since whatever comes later on it could
-                not be told apart.
-            ProtocolError: The answer makes no sense.
+            BrokerConnectionError: The connection could not be opened, or broke, or an answer came that belongs to no
+                request; whether the broker worked on this request is unknown.
+            RequestTimeoutError: No answer in time. The connection is closed, since a broker that is late with one
+                answer is late with all that follow.
+            ProtocolError: The answer makes no sense, or is longer than ``max_response_bytes``.
         """
         stream = await self.opened()
         correlation_id = self._next_correlation_id
@@ -102,7 +103,7 @@ class Connection:
             await self._write_only(stream, frame)
             return None
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._in_flight.append(_InFlight(request, correlation_id, max_response_bytes, answer, time.monotonic()))
+        self._in_flight[correlation_id] = _InFlight(request, max_response_bytes, answer, time.monotonic())
         self._write(stream, frame)
         return await self._wait(request, answer, timeout_ms or self._config.request_timeout_ms)
 
@@ -183,26 +184,41 @@ class Connection:
     async def _read_answers(self, stream: IOStream) -> None:
         try:
             while True:
-                header = await stream.read_bytes(_SIZE_BYTES)
-                limit = self._in_flight[0].max_response_bytes if self._in_flight else MAX_RESPONSE_BYTES
-                frame = bytearray(decode_size(header, limit))
-                await stream.read_into(frame)
-                self._answer(frame)
+                header = await stream.read_bytes(_HEADER_BYTES)
+                correlation_id, size = self._announced(header)
+                payload = bytearray(size)
+                if size:
+                    await stream.read_into(payload)
+                self._answer(self._in_flight.pop(correlation_id), memoryview(payload))
         except StreamClosedError as error:
             self._fail(self._broken(f"the connection broke: {_reason(error)}"))
         except ProtocolError as error:
-            self._fail(ProtocolError(f"{self.address}: {error}"))
+            # Where the next answer begins is not known: what became of the requests in flight isn't, either.
+            log.warning("%s: %s; closing the connection with %d requests", self.address, error, len(self._in_flight))
+            self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
         finally:
             self._fail(self._broken("nobody reads its answers any more"))
 
-    def _answer(self, frame: bytearray) -> None:
-        correlation_id, payload = split_response(frame)
-        if not self._in_flight:
-            raise ProtocolError(f"an answer (correlation id {correlation_id}) that nothing was asked for")
-        asked = self._in_flight[0]
-        if correlation_id != asked.correlation_id:
-            raise ProtocolError(f"answer {correlation_id} came where answer {asked.correlation_id} was due")
-        self._in_flight.popleft()
+    def _announced(self, header: bytes) -> tuple[int, int]:
+        """
+        Which request in flight the answer that follows belongs to, and how many bytes it has behind its header.
+
+        Raises:
+            ProtocolError: It belongs to none, or is longer than its request allows; that one has failed by then.
+        """
+        correlation_id, _ = split_response(header[SIZE_BYTES:])
+        asked = self._in_flight.get(correlation_id)
+        try:
+            size = decode_size(header[:SIZE_BYTES], MAX_RESPONSE_BYTES if asked is None else asked.max_response_bytes)
+            if asked is None:
+                raise ProtocolError(f"an answer (correlation id {correlation_id}) that nothing was asked for")
+        except ProtocolError as error:
+            if asked is not None and not asked.answer.done():
+                asked.answer.set_exception(ProtocolError(f"{self.address}: {error}"))
+            raise
+        return correlation_id, size - (_HEADER_BYTES - SIZE_BYTES)
+
+    def _answer(self, asked: _InFlight, payload: memoryview) -> None:
         name = type(asked.request).__name__
         self._metrics.observe("request", time.monotonic() - asked.sent_s, api=name)
         if asked.answer.done():
@@ -233,8 +249,8 @@ class Connection:
         log.debug("%s", error)
         if self._stream is not None:
             self._stream.close()
-        in_flight, self._in_flight = self._in_flight, deque()
-        for asked in in_flight:
+        in_flight, self._in_flight = self._in_flight, {}
+        for asked in in_flight.values():
             if not asked.answer.done():
                 asked.answer.set_exception(copy(error))
 

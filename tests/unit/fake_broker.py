@@ -85,6 +85,9 @@ class FakeBroker:
         self.errors: dict[tuple[int, TopicPartition], list[int]] = {}
         #: Answers to a kind of request wait until its event is set.
         self.gates: dict[int, asyncio.Event] = {}
+        #: Answers go out in groups of so many, the last one of a group first.
+        self.reversed_by = 1
+        self._held: list[bytes] = []
         self.port = 0
         self.connections = 0
         self._grown = asyncio.Event()
@@ -177,7 +180,10 @@ class FakeBroker:
                 raise EOFError
             return
         if answer is not None:
-            writer.write(struct.pack(">ii", len(answer) + 4, correlation_id) + answer)
+            self._held.insert(0, struct.pack(">ii", len(answer) + 4, correlation_id) + answer)
+            if len(self._held) >= self.reversed_by:
+                writer.write(b"".join(self._held))
+                self._held.clear()
 
     async def _answer(self, api_key: int, body: Reader) -> bytes | None:
         if api_key == METADATA:

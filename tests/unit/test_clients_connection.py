@@ -47,8 +47,8 @@ async def test_answers_come_in_the_order_of_the_requests() -> None:
     [
         (Fault.CLOSE, BrokerConnectionError, "closed by the other side"),
         (Fault.HALF, BrokerConnectionError, "closed by the other side"),
-        (Fault.WRONG_CORRELATION_ID, ProtocolError, "was due"),
-        (Fault.HUGE, ProtocolError, "Is this a Kafka broker?"),
+        (Fault.WRONG_CORRELATION_ID, BrokerConnectionError, "(correlation id 7) that nothing was asked for"),
+        (Fault.HUGE, BrokerConnectionError, "Is this a Kafka broker?"),
         (Fault.SILENT, RequestTimeoutError, "no answer to a MetadataRequest within 50 ms"),
     ],
 )
@@ -64,8 +64,42 @@ async def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exce
         assert isinstance(await outcome(link), KielGroupsError)
 
 
+async def test_answers_out_of_order_find_their_requests() -> None:
+    """Four requests on one connection, answered the last one first: each gets its own answer."""
+    topics = {"a": 1, "b": 2, "c": 3, "d": 4}
+    async with FakeBroker(topics) as broker:
+        broker.reversed_by = 4
+        link = connection(broker)
+        answers = await asyncio.gather(*(link.request(MetadataRequest((topic,))) for topic in topics))
+        assert [len(answer.topics[0].partitions) for answer in answers if answer] == [1, 2, 3, 4]
+        assert broker.connections == 1
+        assert not link.closed
+        link.close()
+
+
+async def test_an_answer_to_no_request_leaves_the_others_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    """The second of four has a wrong correlation id: the first is answered, the rest may be asked again."""
+    faults = iter([None, Fault.WRONG_CORRELATION_ID])
+    async with FakeBroker({"t": 1}, script=lambda _: next(faults, Fault.SILENT)) as broker:
+        link = connection(broker)
+        first, *others = await asyncio.gather(*(outcome(link) for _ in range(4)))
+        assert not isinstance(first, Exception)
+        assert [type(error) for error in others] == [BrokerConnectionError] * 3
+        assert all(isinstance(error, KielGroupsError) and error.retriable for error in others)
+        assert "closing the connection with 3 requests" in caplog.text
+
+
+async def test_an_answer_over_its_bound_leaves_the_others_unknown() -> None:
+    """The one that asked for less fails for good; what stands behind it may be asked again."""
+    async with FakeBroker({"t": 100}) as broker:
+        link = connection(broker)
+        long, other = await asyncio.gather(outcome(link, max_response_bytes=64), outcome(link))
+        assert isinstance(long, ProtocolError)
+        assert isinstance(other, BrokerConnectionError)
+
+
 async def test_a_timeout_fails_what_stood_behind_it() -> None:
-    """The order is lost with the late answer, so the requests behind it fail as well instead of getting it."""
+    """A broker answers in turn: what stands behind a request that it is stuck with is asked again elsewhere."""
     async with FakeBroker({"t": 1}, script=lambda _: Fault.SILENT) as broker:
         link = connection(broker)
         first, second = await asyncio.gather(outcome(link, timeout_ms=30), outcome(link, timeout_ms=5_000))
