@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError
+from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError, RetriableBrokerError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.positions import OffsetRange
 from kiel_groups.wire.columns import Columns, decode_columns
@@ -23,6 +23,9 @@ _SPARE_BYTES = 4 << 10
 #: What a message is taken for while none was read: with too much, a few ranges fewer share the first answer.
 _GUESSED_BYTES = 1 << 10
 _LEAST_SHARE_BYTES = 16 << 10
+#: A broker reads its log before it notes the high watermark, so an empty answer may belong to an older watermark; a
+#: leader that is cut off answers so, too. So many answers in a row, each one later than the watermark, are believed.
+_EMPTY_ANSWERS = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +34,8 @@ class RangeReading:
     Where the reading of a range stands.
 
     ``position`` is the next offset to fetch; what is read has come to ``read_bytes`` in ``read_offsets`` offsets.
-    ``needed_bytes`` is what the next message takes, 0 where an ordinary share will do.
+    ``needed_bytes`` is what the next message takes, 0 where an ordinary share will do. ``empty_answers`` counts those
+    in a row that had no message, although the broker had the whole range by its high watermark.
     """
 
     range: OffsetRange
@@ -41,6 +45,7 @@ class RangeReading:
     needed_bytes: int = 0
     read_bytes: int = 0
     read_offsets: int = 0
+    empty_answers: int = 0
 
     def __post_init__(self) -> None:
         self.position = self.range.start
@@ -72,6 +77,9 @@ class RangeReading:
         What an answer brought of the range, and go on behind it; None where it brought nothing.
 
         Raises:
+            RetriableBrokerError: The broker has the range by its high watermark and sent nothing; to be asked again,
+                on another connection.
+            OffsetOutOfRangeError: It was asked often enough, and losing messages is not allowed.
             BrokerError: The broker refuses; the code is on it.
             ProtocolError: The messages cannot be read.
         """
@@ -81,8 +89,7 @@ class RangeReading:
             raise fetched.error.exception(f"{self.topic_partition} at offset {self.position} cannot be fetched")
         if not len(fetched.message_set):
             if fetched.high_watermark >= self.range.end:
-                # Compaction has taken what was there.
-                self._skip_rest()
+                self._came_empty(fetched.high_watermark)
             return None
         try:
             columns = decode_columns(
@@ -99,15 +106,38 @@ class RangeReading:
             raise ProtocolError(
                 f"{self.topic_partition} at offset {self.position}: the broker sends older messages only"
             )
-        self.needed_bytes = 0
+        self.needed_bytes = self.empty_answers = 0
         self.read_bytes += len(fetched.message_set)
         self.read_offsets += columns.next_offset - self.position
         self.position = columns.next_offset
         return columns if len(columns) else None
 
-    def _skip_rest(self) -> None:
-        log.info("%s: there are no messages from %d to %d", self.topic_partition, self.position, self.range.end)
+    def _came_empty(self, high_watermark: int) -> None:
+        """
+        Have the broker asked again, or give the rest of the range up.
+
+        Compaction leaves a gap in front of later messages, and the broker sends those: an answer without any is no
+        sign of it.
+        """
+        self.empty_answers += 1
+        what = (
+            f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the broker has a"
+            f" log of up to {high_watermark} and sends no message"
+        )
+        if self.empty_answers < _EMPTY_ANSWERS:
+            raise RetriableBrokerError(f"{what}; asked {self.empty_answers} times")
+        self._give_up(
+            f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
+            " of the log",
+            remedy="Wait for a later message, which proves that, or set failOnDataLoss to false to go on without them",
+        )
         self.position = self.range.end
+
+    def _give_up(self, what: str, remedy: str) -> None:
+        """Raise that messages are lost, or log it where that is allowed."""
+        if self.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{what}. {remedy}")
+        log.warning("%s; going on, as failOnDataLoss is false", what)
 
     def _grow(self, asked_bytes: int, partial: PartialMessage) -> None:
         needed, most = partial.needed_bytes or 0, self.max_message_bytes
@@ -131,11 +161,9 @@ class RangeReading:
             f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the log has"
             f" {earliest} to {latest}: retention was faster, or the topic was deleted and created again"
         )
-        if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(
-                f"{what}. Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
-            )
-        log.warning("%s; going on, as failOnDataLoss is false", what)
+        self._give_up(
+            what, remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
+        )
         if self.position < earliest < self.range.end:
             self.position = earliest
         else:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from kiel_groups.config import HostPort
 from kiel_groups.coordination.admin import create_topic
-from kiel_groups.embedded import Cluster
+from kiel_groups.embedded import Cluster, KafkaProxy
+from kiel_groups.embedded.kafka_proxy import Exchange
 from kiel_groups.errors import OffsetOutOfRangeError
-from tests.spark.queries import Query, batch_tasks, brokers_of, fill, records, running
+from kiel_groups.spark.planning import ReadTask
+from tests.spark.queries import Query, batch_tasks, brokers_of, fill, filled, records, running
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-session")]
 
 Unique = Callable[[str], str]
+
+FETCH = 1
 
 VALUES = [b"%0100d" % number for number in range(300)]
 
@@ -88,6 +95,31 @@ def test_a_log_that_lost_its_beginning_is_a_loss(own_cluster: Cluster, topic: st
         offsets = [record.offset for record in found if record.partition == partition]
         assert offsets[0] > 10
         assert offsets == list(range(offsets[0], offsets[-1] + 1))
+
+
+def emptied(exchange: Exchange) -> bytes:
+    """A fetch answer for one partition, with its watermark and without its messages."""
+    (topic_bytes,) = struct.unpack_from(">h", exchange.response, 4)
+    up_to_watermark = 4 + 2 + topic_bytes + 4 + 4 + 2 + 8
+    return exchange.response[:up_to_watermark] + struct.pack(">i", 0)
+
+
+@pytest.mark.parametrize("times", [2, 1_000], ids=["for a while", "for good"])
+def test_an_empty_answer_skips_nothing(own_cluster: Cluster, unique: Unique, times: int) -> None:
+    """The watermark is beyond the range, and no message comes: asked again; in the end it is a loss, never a gap."""
+    name = filled(own_cluster, unique("topic"), 1, VALUES)
+    reader, (task,) = batch_tasks(own_cluster, subscribe=name)
+    with KafkaProxy(own_cluster.brokers[0]) as proxy:
+        proxy.answer = lambda exchange: (
+            emptied(exchange) if exchange.api_key == FETCH and exchange.number <= times else exchange.response
+        )
+        task.value = ReadTask(HostPort("127.0.0.1", proxy.port), task.value.ranges)
+        reader._settings = replace(reader._settings, brokers=(task.value.leader,))
+        if times < 5:
+            assert [record.value for record in records(reader, task)] == VALUES
+        else:
+            with pytest.raises(OffsetOutOfRangeError, match=f"{name}:0: offsets 0 to 300 .* failOnDataLoss"):
+                list(records(reader, task))
 
 
 async def lose_first_segments(cluster: Cluster, topic: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from kiel_groups.errors import OffsetOutOfRangeError, RetriableBrokerError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.positions import OffsetRange
 from kiel_groups.spark.range_reading import RangeReading, ask_for
@@ -23,6 +26,77 @@ def reading(partition: int, start: int, end: int) -> RangeReading:
 def answer(start: int, end: int, value_bytes: int) -> FetchedPartition:
     messages = encode((offset, None, bytes(value_bytes)) for offset in range(start, end))
     return FetchedPartition(NO_ERROR, end, memoryview(messages))
+
+
+def empty(high_watermark: int) -> FetchedPartition:
+    return FetchedPartition(NO_ERROR, high_watermark, memoryview(b""))
+
+
+def take(each: RangeReading, fetched: FetchedPartition) -> object:
+    return each.take(fetched, each.ask(MIB))
+
+
+def came_empty(each: RangeReading, times: int) -> None:
+    """Have so many answers without a message come, each of which is doubted."""
+    for _ in range(times):
+        with pytest.raises(RetriableBrokerError, match=r"offsets 3 to 10 .* a log of up to 12 and sends no message"):
+            take(each, empty(12))
+        assert each.position == 3
+
+
+def test_an_empty_answer_is_doubted() -> None:
+    """The watermark may be newer than what was read of the log: the broker is asked again, and nothing is skipped."""
+    each = reading(0, 0, 10)
+    take(each, answer(0, 3, 100))
+    came_empty(each, 4)
+    take(each, answer(3, 10, 100))
+    assert each.finished
+    assert each.read_offsets == 10
+
+
+def test_answers_are_counted_in_a_row() -> None:
+    """A message in between, and the next empty answer is the first one again."""
+    each = reading(0, 0, 10)
+    for first, end in ((0, 1), (1, 3)):
+        take(each, answer(first, end, 100))
+        if first:
+            came_empty(each, 4)
+        else:
+            for _ in range(4):
+                with pytest.raises(RetriableBrokerError):
+                    take(each, empty(12))
+
+
+def test_empty_answers_in_a_row_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """As any other: an error that says what to do, or a warning where failOnDataLoss is false."""
+    strict = reading(0, 3, 10)
+    came_empty(strict, 4)
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"asked 5 times: they are lost, unless compaction .* failOnDataLoss"
+    ):
+        take(strict, empty(12))
+    assert not strict.finished
+    lenient = reading(0, 3, 10)
+    lenient.fail_on_data_loss = False
+    came_empty(lenient, 4)
+    assert take(lenient, empty(12)) is None
+    assert lenient.finished
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_an_empty_answer_below_the_watermark_is_waited_for() -> None:
+    """The log does not have the range yet, as far as this broker knows."""
+    each = reading(0, 3, 10)
+    for _ in range(10):
+        assert take(each, empty(9)) is None
+    assert each.position == 3
+
+
+def test_what_compaction_has_taken_is_passed_over() -> None:
+    """A later message behind a gap is evidence: the range is finished without a doubt."""
+    each = reading(0, 3, 10)
+    assert take(each, answer(11, 12, 100)) is None
+    assert each.finished
 
 
 def test_long_ranges_are_read_one_after_the_other() -> None:
