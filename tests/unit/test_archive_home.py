@@ -13,7 +13,7 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
-from kiel_groups.spark.jobs.folders import local_path, located
+from kiel_groups.spark.jobs.folders import LocalFolder, local_path, located
 
 pytestmark = pytest.mark.unit
 
@@ -103,6 +103,63 @@ def test_a_relative_path_is_one_of_this_machine(monkeypatch: pytest.MonkeyPatch,
 
 
 # ---------------------------------------------------------------------- whose it is
+
+
+class Disk:
+    """Notes what reaches the disk, and in which order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.steps: list[tuple[str, str]] = []
+        self._folder = folder
+        fsync, replace = os.fsync, os.replace
+
+        def noted_fsync(descriptor: int) -> None:
+            self._note("fsync", os.readlink(f"/proc/self/fd/{descriptor}"))
+            fsync(descriptor)
+
+        def noted_replace(source: str, target: str) -> None:
+            self._note("rename", str(target))
+            replace(source, target)
+
+        monkeypatch.setattr(os, "fsync", noted_fsync)
+        monkeypatch.setattr(os, "replace", noted_replace)
+
+    def _note(self, step: str, path: str) -> None:
+        self.steps.append((step, os.path.relpath(path, self._folder)))
+
+
+def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash of the machine it is there as a whole or not at all, with every folder above it."""
+    disk = Disk(monkeypatch, tmp_path)
+    LocalFolder(tmp_path / "archive").write("a/file", "text")
+    assert disk.steps == [
+        ("fsync", "."),
+        ("fsync", "archive"),
+        ("fsync", "archive/a/.file.draft"),
+        ("rename", "archive/a/file"),
+        ("fsync", "archive/a"),
+    ]
+    disk.steps.clear()
+    LocalFolder(tmp_path / "archive").write("a/file", "another")
+    assert [step for step, _ in disk.steps] == ["fsync", "rename", "fsync"]
+
+
+def test_a_leftover_is_on_the_disk_in_its_new_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content, then the rename, then the folder that has the name and the one that had it."""
+    begun_home = home(begun(tmp_path, "t"))
+    folder = tmp_path / "archive" / "topic=t" / "date=2026-01-01"
+    folder.mkdir(parents=True)
+    (folder / "part-0.parquet").write_bytes(b"rows")
+    disk = Disk(monkeypatch, tmp_path / "archive")
+    assert begun_home.sweep() == 1
+    path = "topic=t/date=2026-01-01"
+    assert disk.steps[-4:] == [
+        ("fsync", f"{path}/part-0.parquet"),
+        ("rename", f"_leftovers/{path}/part-0.parquet"),
+        ("fsync", f"_leftovers/{path}"),
+        ("fsync", path),
+    ]
+    assert [step for step in disk.steps[:-4] if step[0] == "rename"] == []
 
 
 def test_nothing_is_written_before_the_claim(tmp_path: Path) -> None:

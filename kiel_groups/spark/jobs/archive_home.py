@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.jobs.folders import draft_of, local_path, obstacle, open_folder
+from kiel_groups.spark.jobs.folders import draft_of, local_path, made_folder, moved, obstacle, open_folder
 from kiel_groups.spark.positions import Positions, Span
 
 __all__ = ["ArchiveHome"]
@@ -271,8 +271,8 @@ class ArchiveHome:
         left = [path for path in output.glob("topic=*/date=*/part-*.parquet") if path.name not in counted]
         for path in left:
             aside = output / _ASIDE / path.relative_to(output)
-            aside.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(aside)
+            made_folder(aside.parent)
+            moved(path, aside)
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         if left:
             log.warning("%d files that do not count were put into %s", len(left), output / _ASIDE)

@@ -14,7 +14,18 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-__all__ = ["Folder", "HadoopFolder", "LocalFolder", "draft_of", "local_path", "located", "obstacle", "open_folder"]
+__all__ = [
+    "Folder",
+    "HadoopFolder",
+    "LocalFolder",
+    "draft_of",
+    "local_path",
+    "located",
+    "made_folder",
+    "moved",
+    "obstacle",
+    "open_folder",
+]
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _LOCAL = "file:"
@@ -42,6 +53,35 @@ def obstacle(folder: Path) -> str | None:
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         return f"this user may not write into {there}"
     return None
+
+
+def moved(source: Path, target: Path) -> None:
+    """
+    Move a file of this machine, so that a crash of the machine leaves it complete in one of the two places.
+
+    A rename may reach the disk before what the file contains, and nothing of it does before the folders are synced.
+    """
+    _synced(source)
+    source.replace(target)
+    for folder in dict.fromkeys((target.parent, source.parent)):
+        _synced(folder)
+
+
+def made_folder(path: Path) -> None:
+    """Make a folder of this machine, and those above it; what was made outlives a crash of the machine."""
+    if not path.is_dir():
+        made_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _synced(path.parent)
+
+
+def _synced(path: Path) -> None:
+    """Have the disk store a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Folder(Protocol):
@@ -78,10 +118,10 @@ class LocalFolder:
 
     def write(self, name: str, text: str) -> None:
         path = self._path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        made_folder(path.parent)
         draft = path.with_name(draft_of(path.name))
         draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        moved(draft, path)
 
 
 class HadoopFolder:
