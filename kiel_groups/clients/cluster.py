@@ -37,14 +37,16 @@ from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 
-__all__ = ["Cluster", "BrokerSource"]
+__all__ = ["AGE", "DOUBT", "BrokerSource", "Cluster"]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The reason of refreshes that come by age, and ask another broker than last time.
+#: The reasons of refreshes that ask another broker than last time: the view is old, or a broker's word is doubted.
 AGE = "age"
+DOUBT = "doubt"
+_ASK_ANOTHER = frozenset({AGE, DOUBT})
 
 #: A broker knows a new topic only once the controller has told it: asked so often, then believed.
 _TRIES_UNKNOWN = 6
@@ -63,9 +65,10 @@ class _Topic:
 
 @dataclass(frozen=True, slots=True)
 class _Refresh:
-    """A refresh under way."""
+    """A refresh under way; ``asks_another``: not of the broker that answered last."""
 
     topics: frozenset[str]
+    asks_another: bool
     task: asyncio.Task[None]
 
 
@@ -275,8 +278,9 @@ class Cluster:
             ClosedError: The client was closed.
         """
         wanted = frozenset(topics)
+        asks_another = reason in _ASK_ANOTHER
         while self._running is not None:
-            if wanted <= self._running.topics:
+            if wanted <= self._running.topics and (self._running.asks_another or not asks_another):
                 await asyncio.shield(self._running.task)
                 return
             await asyncio.wait([self._running.task])
@@ -285,7 +289,7 @@ class Cluster:
         task = spawn(self._refresh_once(asked, reason), f"metadata refresh ({reason})")
         # Every waiter gets its failure; where all of them have gone, it matters to nobody.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._running = _Refresh(asked, task)
+        self._running = _Refresh(asked, asks_another, task)
         await asyncio.shield(task)
 
     async def _refresh_once(self, topics: frozenset[str], reason: str) -> None:
@@ -294,7 +298,7 @@ class Cluster:
             log.debug("asking for the metadata of %d topics (%s)", len(topics), reason)
             self._metrics.count("metadata_refreshes", reason=reason)
             named = topics if self._names_unknown or topics <= self._topics.keys() else ()
-            if reason == AGE:
+            if reason in _ASK_ANOTHER:
                 self._sources.rotate(self._brokers.values())
             self._apply(topics, *await self._sources.ask(MetadataRequest(tuple(sorted(named)))))
         except KielGroupsError:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
-from kiel_groups.wire.list_offsets import EARLIEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
+from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
 
 if TYPE_CHECKING:
     from kiel_groups.clients.cluster import Cluster
 
-__all__ = ["Failure", "ask_leaders", "find_offsets", "list_offsets"]
+__all__ = ["Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range"]
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,19 @@ async def find_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], 
     if failures := await ask_leaders(cluster, partitions, at, found):
         _tell(failures)
     return found
+
+
+async def log_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
+    """
+    Ask the leader of a partition for the first and the next offset of its log.
+
+    Raises:
+        BrokerError: No broker tells where the log begins and ends.
+    """
+    starts, ends = await asyncio.gather(
+        cluster.list_offsets([partition], EARLIEST), cluster.list_offsets([partition], LATEST)
+    )
+    return starts[partition], ends[partition]
 
 
 def _tell(failures: Mapping[TopicPartition, Failure]) -> None:

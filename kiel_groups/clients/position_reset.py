@@ -8,22 +8,26 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.handing_out import HandingOut
+from kiel_groups.clients.offset_lookup import log_range
 from kiel_groups.config import ResetPolicy
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.group.reset import Reset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 
 __all__ = ["PositionReset"]
 
 log = logging.getLogger(__name__)
 
 
-class _StoresResets(Protocol):
+class _Member(Protocol):
     """The member, as far as a reset needs it."""
+
+    def confirm_leaders(self) -> Awaitable[None]:
+        """Read the leaders of the owned partitions from ZooKeeper; see ``GroupMember``."""
 
     def store_reset(self, partition: TopicPartition, reset: Reset) -> Awaitable[int | None]:
         """Store the position that a reset chose; see ``GroupMember``."""
@@ -35,6 +39,9 @@ class PositionReset:
 
     A position is chosen once: it is stored before the first record after it is delivered, by the member itself, so that
     the next owner continues there and does not choose again.
+
+    A deposed leader that does not know it yet says "out of range" of what its successor has taken since. Therefore the
+    leader that ZooKeeper names is asked for the range of the log before a position is given up.
     """
 
     def __init__(
@@ -43,7 +50,7 @@ class PositionReset:
         cluster: Cluster,
         subscription: SubscriptionState,
         handing_out: HandingOut,
-        member: _StoresResets,
+        member: _Member,
         metrics: Metrics,
     ) -> None:
         self._policy = policy
@@ -52,6 +59,7 @@ class PositionReset:
         self._handing_out = handing_out
         self._member = member
         self._metrics = metrics
+        self._confirming: asyncio.Task[None] | None = None
 
     async def __call__(self, partition: TopicPartition, position: int) -> int | None:
         """
@@ -64,28 +72,36 @@ class PositionReset:
         Raises:
             OffsetOutOfRangeError: The policy is ``none``.
             BrokerError: No broker tells where the log begins and ends.
-            SessionLostError: There is no session to store the position with.
+            SessionLostError: There is no session to look at leaders or to store the position with.
         """
-        if self._policy == "none":
-            raise OffsetOutOfRangeError(
-                f"{partition}: offset {position} is not in the log, and auto_offset_reset is 'none'; set the group's"
-                " offset to one that exists, or choose 'earliest' or 'latest'"
-            )
         is_fetched = self._handing_out.while_fetched(partition)
-        starts, ends = await asyncio.gather(
-            self._cluster.list_offsets([partition], EARLIEST), self._cluster.list_offsets([partition], LATEST)
-        )
-        start, end = starts[partition], ends[partition]
+        await self._confirm_leaders()
+        start, end = await log_range(self._cluster, partition)
         if not is_fetched():
             return None
         if start <= position <= end:
             self._subscription.choose_reset(partition, None)
             return None
+        if self._policy == "none":
+            raise OffsetOutOfRangeError(
+                f"{partition}: offset {position} is not in the log, which has {start} to {end}, and"
+                " auto_offset_reset is 'none'; set the group's offset to one that exists, or choose 'earliest' or"
+                " 'latest'"
+            )
         reset = Reset(position, start, end, start if self._policy == "earliest" else end)
         self._subscription.choose_reset(partition, reset)
         self._cut(partition, reset)
         await self._handing_out.put_down(partition, is_fetched)
         return await self._member.store_reset(partition, reset) if is_fetched() else None
+
+    async def _confirm_leaders(self) -> None:
+        """Partitions that are reset at one time share one look: retention may overtake a thousand of them."""
+        if self._confirming is None or self._confirming.done():
+            self._confirming = spawn(self._look_at_leaders(), "look at leaders before a reset")
+        await asyncio.shield(self._confirming)
+
+    async def _look_at_leaders(self) -> None:
+        await self._member.confirm_leaders()
 
     def _cut(self, partition: TopicPartition, reset: Reset) -> None:
         """Drop what the log does not have any more, although it was fetched."""

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Self, TypeAlias, Unpack
 
 from kiel_groups.clients.attributes import ConsumerAttributes
 from kiel_groups.clients.closing import LeftLoop, running_loop
-from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.cluster import DOUBT, Cluster
 from kiel_groups.clients.deserializing import deserialized
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.futures import failed, spawn, started
+from kiel_groups.clients.offset_lookup import log_range
 from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.starting import StartAt, offset_time
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name, topic_names
@@ -364,17 +365,23 @@ class SingleConsumer(ConsumerAttributes):
         rest = await self._cluster.list_offsets([tp for tp in partitions if tp not in start], BEGINNING)
         return rest | dict(start)
 
-    async def _reset(self, topic_partition: TopicPartition, position: int) -> int:
+    async def _reset(self, topic_partition: TopicPartition, position: int) -> int | None:
+        # A deposed leader says "out of range" of what its successor has taken since: another broker names the leader.
+        await self._cluster.refresh([topic_partition.topic], DOUBT)
+        start, end = await log_range(self._cluster, topic_partition)
+        if start <= position <= end:
+            return None
         if topic_partition.topic in self._starts:
             at = self._time_of(topic_partition.topic)
             return (await self._cluster.list_offsets([topic_partition], at))[topic_partition]
         policy = self._fetching.auto_offset_reset
         if policy == "none":
             raise OffsetOutOfRangeError(
-                f"{topic_partition}: the log does not have offset {position}, and auto_offset_reset is 'none'", code=1
+                f"{topic_partition}: the log does not have offset {position}, it has {start} to {end}, and"
+                " auto_offset_reset is 'none'",
+                code=1,
             )
-        at = BEGINNING if policy == "earliest" else END
-        return (await self._cluster.list_offsets([topic_partition], at))[topic_partition]
+        return start if policy == "earliest" else end
 
     async def _find_new_partitions(self) -> None:
         """Look now and then whether the topics have grown."""

@@ -165,6 +165,16 @@ class GroupMember:
         """
         return await self._written(lambda holding: holding.store_reset(partition, reset))
 
+    async def confirm_leaders(self) -> None:
+        """
+        Read the leaders of the owned partitions from ZooKeeper, and give them to the handler.
+
+        Raises:
+            SessionLostError: As ``commit``.
+            CoordinationError: As ``commit``.
+        """
+        await self._written(lambda holding: holding.confirm_leaders())
+
     async def _written(self, write: Callable[[Holding], Awaitable[T]]) -> T:
         membership = self._membership
         if membership is None or not membership.session.gate.is_open(boot_time_s()):

@@ -209,8 +209,12 @@ class Holding:
             log.error("group %s: %d claims were deleted by somebody else", self._config.group, len(gone))
             self._feed(claims.ClaimGone(gone))
         await self._offsets.follow_resets()
-        await self._leaders.look(self._held())
+        await self.confirm_leaders()
         self.look_again()
+
+    async def confirm_leaders(self) -> None:
+        """Read the leaders of the owned partitions; see ``PartitionLeaders``."""
+        await self._leaders.look(self._held())
 
     # Claims
 

@@ -21,6 +21,9 @@ _SINGLE_TESTS = "tests/unit/test_clients_single.py"
 _FETCHER_TESTS = "tests/unit/test_clients_fetcher.py"
 _DELIVERY_TESTS = "tests/unit/test_handing_out.py"
 _TOPIC_TESTS = "tests/unit/test_handing_out_topics.py"
+_ZOMBIE_TESTS = "tests/unit/test_zombie_leaders.py"
+_UNREACHABLE_TESTS = "tests/unit/test_brokers_unreachable.py"
+_DAMAGE_TESTS = "tests/unit/test_fetcher_damage.py"
 
 MUTANTS = (
     # Start positions
@@ -112,7 +115,7 @@ MUTANTS = (
     Mutant(
         "a refresh for each caller",
         _CLUSTER,
-        "            if wanted <= self._running.topics:\n",
+        "            if wanted <= self._running.topics and (self._running.asks_another or not asks_another):\n",
         "            if False:\n",
         _CLUSTER_TESTS,
     ),
@@ -122,6 +125,134 @@ MUTANTS = (
         "            self._pool.keep_only({*live, *self._believed.addresses})\n",
         "",
         _CLUSTER_TESTS,
+    ),
+    # Deposed leaders
+    Mutant(
+        "a reset on the word of a leader that ZooKeeper does not name",
+        "clients/position_reset.py",
+        "        await self._confirm_leaders()\n",
+        "",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a look at leaders for each partition that is reset",
+        "clients/position_reset.py",
+        "if self._confirming is None or self._confirming.done():",
+        "if True:",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a reset of a single consumer that no other broker confirms",
+        _SINGLE,
+        "        await self._cluster.refresh([topic_partition.topic], DOUBT)\n",
+        "",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "metadata by age from the broker that answered last",
+        _CLUSTER,
+        "            if reason in _ASK_ANOTHER:\n                self._sources.rotate(self._brokers.values())\n",
+        "",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a believed leader whose connections a refresh closes",
+        _CLUSTER,
+        "keep_only({*live, *self._believed.addresses})",
+        "keep_only(live)",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a believed leader that only brokers may locate",
+        _CLUSTER,
+        "self._brokers.get(node_id) or self._believed.address_of(node_id)",
+        "self._brokers.get(node_id)",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a rotation to brokers that are gone",
+        _SOURCES,
+        "others = [address for address in self._addresses if address in live]",
+        "others = list(self._addresses)",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a believed leader that refuses and is asked for ever",
+        _FETCHER,
+        "        self._cluster.doubt(state.topic_partition for state in waiting)\n",
+        "",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "fetches queued at a deposed leader that stay there",
+        _FETCHER,
+        "            self._reroute(broker)\n",
+        "            pass\n",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a believed leader that fails a look-up of offsets and is asked again",
+        _LOOKUP,
+        "    cluster.doubt(failures)\n",
+        "",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a dead broker that ZooKeeper names as the leader and that is believed",
+        "coordination/partition_leaders.py",
+        "if leader in brokers:",
+        "if leader >= 0:",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "leaders that are read from a server which lags",
+        "coordination/partition_leaders.py",
+        "        await self._writer.prove()\n",
+        "",
+        _ZOMBIE_TESTS,
+    ),
+    # Brokers that do not answer, and answers that cannot be read
+    Mutant(
+        "failed refreshes in a row that an answer does not end",
+        _SOURCES,
+        "self.last, self.failures, self._unanswered = address, 0, None",
+        "self.last = address",
+        _UNREACHABLE_TESTS,
+    ),
+    Mutant(
+        "a single consumer that returns nothing for ever while all brokers are gone",
+        _SINGLE,
+        "            raise unreachable\n",
+        "            pass\n",
+        _UNREACHABLE_TESTS,
+    ),
+    Mutant(
+        "unreadable answers that count together although others came between",
+        _FETCHER,
+        "state.failures = state.unreadable = 0",
+        "state.failures = 0",
+        _DAMAGE_TESTS,
+    ),
+    Mutant(
+        "a damaged answer that is raised at once",
+        _FETCHER,
+        "if state.unreadable < TRIES_UNREADABLE:",
+        "if False:",
+        _DAMAGE_TESTS,
+    ),
+    Mutant(
+        "a damaged answer whose connection is used again",
+        _FETCHER,
+        "                    connection.close()\n",
+        "                    pass\n",
+        _DAMAGE_TESTS,
+    ),
+    Mutant(
+        "an unexpected error in an answer that only its time-out ends",
+        _CONNECTION,
+        "except Exception as error:  # garbage may",
+        "except ProtocolError as error:  # garbage may",
+        _DAMAGE_TESTS,
     ),
     # Answers and assignments
     Mutant(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker
@@ -14,8 +14,13 @@ from fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.fetcher import Fetcher
-from kiel_groups.config import FetchConfig, HostPort
+from kiel_groups.clients.handing_out import HandingOut
+from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.clients.position_reset import PositionReset
+from kiel_groups.config import FetchConfig, HostPort, ResetPolicy
 from kiel_groups.coordination.partition_leaders import PartitionLeaders
+from kiel_groups.group.reset import Reset
+from kiel_groups.group.subscription import StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.encoding import encode_message_set
@@ -183,6 +188,60 @@ async def test_a_single_consumer_leaves_a_zombie() -> None:
         async with SingleConsumer([str(zombie.address)], **quick) as consumer, asyncio.timeout(5):
             await consumer.subscribe("t", start=BEGINNING)
             assert (await anext(consumer)).value == b"0"
+
+
+async def test_a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset() -> None:
+    """It answers "out of range" until it learns of its successor: a broker that was frozen does, for a moment."""
+    async with FakeBroker({"t": 1}, ZOMBIE) as zombie, FakeBroker({"t": 1}, ELECTED) as elected:
+        for broker in (zombie, elected):
+            broker.peers = [zombie, elected]
+            broker.append(T0, messages(b"0", b"1"))
+        elected.leaders = {T0: ELECTED}
+        elected.append(T0, messages(b"2", b"3"))
+        async with SingleConsumer([str(zombie.address)], backoff_ms=2) as consumer, asyncio.timeout(5):
+            await consumer.subscribe("t", start={T0: 3})
+            assert (await anext(consumer)).offset == 3
+            assert consumer.metrics.total("offset_resets") == 0
+        assert zombie.count(FETCH) == 1
+
+
+class Member:
+    """Names a leader, as ZooKeeper does, and stores resets."""
+
+    def __init__(self, cluster: Cluster, leader: FakeBroker) -> None:
+        self._cluster, self._leader = cluster, leader
+        self.looks = 0
+        self.stored: list[Reset] = []
+
+    async def confirm_leaders(self) -> None:
+        self.looks += 1
+        await asyncio.sleep(0)
+        self._cluster.believe(
+            dict.fromkeys((T0, T1), self._leader.node_id), {self._leader.node_id: self._leader.address}
+        )
+
+    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int:
+        self.stored.append(reset)
+        return reset.position
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+async def test_a_group_asks_the_leader_that_zookeeper_names_before_it_resets(policy: ResetPolicy) -> None:
+    """Also where every broker that tells of metadata is deposed. Resets at one time share one look at ZooKeeper."""
+    async with bench() as b:
+        for partition in (T0, T1):
+            b.zombie.append(partition, messages(b"0", b"1"))
+            b.elected.append(partition, messages(b"0", b"1", b"2", b"3"))
+        b.elected.append(T0, messages(b"4"))
+        subscription, member = SubscriptionState(), Member(b.cluster, b.elected)
+        subscription.assign_from_subscribed({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
+        handing_out = HandingOut(
+            b.fetcher, subscription, ListenerCalls(None, b.metrics), cast(Any, member), None, b.metrics
+        )
+        b.fetcher.assign({T0: 4, T1: 4})
+        reset = PositionReset(policy, b.cluster, subscription, handing_out, member, b.metrics)
+        assert await asyncio.gather(reset(T0, 4), reset(T1, 4)) == [None, None]
+        assert (member.looks, member.stored) == (1, [])
 
 
 class Handler:
