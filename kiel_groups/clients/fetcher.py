@@ -18,10 +18,10 @@ from typing import TypeAlias
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.connection import MAX_RESPONSE_BYTES, Connection
-from kiel_groups.clients.fetch_lanes import LEAST_SHARE_BYTES, BrokerLanes, PlannedFetch
+from kiel_groups.clients.fetch_buffer import FetchBuffer
+from kiel_groups.clients.fetch_lanes import BrokerLanes, PlannedFetch
 from kiel_groups.clients.fetch_state import FetchedBatch, PartitionFetch, Phase, names_of
 from kiel_groups.clients.futures import spawn
-from kiel_groups.clients.turns import Turns
 from kiel_groups.config import FetchConfig
 from kiel_groups.errors import (
     BrokerError,
@@ -45,8 +45,6 @@ log = logging.getLogger(__name__)
 #: the log is to be asked for the same one again. What is buffered of the partition is handed out meanwhile.
 Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
 
-#: What is kept at hand, in answers: beyond this, requests ask for the least there is.
-_MOST_ANSWERS_BUFFERED = 16
 #: An election is over by then; a failure that lasts longer is worth a warning.
 _FAILURES_TO_WARN = 5
 #: So many answers in a row that cannot be read are an error of the log and not of the network: it is raised.
@@ -72,9 +70,8 @@ class Fetcher:
         self._reset = reset
         self._partitions: dict[TopicPartition, PartitionFetch] = {}
         self._lanes: dict[int, BrokerLanes] = {}
-        self._turns = Turns()
+        self._buffer = FetchBuffer(config.max_bytes)
         self._epochs = itertools.count(1)
-        self._buffered_bytes = 0
         self._paused = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -101,7 +98,7 @@ class Fetcher:
         for tp in partitions:
             state = self._partitions.pop(tp, None)
             if state is not None:
-                self._buffered_bytes -= state.drop()
+                self._buffer.drop(state)
 
     def seek(self, topic_partition: TopicPartition, position: int) -> None:
         """
@@ -142,13 +139,7 @@ class Fetcher:
     def cut(self, topic_partition: TopicPartition, end: int) -> int:
         """Drop what is buffered of a partition from the offset ``end`` on; returns how many records that were."""
         state = self._partitions.get(topic_partition)
-        if state is None or not state.buffered:
-            return 0
-        records, size_bytes = state.cut(end)
-        self._buffered_bytes -= size_bytes
-        if not state.buffered:
-            self._turns.remove(state)
-        return records
+        return self._buffer.cut(state, end) if state else 0
 
     # ------------------------------------------------------------------ handing out
 
@@ -160,12 +151,12 @@ class Fetcher:
     def pause(self) -> None:
         """Hand out nothing and send no new requests, until ``resume``; what comes meanwhile is buffered."""
         self._paused = True
-        self._turns.mute()
+        self._buffer.turns.mute()
 
     def resume(self) -> None:
         """End a pause."""
         self._paused = False
-        self._turns.unmute()
+        self._buffer.turns.unmute()
         self._send_all(list(self._lanes.values()))
 
     def poll(self, topic: str | None = None) -> FetchedBatch | None:
@@ -182,37 +173,34 @@ class Fetcher:
         with each, the partition is fetched again from that offset: it flows on where the cause has gone, and the error
         comes again where it has not, until the partition is unassigned or sought past the offset.
         """
-        state = self._turns.pop(topic)
-        if state is None:
+        popped = self._buffer.pop(topic)
+        if popped is None:
             return None
-        head = state.buffered.popleft()
+        state, head = popped
         if isinstance(head, Exception):
             # Not at once: a loop around ``poll`` that goes on after errors must not spin.
             state.phase = Phase.WAITING
             state.failures += 1
             self._start(self._heal([state], state.failures + 1), f"another fetch of {state.topic_partition}")
             raise head.with_traceback(None)
-        self._buffered_bytes -= head.size_bytes
-        if state.buffered:
-            self._turns.add(state)
         if state.phase is Phase.PARKED:
             self._offer([state])
         return head
 
     async def wait_for_batch(self, topic: str | None = None) -> None:
         """Wait until ``poll`` is likely to have something; it may still return None, as after an unassign."""
-        await self._turns.wait(topic)
+        await self._buffer.turns.wait(topic)
 
     def wake(self, topic: str) -> None:
         """Wake whoever waits for a batch of this topic, or of any, although there may be none."""
-        self._turns.ring(topic)
+        self._buffer.turns.ring(topic)
 
     def close(self) -> None:
         """Drop every partition and stop all work; who waits for a batch is woken, and finds none."""
         self.unassign(list(self._partitions))
         for task in self._tasks:
             task.cancel()
-        self._turns.wake_all()
+        self._buffer.turns.wake_all()
 
     # ------------------------------------------------------------------ sending
 
@@ -223,7 +211,7 @@ class Fetcher:
         for state in states:
             if state.dropped:
                 continue
-            if state.full or (state.buffered and self._buffered_bytes >= self._most_buffered_bytes):
+            if not self._buffer.has_room(state):
                 state.phase = Phase.PARKED
                 continue
             leader = self._cluster.leader_of(state.topic_partition)
@@ -242,7 +230,7 @@ class Fetcher:
         for broker in lanes:
             self._reroute(broker)
             while not self._paused:
-                planned = broker.plan(self._config, self._budget_bytes())
+                planned = broker.plan(self._config, self._buffer.budget_bytes)
                 if planned is None:
                     break
                 self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
@@ -256,15 +244,6 @@ class Fetcher:
         for state in moved:
             del broker.ready[state]
         self._offer(moved)
-
-    @property
-    def _most_buffered_bytes(self) -> int:
-        return self._config.max_bytes * _MOST_ANSWERS_BUFFERED
-
-    def _budget_bytes(self) -> int:
-        """What the next answer may hold: all that is allowed, or little while much is buffered, but never nothing."""
-        most = self._config.max_bytes
-        return max(min(LEAST_SHARE_BYTES, most), min(most, self._most_buffered_bytes - self._buffered_bytes))
 
     async def _fetch(self, broker: BrokerLanes, planned: PlannedFetch) -> None:
         shares, sent_s = planned.shares, time.monotonic()
@@ -359,7 +338,7 @@ class Fetcher:
                 state.grow(share, error.needed_bytes or 0, self._config.max_message_bytes)
                 self._metrics.count("fetch_share_grown")
                 return
-            self._buffer(state, records, len(fetched.message_set))
+            self._keep(state, records, len(fetched.message_set))
         state.failures = state.unreadable = 0
 
     def _unreadable(self, state: PartitionFetch, error: Exception) -> None:
@@ -376,20 +355,14 @@ class Fetcher:
         else:
             self._halt(state, error)
 
-    def _buffer(self, state: PartitionFetch, records: list[Record], size_bytes: int) -> None:
+    def _keep(self, state: PartitionFetch, records: list[Record], size_bytes: int) -> None:
         assert state.high_watermark is not None
         batch = FetchedBatch(state.topic_partition, records, state.high_watermark, state.epoch, size_bytes)
         state.position = records[-1].offset + 1
         state.needed_bytes = 0
-        self._buffered_bytes += size_bytes
         self._metrics.count("records_fetched", len(records))
         self._metrics.count("bytes_fetched", size_bytes)
-        self._queue(state, batch)
-
-    def _queue(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
-        state.buffered.append(item)
-        if len(state.buffered) == 1:
-            self._turns.add(state)
+        self._buffer.put(state, batch)
 
     def _halt(self, state: PartitionFetch, error: Exception) -> None:
         """Have an error raised by ``poll``; nothing more is fetched of the partition before it was."""
@@ -397,7 +370,7 @@ class Fetcher:
             return
         self._tell(state, f"{error}; it is raised to the application, and fetched again after that")
         state.phase = Phase.HALTED
-        self._queue(state, error)
+        self._buffer.put(state, error)
 
     def _tell(self, state: PartitionFetch, what: str) -> None:
         log.error("fetching %s at offset %d: %s", state.topic_partition, state.position, what)
