@@ -114,8 +114,8 @@ def produce(
             # No record has met the topic's absence.
             asyncio.run(check_topic(brokers, topic))
     except KielGroupsError:
-        if sending.stored:
+        if sending.stored or sending.unknown:
             summarize(lines, sending, acks=acks, quiet=quiet)
         raise
     summarize(lines, sending, acks=acks, quiet=quiet)
-    return status or (FAILED if sending.failed else DONE)
+    return status or (FAILED if sending.failed or sending.unknown else DONE)

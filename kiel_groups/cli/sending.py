@@ -14,7 +14,7 @@ from kiel_groups.cli.line_input import LineInput
 from kiel_groups.clients import Producer, RecordMetadata
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Sending", "check_topic", "ranges"]
@@ -56,6 +56,7 @@ class Sending:
         self.show: Callable[[], None] = lambda: None
         self._told: set[str] = set()
         self._failed: list[int] = []
+        self._unknown: list[int] = []
         self._reading: asyncio.Task[object] | None = None
         self._hopeless: KielGroupsError | None = None
         self._began_s = time.monotonic()
@@ -65,7 +66,7 @@ class Sending:
     @property
     def share_done(self) -> float:
         """How many of the lines that were read have an outcome, 0 to 1."""
-        return (self.stored + self.failed) / self.read if self.read else 1.0
+        return (self.stored + self.failed + self.unknown) / self.read if self.read else 1.0
 
     @property
     def took_s(self) -> float:
@@ -81,6 +82,16 @@ class Sending:
     def failed_lines(self) -> str:
         """Their numbers, such as ``3, 7 to 12``."""
         return ranges(sorted(self._failed))
+
+    @property
+    def unknown(self) -> int:
+        """How many lines were sent and may or may not be stored."""
+        return len(self._unknown)
+
+    @property
+    def unknown_lines(self) -> str:
+        """The numbers of those."""
+        return ranges(sorted(self._unknown))
 
     async def run(self, source: LineInput) -> int:
         """
@@ -126,6 +137,9 @@ class Sending:
         error = outcome.exception()
         if error is None:
             self.stored += 1
+        elif isinstance(error, OutcomeUnknownError):
+            self._unknown.append(line)
+            self._tell(line, str(error))
         elif isinstance(error, _HOPELESS):
             self._failed.append(line)
             self._give_up(error)
@@ -134,6 +148,9 @@ class Sending:
 
     def _fail(self, line: int, why: str) -> None:
         self._failed.append(line)
+        self._tell(line, why)
+
+    def _tell(self, line: int, why: str) -> None:
         if why not in self._told:
             self._told.add(why)
             self._say(f"line {line}: {why}")

@@ -30,12 +30,14 @@ def progress(source: LineInput, sending: Sending, *, quiet: bool) -> Iterator[No
 
 
 def summarize(lines: Lines, sending: Sending, *, acks: str, quiet: bool) -> None:
-    """Say how many lines were stored, how fast, and which were not."""
+    """Say how many lines were stored, how fast, which were not, and of which nobody knows."""
     done = "sent" if acks == "0" else "stored"
     if not quiet:
         lines.say("info", f"{done} {_counted(sending.stored, 'record')} in {sending.took_s:.1f} s, {_rate(sending)}")
     if sending.failed:
         lines.say("error", f"not {done}: {_counted(sending.failed, 'line')}, {sending.failed_lines}")
+    if sending.unknown:
+        lines.say("error", f"may or may not be stored: {_counted(sending.unknown, 'line')}, {sending.unknown_lines}")
 
 
 def _rate(sending: Sending) -> str:

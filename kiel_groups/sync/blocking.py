@@ -106,7 +106,7 @@ class Blocking(Generic[C]):
         async def call() -> T:
             return await context.run(begin, *args, **kwargs)
 
-        return self._thread.run(call())
+        return self._thread.call(call)
 
     def _look(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function on the loop; where that has ended, nothing changes any more, and it is called here."""
@@ -117,7 +117,7 @@ class Blocking(Generic[C]):
 
         try:
             if not self._thread.stopped:
-                return self._thread.run(call())
+                return self._thread.call(call)
         except ClosedError:
             if not self._thread.stopped:
                 raise
@@ -144,7 +144,7 @@ class Blocking(Generic[C]):
                 return
             check_no_loop_runs(self._instead)
             try:
-                self._thread.run(call(), timeout_s)
+                self._thread.call(call, timeout_s)
             except BaseException:
                 if self._thread.stop():
                     # Without its loop the client does what can be done without it; nothing where it is closed.

@@ -98,28 +98,30 @@ class LoopThread:
             ConfigError: An event loop runs in this thread, and would stand still meanwhile.
             ClosedError: The loop was stopped, before or meanwhile, or belongs to another process.
         """
+        try:
+            return self.call(lambda: work, timeout_s)
+        except KielGroupsError:
+            # Where it has begun, it has ended, and this does nothing.
+            work.close()
+            raise
+
+    def call(self, function: Callable[[], Coroutine[Any, Any, _Result]], timeout_s: float | None = None) -> _Result:
+        """As ``run``, of a coroutine that is made on the loop: a Ctrl-C before that leaves none that nobody awaits."""
         # There before the work begins: a Ctrl-C at whatever moment finds what to cancel.
         outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
-        try:
-            self._submit(work, outcome)
-            return self._result(outcome, timeout_s)
-        except BaseException:
-            outcome.cancel()
-            raise
-        finally:
-            self._waiting.discard(outcome)
-
-    def _submit(self, work: Coroutine[Any, Any, _Result], outcome: concurrent.futures.Future[_Result]) -> None:
         try:
             self._check_process()
             check_no_loop_runs(self._instead)
             with self._lock:
                 loop = self._running()
                 self._waiting.add(outcome)
-                loop.call_soon_threadsafe(_begin, work, outcome)
-        except KielGroupsError:
-            work.close()
+                loop.call_soon_threadsafe(_begin, function, outcome)
+            return self._result(outcome, timeout_s)
+        except BaseException:
+            outcome.cancel()
             raise
+        finally:
+            self._waiting.discard(outcome)
 
     def _result(self, outcome: concurrent.futures.Future[_Result], timeout_s: float | None) -> _Result:
         ends_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
@@ -215,8 +217,9 @@ class LoopThread:
                 future.cancel()
 
 
-def _begin(work: Coroutine[Any, Any, _Result], outcome: concurrent.futures.Future[_Result]) -> None:
+def _begin(function: Callable[[], Coroutine[Any, Any, _Result]], outcome: concurrent.futures.Future[_Result]) -> None:
     """On the loop: run what a thread waits for, unless it waits no longer."""
+    work = function()
     if outcome.cancelled():
         work.close()
         return

@@ -87,6 +87,11 @@ ELSEWHERE = {
         "a_member_with_the_other_store_is_refused",
         "brokers_that_store_no_offsets_are_refused",
     ),
+    "integration/test_producer_stopped.py": (
+        "a_producer_is_stopped_by_ctrl_c",
+        "a_producer_is_closed_while_its_broker_is_frozen",
+    ),
+    "spark/test_broker_faults.py": ("an_empty_answer_skips_nothing",),
     "integration/test_old_tools.py": (
         "a_java_consumer_that_comes_later_is_an_alarm",
         "a_java_consumer_that_is_there_first_is_a_refusal",

@@ -8,19 +8,23 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.embedded import Cluster
+from kiel_groups.embedded import Cluster, KafkaProxy
+from kiel_groups.embedded.kafka_proxy import Exchange, Reply
 from tests.integration.commands import REPOSITORY, environment
 
 pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 Produce = Callable[..., tuple[int, list[str]]]
+
+PRODUCE = 0
 
 TERMINAL = {"TERM": "xterm", "COLUMNS": "80", "NO_COLOR": "1"}
 
@@ -125,6 +129,34 @@ async def test_ctrl_c_stores_what_was_read(cluster_39: Cluster, topic: str) -> N
         assert process.wait(20) == 130
         assert process.stderr is not None
         assert process.stderr.read().startswith(b"info: stored 2 records in ")
+
+
+async def test_ctrl_c_says_what_may_be_stored(cluster_39: Cluster, topic: str) -> None:
+    """A broker stores and does not answer: the lines are neither stored nor failed, as far as anybody knows."""
+    await cluster_39.create_topic(topic, 1)
+    reader, writer = os.pipe()
+    asked = threading.Event()
+
+    def no_answer(exchange: Exchange) -> Reply:
+        if exchange.api_key != PRODUCE:
+            return exchange.response
+        asked.set()
+        return None
+
+    with KafkaProxy(cluster_39.brokers[0], no_answer) as proxy:
+        words = command(cluster_39, topic, f"--brokers={proxy.address}")
+        process = started(words, stdin=reader, stderr=subprocess.PIPE)
+        with process, os.fdopen(writer, "wb", buffering=0) as pipe:
+            os.close(reader)
+            pipe.write(b"one\ntwo\n")
+            assert asked.wait(20)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert process.stderr is not None
+            first, *_, stored_line, last = process.stderr.read().decode().splitlines()
+    assert first.startswith(f"error: line 1: the outcome of producing to {topic}:0 is unknown")
+    assert stored_line.startswith("info: stored 0 records in ")
+    assert last == "error: may or may not be stored: 2 lines, 1 to 2"
 
 
 async def test_at_a_terminal_a_bar_shows_the_rate(cluster_39: Cluster, topic: str, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -105,3 +107,21 @@ def test_a_fork_of_the_process_leaves_the_client_alone() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not client.closing
     client.close()
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_ctrl_c_before_a_call_has_begun_leaves_no_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is there yet that Python would call "never awaited"."""
+
+    def interrupted() -> asyncio.AbstractEventLoop:
+        raise KeyboardInterrupt
+
+    producer = sync.Producer("127.0.0.1:1")
+    with monkeypatch.context() as patched, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        patched.setattr(producer._thread, "_running", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.connect()
+        gc.collect()
+    assert [str(each.message) for each in told] == []
+    producer.close()
