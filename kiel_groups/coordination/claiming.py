@@ -263,8 +263,11 @@ class Claimant:
 
         Or somebody has set it by hand: the version tells, where there is a state.
         """
-        is_newer = found.offset is not None and found.mzxid > self._store.creation(partition.topic)
-        return is_newer and self._is_outdated(partition)
+        state = self._subscription.state(partition)
+        is_set = state is not None and found.version == state.adopted and self._store.versions_tell
+        if found.offset is None or is_set:
+            return False
+        return found.mzxid > self._store.creation(partition.topic) and self._is_outdated(partition)
 
     def _released_otherwise(
         self, standing: Mapping[TopicPartition, StoredOffset | None]

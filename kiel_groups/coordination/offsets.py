@@ -224,8 +224,7 @@ class Offsets:
             states = {partition: state for partition in still if (state := self._subscription.state(partition))}
 
             def is_known(partition: TopicPartition, found: StoredOffset) -> bool:
-                state = states[partition]
-                return found.version == state.version or state.made(found.offset, found.version)
+                return states[partition].knows(found.offset, found.version)
 
             standing = await self._store.start_over(topic, {p: earliest[p] for p in states}, is_known, renew)
             for partition, found in standing.items():
@@ -263,7 +262,6 @@ class Offsets:
             partition,
             offset,
         )
-        self._subscription.seek(partition, offset)
-        self._subscription.mark_committed(partition, offset, version)
+        self._subscription.adopt(partition, offset, version)
         self._handler.moved(partition, offset)
         return False

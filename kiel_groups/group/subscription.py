@@ -41,9 +41,10 @@ class PartitionState:
 
     ``sent`` are offsets that a commit was to put in the place of ``version`` and of which nobody heard whether it did:
     it is on its way, or whoever waited for it was interrupted. ``unreadable``: what stands in the store at ``version``
-    is no offset; it is written over, although nothing may have been finished since. ``created`` is the creation zxid of
-    the topic whose log all of this is about, ``newest`` that of the latest one that was heard of. ``reset`` was chosen
-    because the log lacks the position; it is None again when it is stored.
+    is no offset; it is written over, although nothing may have been finished since. ``adopted`` is the version at which
+    another writer's offset was adopted last. ``created`` is the creation zxid of the topic whose log all of this is
+    about, ``newest`` that of the latest one that was heard of. ``reset`` was chosen because the log lacks the position;
+    it is None again when it is stored.
     """
 
     token: int
@@ -53,6 +54,7 @@ class PartitionState:
     version: int
     sent: set[int] = field(default_factory=set)
     unreadable: bool = False
+    adopted: int | None = None
     created: int = 0
     newest: int = 0
     reset: Reset | None = None
@@ -75,6 +77,10 @@ class PartitionState:
     def made(self, offset: int | None, version: int) -> bool:
         """Whether a commit of this consumer's made the stored offset what it is."""
         return version == self.version + 1 and offset in self.sent
+
+    def knows(self, offset: int | None, version: int) -> bool:
+        """Whether a stored offset is one that this consumer found at its claim, or has stored itself."""
+        return version == self.version != self.adopted or self.made(offset, version)
 
 
 class SubscriptionState:
@@ -185,6 +191,12 @@ class SubscriptionState:
             state.version = version
             state.sent.clear()
             state.unreadable = False
+
+    def adopt(self, partition: TopicPartition, offset: int, version: int) -> None:
+        """Resume at an offset that another one has stored."""
+        self.seek(partition, offset)
+        self.mark_committed(partition, offset, version)
+        self._assigned[partition].adopted = version
 
     def is_outdated(self, partition: TopicPartition) -> bool:
         """Whether what is known of a partition is of a log that is gone."""

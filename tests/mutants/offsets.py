@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         "an offset that is older than its topic and is handed over as 0",
         _CLAIMING,
-        " and found.mzxid > self._store.creation(partition.topic)",
+        "found.mzxid > self._store.creation(partition.topic) and ",
         "",
         "tests/sim/test_topics_known_late.py",
     ),
@@ -293,9 +293,23 @@ MUTANTS = (
     ),
     Mutant(
         "a foreign offset that is not adopted",
-        "coordination/offsets.py",
-        "        self._subscription.seek(partition, offset)\n",
-        "",
+        _SUBSCRIPTION,
+        '"""Resume at an offset that another one has stored."""\n        self.seek(partition, offset)\n',
+        '"""Resume at an offset that another one has stored."""\n',
+    ),
+    Mutant(
+        "an offset that is adopted before the new topic is heard of, and overwritten by the start",
+        _SUBSCRIPTION,
+        "version == self.version != self.adopted or",
+        "version == self.version or",
+        "tests/sim/test_topics_made_anew.py",
+    ),
+    Mutant(
+        "an offset that is adopted before the new topic is heard of, and overwritten at the release",
+        _CLAIMING,
+        "state is not None and found.version == state.adopted and",
+        "False and",
+        "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
         "a commit of one's own that nobody waited for and that counts as somebody else's",

@@ -344,6 +344,27 @@ def test_an_offset_that_is_set_while_its_owner_starts_over_is_followed(
     assert stored(world) == [0, 0, 0, 2]
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_an_offset_that_was_adopted_before_its_owner_heard_of_the_new_topic_stays(
+    monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """It is younger than the topic: the owner looked at offsets before topics (seed 814000004605)."""
+    with at_rest(members=1, topics=(1,), reset="earliest", reconcile_interval_ms=4_000) as world:
+        (holding,) = world.consumers
+        (partition,) = world.partitions()
+        no_broker_knows(monkeypatch)
+        holding.process.loses_events = lambda path: path == topic_path("t0")
+        recreate(world)
+        world.operator.set(world.layout.offset(partition), b"2")
+        world.timeline.run_until(lambda: holding.finished(partition) == (2, 2), 6.0)
+        if leaves:
+            world.run_for(1.0)
+            world.close(20.0)
+        monkeypatch.undo()
+        world.run_for(10.0)
+        assert world.ledger.stored(partition) == 2
+
+
 def test_an_offset_that_was_set_before_the_topic_was_created_again_is_of_the_log_before(world: World) -> None:
     """Its owner has not heard of it, and starts over all the same."""
     (holding,) = world.consumers
