@@ -41,6 +41,8 @@ class Host:
         #: New connections, and all that is sent on old ones, are held up; with a server, those to all others.
         self.stalled = False
         self.only: FakeServer | None = None
+        #: Whether the events of watches on a znode never arrive.
+        self.loses_events: Callable[[str], bool] = lambda _path: False
         #: Those of clients that open sessions of their own.
         self.connections: list[FakeConnection] = []
         #: The sessions that clients on this machine have opened.
@@ -336,7 +338,7 @@ class FakeConnection:
         watchers = list(client._data_watchers.pop(event.path, ())) if event.kind != 4 else []
         if event.kind in (DELETED, 4):
             watchers += client._child_watchers.pop(event.path, ())
-        if not client._stopped.is_set():
+        if not client._stopped.is_set() and not self._host.loses_events(event.path):
             told = WatchedEvent(EVENT_TYPE_MAP[event.kind], client._state, client.unchroot(event.path))
             for watcher in watchers:
                 client.handler.dispatch_callback(Callback("watch", watcher, (told,)))

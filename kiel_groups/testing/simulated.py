@@ -126,6 +126,12 @@ class SimulatedProcess(Host):
         """The event loop does nothing for so long; threads go on."""
         self.blocked_until_s = self.timeline.now_s + duration_s
 
+    def unblock(self) -> None:
+        """The event loop runs again now, before the time is up."""
+        if self.timeline.now_s < self.blocked_until_s:
+            self.blocked_until_s = 0.0
+            self.timeline.after(0.0, self.run_on_loop, self.loop.turn)
+
     def kill(self) -> None:
         """SIGKILL: nothing of it happens any more; what was sent is on its way."""
         self.killed = True
@@ -187,7 +193,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._ready.append(call)
             if not self._turn_is_due:
                 self._turn_is_due = True
-                self._timeline.after(0.0, self.process.run_on_loop, self._turn)
+                self._timeline.after(0.0, self.process.run_on_loop, self.turn)
         return call  # type: ignore[return-value]
 
     call_soon_threadsafe = call_soon
@@ -225,16 +231,17 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._ready.append(_Call(self._run_timer, handle))
         if not self._turn_is_due:
             self._turn_is_due = True
-            self._turn()
+            self.turn()
 
     def _run_timer(self, handle: asyncio.TimerHandle) -> None:
         if not handle.cancelled():
             handle._run()
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Run all callbacks that are ready, and those that they ask for; later, while the process is blocked."""
         blocked_until_s = self.process.blocked_until_s
         if self._timeline.now_s < blocked_until_s:
-            self._timeline.at(blocked_until_s, self.process.run_on_loop, self._turn)
+            self._timeline.at(blocked_until_s, self.process.run_on_loop, self.turn)
             return
         ready, timeline = self._ready, self._timeline
         _set_running_loop(self)

@@ -9,6 +9,7 @@ from kazoo.exceptions import NoNodeError
 
 from kiel_groups.group.weights import encode_weights
 from kiel_groups.testing import FakeServer
+from tests.sim.delays import slice_path
 from tests.sim.story import Event
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ __all__ = ["perform"]
 FORCE_RELEASE_S = 10.5
 #: How many of the lost answers come with followers that lag.
 STALE_SHARE = 0.5
+#: How many hints a consumer gets, four in an interval.
+HINTS = 10
 #: How many of the weights that somebody writes can be read.
 READABLE_SHARE = 0.8
 #: How many of the topics that are created again are there all the time.
@@ -98,6 +101,30 @@ def _lose_request(world: World, consumer: Consumer, event: Event) -> None:
 
 def _subscribe(world: World, consumer: Consumer, event: Event) -> None:
     consumer.subscribe(world.some_topics(event.choice))
+
+
+def _lose_events(world: World, consumer: Consumer, event: Event) -> None:
+    """No watch of the group's own znodes tells this consumer anything; those on topics do."""
+    ours = (world.layout.pointer, world.layout.owners, world.layout.members)
+    consumer.process.loses_events = lambda path: path.startswith(ours)
+    world.timeline.after(event.duration_s, setattr, consumer.process, "loses_events", lambda _: False)
+
+
+def _hint_often(world: World, consumer: Consumer, event: Event) -> None:
+    """The slice is written as it is, several times in an interval; an operator sets an offset meanwhile."""
+    interval_s = world.reconcile_interval_ms / 1000
+    for number in range(1, HINTS + 1):
+        world.timeline.after(number * interval_s / 4, _rewrite_slice, world, consumer)
+    if flowing := sorted(consumer.flowing):
+        partition = flowing[int(event.choice * len(flowing))]
+        world.operator.set_async(world.layout.offset(partition), b"%d" % event.who)
+
+
+def _rewrite_slice(world: World, consumer: Consumer) -> None:
+    path = slice_path(world, consumer)
+    znode = None if path is None else world.ensemble.truth.znodes.get(path)
+    if znode is not None:
+        world.operator.set_async(path, znode.data, znode.version)
 
 
 def _delete_member(world: World, consumer: Consumer, event: Event) -> None:
@@ -298,6 +325,8 @@ _ON_CONSUMERS: dict[str, Callable[[World, Consumer, Event], None]] = {
     "lose_request": _lose_request,
     "subscribe": _subscribe,
     "delete_member": _delete_member,
+    "lose_events": _lose_events,
+    "hint_often": _hint_often,
     "delete_slice": _delete_slice,
     "force_release": _force_release,
 }

@@ -68,11 +68,12 @@ class BrokerRules:
                 raise self._violation(f"{what}, and its claim is not there")
             topic = self._world.ensemble.truth.znodes.get(topic_path(partition.topic))
             created = 0 if topic is None else topic.czxid
-            known = self._ledger.known(consumer, partition)
-            is_unaware = known is None or consumer.created(partition) < created
-            if known is not None and offset > known:
+            known, is_mistaken = self._ledger.known(consumer, partition), self._ledger.may_mistake(partition)
+            is_unaware = known is None or is_mistaken or consumer.created(partition) < created
+            if known is not None and offset > known and not is_mistaken:
                 raise self._violation(f"{what}, processed is {known}")
-            if is_unaware and self._ledger.is_set(partition) and not self._is_recent(partition):
+            is_old = self._ledger.is_set(partition) and not self._is_recent(partition)
+            if is_unaware and is_old and not is_mistaken:
                 raise self._violation(f"{what}, and an operator set it to {self._ledger.stored(partition)} long ago")
             request = Request(consumer, self._claim(partition), self._ledger.zxid, created, is_unaware)
             self._requests[partition, offset] = self._newest[partition] = request
@@ -85,6 +86,10 @@ class BrokerRules:
     def _is_recent(self, partition: TopicPartition) -> bool:
         """Whether what a consumer does not know may still be on its way to it."""
         return self._world.timeline.now_s < self._ledger.epoch_began(partition)[1] + UNDER_WAY_S
+
+    def may_have_requested(self, consumer: Consumer, partition: TopicPartition, offset: int) -> bool:
+        """Whether this is what a consumer requested last."""
+        return self._last.get((consumer, partition)) == offset
 
     def may_leave(self, consumer: Consumer, partition: TopicPartition, finished: int, *, by_itself: bool) -> bool:
         """

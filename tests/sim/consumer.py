@@ -116,6 +116,12 @@ class Consumer:
         state = self._subscription.state(partition)
         return 0 if state is None else state.created
 
+    @property
+    def wanted(self) -> Collection[TopicPartition] | None:
+        """The partitions of its slice as it has read it last; None where it knows none."""
+        membership = self.member._membership
+        return None if membership is None else membership.holding._claims.want
+
     def goes_on(self, partition: TopicPartition, epoch: int) -> None:
         """What it hands out of a partition, and has in hand, belongs to this epoch."""
         if partition in self.flowing:

@@ -105,6 +105,24 @@ class Ledger:
         self._world.timeline.failures.append(violation)
         return violation
 
+    def late(self, text: str) -> Violation:
+        """Something is delayed for too long."""
+        return self._violation(text)
+
+    def set_by_operators(self) -> dict[TopicPartition, int]:
+        """The zxids of the offsets that operators have set, and that no member has written since."""
+        return self._told_last
+
+    def follows(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """Whether a consumer has followed what an operator has set, or need not."""
+        znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
+        known = consumer.finished(partition)
+        if znode is None or known is None or partition in self._damaged or self.is_outdated(consumer, partition):
+            return True
+        # Brokers may have stored that very offset for it.
+        is_its_own = self.brokers.may_have_requested(consumer, partition, self._stored[partition])
+        return known[0] == znode.version or is_its_own
+
     # The application's side
 
     def opened(self, consumer: Consumer, partition: TopicPartition, position: int) -> None:
@@ -332,10 +350,13 @@ class Ledger:
         """
         A broker's late write takes the place of what an operator has set, or of the start of a new log.
 
-        The consumer that requested it does not know, perhaps, and has finished more since.
+        The consumer that requested it does not know, perhaps, and has finished more since; or it knows, and follows the
+        operator.
         """
         self._begin_epoch(partition, max(offset, self._reached.get(partition, 0)))
-        consumer.goes_on(partition, self._epochs[partition])
+        known = consumer.finished(partition)
+        if known is not None and known[1] <= self._processed[partition]:
+            consumer.goes_on(partition, self._epochs[partition])
         if partition in self.restarting:
             self._excused.add(partition)
 
@@ -350,7 +371,12 @@ class Ledger:
         finished = consumer.finished(partition)
         if finished is None or self.epoch_at(partition, finished[0]) != self._epochs[partition]:
             return None
-        return max(self._processed[partition], self._reached[partition] if partition in self._removed else 0)
+        return self._processed[partition]
+
+    def may_mistake(self, partition: TopicPartition) -> bool:
+        """Whether the owner holds a partition since before its offset was deleted: versions began anew since."""
+        owner = self._world.ensemble.truth.znodes.get(self._layout.owner(partition))
+        return owner is not None and owner.czxid < self._removed.get(partition, 0)
 
     def is_set(self, partition: TopicPartition) -> bool:
         """Whether what stands there is an operator's word."""

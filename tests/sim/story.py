@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE
 
-__all__ = ["Event", "Story", "FAULTS", "BROKER_FAULTS", "make_story", "shorten"]
+__all__ = ["Event", "Story", "FAULTS", "BROKER_FAULTS", "HINT_FAULTS", "make_story", "shorten"]
 
 #: How long things take, in seconds; the session timeout is 10.
 SHORT_S, LONG_S = (0.05, 4.0), (6.0, 25.0)
@@ -48,11 +48,13 @@ class Story:
     sync_limit: int
     #: Where offsets are stored.
     store: str
+    #: How often members look without a hint.
+    reconcile_interval_ms: int
     events: tuple[Event, ...]
 
     @property
     def faults(self) -> int:
-        return sum(event.act in FAULTS or event.act in BROKER_FAULTS for event in self.events)
+        return sum(event.act in FAULTS.keys() | BROKER_FAULTS.keys() | HINT_FAULTS.keys() for event in self.events)
 
 
 #: Faults, each with a weight.
@@ -84,6 +86,11 @@ FAULTS = {
 #: Further faults where brokers write the offsets: so many of them, each with a weight.
 BROKER_FAULTS = {"hold_commits": 3, "lose_commit_answers": 1}
 MOST_BROKER_FAULTS = 4
+#: Further faults where members look without a hint often enough that a story is long enough to tell.
+HINT_FAULTS = {"hint_often": 3, "lose_events": 2}
+MOST_HINT_FAULTS = 2
+#: How often that is, in milliseconds, in how many of the groups; and in the others.
+FREQUENT_MS, FREQUENT_SHARE, USUAL_MS = 8_000, 0.25, 30_000
 #: What is no fault, and makes partitions move.
 CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1, "weights": 2}
 #: How many of the groups are allocated by whom.
@@ -108,6 +115,9 @@ def make_story(seed: int) -> Story:
     acts = _draw(random, FAULTS, faults) + _draw(random, CHANGES, changes)
     if store == BROKER_V0:
         acts += _draw(random, BROKER_FAULTS, random.randint(1, MOST_BROKER_FAULTS))
+    reconcile_interval_ms = FREQUENT_MS if random.random() < FREQUENT_SHARE else USUAL_MS
+    if reconcile_interval_ms == FREQUENT_MS:
+        acts += _draw(random, HINT_FAULTS, random.randint(1, MOST_HINT_FAULTS))
     acts += ["work"] * (EVENTS + faults - len(acts))
     random.shuffle(acts)
     at_s, events = 0.0, []
@@ -125,6 +135,7 @@ def make_story(seed: int) -> Story:
         heartbeat_interval_ms=random.choice([None, 3_000, 3_300, 3_300]),
         sync_limit=random.choice([4, 10, 30]),
         store=store,
+        reconcile_interval_ms=reconcile_interval_ms,
         events=tuple(events),
     )
 

@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups.config import BROKER_V0
 from tests.sim.fingerprint import fingerprint
-from tests.sim.story import BROKER_FAULTS, FAULTS, Event, make_story, shorten
+from tests.sim.story import BROKER_FAULTS, FAULTS, HINT_FAULTS, Event, make_story, shorten
 
 pytestmark = pytest.mark.sim
 
@@ -50,7 +50,7 @@ def test_a_story_is_as_long_as_it_should_be() -> None:
     assert min(story.faults for story in stories) >= 5
     assert {story.members for story in stories} == {3, 4, 5, 6}
     assert min(sum(story.topics) for story in stories) >= 24
-    assert {event.act for story in stories for event in story.events} >= FAULTS.keys() | BROKER_FAULTS.keys()
+    assert {event.act for story in stories for event in story.events} >= {*FAULTS, *BROKER_FAULTS, *HINT_FAULTS}
     assert 20 <= sum(story.store == BROKER_V0 for story in stories) <= 60
 
 

@@ -19,6 +19,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedMachine, Timeline, fake_client
 from tests.sim.brokers import Brokers
 from tests.sim.consumer import Consumer
+from tests.sim.delays import Delays
 from tests.sim.ledger import Ledger, Violation
 from tests.sim.quiet_end import quiet_end
 from tests.sim.story import Story, make_story
@@ -26,11 +27,16 @@ from tests.sim.story import Story, make_story
 __all__ = ["World", "at_rest"]
 
 SESSION_TIMEOUT_MS = 10_000
-RECONCILE_INTERVAL_MS = 30_000
 #: Shorter than what a restart takes, sometimes.
 STATIC_GRACE_MS = 12_000
 #: What a story at rest has in any case, unless a test says otherwise.
-AT_REST: Mapping[str, Any] = {"is_static": False, "store": ZOOKEEPER_STORE, "events": ()}
+RECONCILE_INTERVAL_MS = 30_000
+AT_REST: Mapping[str, Any] = {
+    "is_static": False,
+    "store": ZOOKEEPER_STORE,
+    "reconcile_interval_ms": RECONCILE_INTERVAL_MS,
+    "events": (),
+}
 #: How many brokers store offsets, where they do.
 BROKERS = 2
 
@@ -49,6 +55,7 @@ class World:
         self.allocator = ALLOCATORS[story.allocator]
         self.is_static = story.is_static
         self.store = story.store
+        self.reconcile_interval_ms = story.reconcile_interval_ms
         self._heartbeat_interval_ms = story.heartbeat_interval_ms
         #: Where logs end: what "latest" means.
         self.log_end = 1_000
@@ -69,6 +76,7 @@ class World:
             topic = topic_name(number)
             self.topics[topic] = partitions
             self.operator.create(topic_path(topic), self.topic_data(topic))
+        self._delays = Delays(self)
         for member in range(story.members):
             self.join(self.topics if member < 2 else self.some_topics(member / story.members))
 
@@ -80,7 +88,7 @@ class World:
             static_grace_ms=STATIC_GRACE_MS,
             auto_offset_reset=self.reset,  # type: ignore[arg-type]
             store=self.store,
-            reconcile_interval_ms=RECONCILE_INTERVAL_MS,
+            reconcile_interval_ms=self.reconcile_interval_ms,
         )
         hosts = ",".join(f"fake{server.number}:2181" for server in self.ensemble.servers)
         zookeeper = ZooKeeperConfig(
@@ -201,8 +209,9 @@ class World:
             self.ensemble.heal(server)
         for consumer in self.consumers:
             process = consumer.process
-            process.blocked_until_s = 0.0
+            process.unblock()
             process.resume()
+            process.loses_events = lambda _: False
             if process.frozen:
                 process.thaw()
 

@@ -1,0 +1,98 @@
+"""What no watch tells is followed within one reconcile interval, and the checker notices where it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from kiel_groups.coordination.holding import Holding, jittered_s
+from kiel_groups.group import claims
+from tests.sim.acts import perform
+from tests.sim.ledger import Violation
+from tests.sim.story import Event
+from tests.sim.world import World, at_rest
+
+pytestmark = pytest.mark.sim
+
+INTERVAL_S = 8.0
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with at_rest(
+        members=2, topics=(4,), reset="earliest", allocator="sticky", reconcile_interval_ms=int(1000 * INTERVAL_S)
+    ) as made:
+        yield made
+
+
+def disturb(world: World, act: str) -> None:
+    """The first consumer gets this for as long as the checker gives it."""
+    perform(world, Event(0.0, act, 0, 0.0, 5 * INTERVAL_S))
+
+
+def test_an_offset_is_followed_while_hints_keep_coming(world: World) -> None:
+    consumer = world.consumers[0]
+    partition = min(consumer.flowing)
+    disturb(world, "hint_often")
+    world.run_for(2 * INTERVAL_S)
+    assert consumer.finished(partition) == (2, 0)
+
+
+def test_an_offset_that_is_not_followed_while_hints_keep_coming_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the regular look once was: an interval after the newest hint, and not after the last look."""
+
+    async def follow_slice(holding: Holding) -> None:
+        while True:
+            holding._look.clear()
+            holding._feed(await holding._read_slice())
+            try:
+                async with asyncio.timeout(jittered_s(world.reconcile_interval_ms)):
+                    await holding._look.wait()
+            except TimeoutError:
+                await holding._audit()
+
+    monkeypatch.setattr(Holding, "_follow_slice", follow_slice)
+    world.consumers[0].process.call(world.consumers[0].kill)
+    world.join(world.topics)
+    world.settle(60.0)
+    perform(world, Event(0.0, "hint_often", 1, 0.0, 0.0))
+    with pytest.raises(Violation, match="c3 has not followed the offset of t0:0 that an operator set for 15 s"):
+        world.run_for(3 * INTERVAL_S)
+
+
+def test_a_slice_is_followed_although_no_watch_tells_of_it(world: World) -> None:
+    disturb(world, "lose_events")
+    world.join(world.topics)
+    world.run_for(4 * INTERVAL_S)
+    world.settle(0.0)
+    assert [len(consumer.flowing) for consumer in world.consumers] == [1, 2, 1]
+
+
+def test_a_slice_that_is_not_followed_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (follower,) = (consumer for consumer in world.consumers if not consumer.member.leads)
+    membership = follower.member._membership
+    assert membership is not None
+    wanted = claims.Wanted(membership.holding._claims.want)
+
+    async def read_nothing_new() -> claims.Wanted:
+        return wanted
+
+    monkeypatch.setattr(membership.holding, "_read_slice", read_nothing_new)
+    for _ in range(2):
+        world.join(world.topics)
+    with pytest.raises(Violation, match=f"{follower.name} has not followed its slice for 15 s"):
+        world.run_for(4 * INTERVAL_S)
+
+
+def test_a_consumer_that_is_disturbed_has_more_time(world: World) -> None:
+    """Its event loop is blocked; what it cannot follow meanwhile is not counted."""
+    consumer = world.consumers[0]
+    partition = min(consumer.flowing)
+    world.operator.set(world.layout.offset(partition), b"7")
+    consumer.process.block(3 * INTERVAL_S)
+    world.run_for(5 * INTERVAL_S)
+    assert consumer.finished(partition) == (2, 7)
