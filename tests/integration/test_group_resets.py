@@ -158,7 +158,7 @@ async def test_a_log_that_was_cut_with_latest(cluster: Cluster, unique: Unique, 
 
 @pytest.mark.parametrize("store", STORES)
 async def test_a_log_that_was_emptied_with_earliest(cluster: Cluster, unique: Unique, store: str) -> None:
-    """The member stores the log's beginning: the next owner skips nothing when the log grows past the old offset."""
+    """The log's beginning is stored: the next owner skips nothing when the log has grown past the old offset."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     settings = {"auto_commit_interval_ms": 3_600_000, "store": store}

@@ -341,6 +341,24 @@ async def test_out_of_range_asks_for_a_new_position() -> None:
         assert b.metrics.counter("offset_resets") == 1
 
 
+async def test_what_is_cut_off_is_not_handed_out() -> None:
+    """From an offset on, also where nothing is left: then there is nothing to wait for."""
+    async with bench() as b:
+        b.broker.append(T0, messages(*(b"%d" % n for n in range(5))))
+        b.broker.append(T1, messages(b"other"))
+        b.fetcher.assign({T0: 0, T1: 0})
+        await b.broker.until_asked(FETCH, 2)
+        assert b.fetcher.cut(T0, 3) == 2
+        assert b.fetcher.is_buffering(T0)
+        assert b.fetcher.cut(T0, 0) == 3
+        assert not b.fetcher.is_buffering(T0)
+        assert b.fetcher.cut(T0, 0) == 0
+        assert values(await b.next_batch()) == [b"other"]
+        assert b.fetcher.poll() is None
+        b.fetcher.seek(T0, 4)
+        assert values(await b.next_batch()) == [b"4"]
+
+
 @pytest.mark.parametrize("refusal", [OffsetOutOfRangeError("no reset allowed", code=1), ZeroDivisionError("a bug")])
 async def test_a_reset_that_fails_is_raised(refusal: Exception) -> None:
     """A policy of none, and a callback with a bug, reach whoever polls."""
