@@ -29,6 +29,8 @@ HINTS = 10
 READABLE_SHARE = 0.8
 #: How many of the topics that are created again are there all the time.
 GONE_SHARE = 0.7
+#: How many of the logs that are cut lose some records only, and of how many at most.
+CUT_SHARE, MOST_CUT = 0.8, 12
 
 
 def perform(world: World, event: Event) -> str:
@@ -300,6 +302,27 @@ def _recreate_topic(world: World, event: Event) -> str:
     return f"{topic}, gone for {event.duration_s:g} s" if is_gone else topic
 
 
+def _retain(world: World, event: Event) -> str:
+    """Retention deletes the beginning of a log, up to where nobody has read yet, or beyond what "latest" was."""
+    partitions = world.partitions()
+    if not partitions:
+        return ""
+    partition = partitions[event.who % len(partitions)]
+    world.retain(partition, int(event.choice * 1.2 * world.log_end))
+    return f"{partition} from {world.logs[partition].start}"
+
+
+def _cut_log(world: World, event: Event) -> str:
+    """A log loses some of what was read, or all of it."""
+    partitions = world.partitions()
+    if not partitions:
+        return ""
+    partition = partitions[event.who % len(partitions)]
+    back = MOST_CUT if event.choice < CUT_SHARE else world.ledger.reached(partition)
+    world.cut(partition, max(0, world.ledger.reached(partition) - int(event.choice * back)), event.duration_s)
+    return f"{partition} at {world.logs[partition].cut} for {event.duration_s:g} s"
+
+
 def _weights(world: World, event: Event) -> str:
     """Somebody measured loads, and now and then writes them in a way that nobody can read."""
     loads = {partition: 1 + event.who * number % 17 for number, partition in enumerate(world.partitions())}
@@ -350,4 +373,6 @@ _ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
     "weights": _weights,
     "hold_commits": _hold_commits,
     "lose_commit_answers": _lose_commit_answers,
+    "retain": _retain,
+    "cut_log": _cut_log,
 }

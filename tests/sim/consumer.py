@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.handler import Work
@@ -18,6 +19,8 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.client import FakeConnection
 from kiel_groups.testing.simulated import SimulatedProcess
+from kiel_groups.wire.list_offsets import EARLIEST
+from tests.sim.logs import Range
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -30,11 +33,18 @@ REJOIN_S = 1.0
 
 @dataclass(slots=True)
 class Hand:
-    """What the application processes of one partition: up to the next offset ``until``."""
+    """
+    What the application processes of one partition: from ``start`` to the next offset ``until``.
+
+    ``position`` is the consumer's after it; what does not count was cut off the log meanwhile.
+    """
 
     state: PartitionState
     epoch: int
+    start: int
     until: int
+    position: int
+    counts: bool = True
 
 
 class Consumer:
@@ -51,6 +61,8 @@ class Consumer:
         self.process = _Process(self)
         self.flowing: dict[TopicPartition, int] = {}
         self.hands: dict[TopicPartition, Hand] = {}
+        #: What it was told about logs that do not have its position, until that is settled.
+        self.resets: dict[TopicPartition, Range] = {}
         self.failure: KielGroupsError | None = None
         self.metrics = Metrics()
         self.closing = False
@@ -59,7 +71,17 @@ class Consumer:
         self._subscription = SubscriptionState()
         self._subscription.subscribe(topics)
         config, zookeeper = world.settings(instance_id)
+        #: Another object for each stretch of fetching a partition.
+        self._fetches: dict[TopicPartition, object] = {}
         self.member = self.process.call(self._member, config, zookeeper)
+        self._position_reset = PositionReset(
+            world.reset,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            self._subscription,
+            self,  # type: ignore[arg-type]
+            self.member,
+            self.metrics,
+        )
         self._living = self.process.start(self._live(config.auto_commit_interval_ms / 1000))
 
     def _member(self, config: GroupConfig, zookeeper: ZooKeeperConfig) -> GroupMember:
@@ -122,6 +144,10 @@ class Consumer:
         membership = self.member._membership
         return None if membership is None else membership.holding._claims.want
 
+    def has_chosen(self, partition: TopicPartition) -> bool:
+        """Whether a reset is chosen that is not stored yet."""
+        return partition in self._subscription.resetting()
+
     def goes_on(self, partition: TopicPartition, epoch: int) -> None:
         """What it hands out of a partition, and has in hand, belongs to this epoch."""
         if partition in self.flowing:
@@ -135,7 +161,7 @@ class Consumer:
 
     def work(self, choice: float, count: int, duration_s: float) -> None:
         """Hand some records of one partition to the application."""
-        idle = sorted(self.flowing.keys() - self.hands.keys())
+        idle = sorted(self.flowing.keys() - self.hands.keys() - self.resets.keys())
         now_s = self.process.timeline.now_s
         if not idle or not self.gate_is_open or now_s < self.process.blocked_until_s:
             return
@@ -143,9 +169,16 @@ class Consumer:
         state = self._subscription.state(partition)
         if state is None:
             return
+        log = self.world.logs[partition]
+        if not log.has(state.position):
+            self.process.call(self.fetch, partition)
+            return
+        until = state.position + count if log.cut is None else min(state.position + count, log.cut)
+        if until == state.position:
+            return
         self.world.ledger.handed_out(self, partition, state.position)
-        state.position += count
-        self.hands[partition] = Hand(state, self.flowing[partition], state.position)
+        self.hands[partition] = Hand(state, self.flowing[partition], state.position, until, until)
+        state.position = until
         self.process.timeline.after(
             duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state
         )
@@ -155,7 +188,7 @@ class Consumer:
         if hand is None or hand.state is not state:
             return
         del self.hands[partition]
-        if state.position == hand.until:
+        if hand.counts and state.position == hand.position:
             state.finished = hand.until
             self.world.ledger.finished(partition, hand.epoch, hand.until)
         self._put_down.set()
@@ -165,6 +198,7 @@ class Consumer:
         self.process.kill()
         self.flowing.clear()
         self.hands.clear()
+        self.resets.clear()
 
     def leave(self) -> None:
         """Close it in order."""
@@ -178,22 +212,82 @@ class Consumer:
         await self.member.close()
         self.closed = True
 
+    # What a fetcher and its reset do (see clients/position_reset.py, which runs here as it is)
+
+    def fetch(self, partition: TopicPartition) -> None:
+        """Look whether the log has the position; reset it otherwise."""
+        state = self._subscription.state(partition)
+        if partition not in self.flowing or state is None or partition in self.resets or self.closing:
+            return
+        if not self.world.logs[partition].has(state.position):
+            # Known before the log was asked about: of no position yet.
+            self.resets[partition] = Range(state.position, 0, state.position)
+            self.process.start(self._reset(partition, self._fetches[partition]))
+
+    async def _reset(self, partition: TopicPartition, fetch: object) -> None:
+        state = self._subscription.state(partition)
+        while state is not None and self._fetches.get(partition) is fetch:
+            with suppress(KielGroupsError):
+                if await self._position_reset(partition, state.position) is not None:
+                    self.flowing[partition] = self._epoch(partition)
+            if self._fetches.get(partition) is fetch and self.world.logs[partition].has(state.position):
+                self._subscription.choose_reset(partition, None)
+                del self.resets[partition]
+                return
+            await asyncio.sleep(self.world.timeline.random.uniform(0.01, 0.5))
+
+    async def list_offsets(self, partitions: Sequence[TopicPartition], at: int) -> Mapping[TopicPartition, int]:
+        (partition,) = partitions
+        await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
+        if not self.world.brokers_know(partition.topic):
+            raise BrokerError(f"no leader of {partition}")
+        log = self.world.logs[partition]
+        return {partition: log.start if at == EARLIEST else log.end}
+
+    def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
+        fetch = self._fetches.get(partition)
+        return lambda: fetch is not None and self._fetches.get(partition) is fetch
+
+    def cut(self, partition: TopicPartition, end: int) -> int:
+        """A reset is chosen; the log ends at ``end``."""
+        state = self._subscription.state(partition)
+        assert state is not None
+        assert state.reset is not None
+        self.resets[partition] = Range(state.reset.lost, state.reset.start, state.reset.end)
+        hand = self.hands.get(partition)
+        if hand is not None:
+            hand.counts, hand.until = hand.start < end, min(hand.until, end)
+        return 0
+
+    async def put_down(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
+        while is_fetched() and partition in self.hands:
+            self._put_down.clear()
+            await self._put_down.wait()
+
+    def _forget_fetch(self, partition: TopicPartition) -> None:
+        self._fetches.pop(partition, None)
+        self.resets.pop(partition, None)
+        self._put_down.set()
+
     # What its member asks for (PartitionHandler)
 
     async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
         if not self.world.brokers_know(topic):
             raise BrokerError(f"no leader of {topic}")
-        return dict.fromkeys(partitions, 0 if policy == "earliest" else self.world.log_end)
+        logs = {number: self.world.logs[TopicPartition(topic, number)] for number in partitions}
+        return {number: log.start if policy == "earliest" else log.end for number, log in logs.items()}
 
     async def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
-        return {partition: 0 for partition in partitions if self.world.brokers_know(partition.topic)}
+        return {p: self.world.logs[p].start for p in partitions if self.world.brokers_know(p.topic)}
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         for partition in partitions:
             state = self._subscription.state(partition)
             if state is not None:
+                self._forget_fetch(partition)
+                self._fetches[partition] = object()
                 self.flowing[partition] = self._epoch(partition)
                 self.world.ledger.opened(self, partition, state.position)
         return _nothing()
@@ -201,6 +295,9 @@ class Consumer:
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         for partition in partitions:
             self.flowing.pop(partition, None)
+            # What a reset chose is released with the partition.
+            self._fetches.pop(partition, None)
+        self._put_down.set()
         return frozenset(partitions) & self.hands.keys()
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
@@ -212,11 +309,13 @@ class Consumer:
         for partition in partitions:
             self.flowing.pop(partition, None)
             self.hands.pop(partition, None)
-        self._put_down.set()
+            self._forget_fetch(partition)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
         if partition in self.flowing:
             self.flowing[partition] = self._epoch(partition)
+            self._forget_fetch(partition)
+            self._fetches[partition] = object()
         self.hands.pop(partition, None)
         self._put_down.set()
 

@@ -68,6 +68,7 @@ class Ledger:
         self.forbids_joining = False
         self.plans = PlanRules(self._layout, self._violation)
         self.commits = 0
+        self.resets = 0
         self.hand_outs = 0
         #: Sessions that no member asked for any more: kazoo opened them by itself, or too late.
         self._later: set[int] = set()
@@ -146,6 +147,11 @@ class Ledger:
             # He has reached what an operator had set meanwhile.
             consumer.flowing[partition] = self._epochs[partition]
         self._no_gap(consumer, partition, offset)
+        known = consumer.flowing[partition] == self._epochs.get(partition) and partition not in self._damaged
+        if known and offset < self._stored[partition]:
+            raise self._violation(
+                f"{consumer.name} goes back in {partition} to {offset}, and {self._stored[partition]} is stored"
+            )
 
     def _no_gap(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         epoch = consumer.flowing[partition]
@@ -252,6 +258,8 @@ class Ledger:
             and not self.is_outdated(holder, partition)
         ):
             version, offset = finished
+            if holder.has_chosen(partition) and self._may_reset(holder, partition, self._stored[partition]):
+                offset = self._stored[partition]
             znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
             version += any(other.path == self._layout.offset(partition) for other in entry.changes)
             # Where somebody else wrote the offset, theirs stands; brokers may write later what they were asked for.
@@ -298,11 +306,13 @@ class Ledger:
             return
         offset, version = int(change.znode.data), change.znode.version
         before = self._stored.get(partition)
+        is_reset = by_member and self._is_reset(entry, partition, offset)
         is_damaged = partition in self._damaged or (by_member and self._mistakes_version(entry, partition))
-        if is_damaged:
+        if is_reset or is_damaged:
             self._damaged.discard(partition)
+        if is_damaged and not is_reset:
             before = self._before_damage(entry, partition, offset) if by_member else before
-        if partition in self.restarting and by_member and offset == 0:
+        if partition in self.restarting and by_member and offset in self._world.logs[partition].starts:
             if not is_damaged:
                 self._check_start(entry, partition)
             self.restarting.discard(partition)
@@ -318,16 +328,15 @@ class Ledger:
                     self._unread.discard(partition)
                     self.restarting.add(partition)
                     self._excused.add(partition)
+        elif is_reset:
+            self._reset_is_stored(entry, partition, offset)
         else:
             # First offsets are also stored by who does not own them, for all of a topic.
             if offset != before and change.kind is not Kind.CREATED and not self._owns(entry, partition):
                 who = self.consumers[entry.session_id].name
                 raise self._violation(f"{who} commits {offset} of {partition}, and its claim is not there")
             self._check_commit(entry, partition, before, offset)
-            if partition in self.restarting and not self._could_know(entry, partition.topic):
-                if partition not in self._excused:
-                    self._unknowing.add(partition)
-                self._excused.add(partition)
+            self._excuse_unknowing(entry, partition)
         self._stored[partition] = offset
         if by_member:
             self._told_last.pop(partition, None)
@@ -389,6 +398,35 @@ class Ledger:
     def created(self, partition: TopicPartition) -> tuple[int, float]:
         """When the topic of a partition was created: the zxid, and the time in seconds."""
         return self._created[partition.topic]
+
+    def _excuse_unknowing(self, entry: Entry, partition: TopicPartition) -> None:
+        if partition in self.restarting and not self._could_know(entry, partition.topic):
+            if partition not in self._excused:
+                self._unknowing.add(partition)
+            self._excused.add(partition)
+
+    # The one legal way back, or forward beyond what is processed: a log that does not have the position any more
+
+    def _is_reset(self, entry: Entry, partition: TopicPartition, offset: int) -> bool:
+        """Whether an owner stores what it may choose by the range that it was told, and what no commit would store."""
+        writer, before = self.consumers[entry.session_id], self._stored.get(partition)
+        if before is None or before <= offset <= self._processed[partition] or not self._owns(entry, partition):
+            return False
+        return self._may_reset(writer, partition, offset)
+
+    def _may_reset(self, writer: Consumer, partition: TopicPartition, offset: int) -> bool:
+        told = writer.resets.get(partition)
+        if told is None or told.has_lost:
+            return False
+        return told.may_follow(self._world.reset, self._processed[partition], offset)
+
+    def _reset_is_stored(self, entry: Entry, partition: TopicPartition, offset: int) -> None:
+        writer = self.consumers[entry.session_id]
+        if partition in writer.hands:
+            raise self._violation(f"{writer.name} stores a reset of {partition} while its application processes it")
+        self.resets += 1
+        self._begin_epoch(partition, offset)
+        self._excuse_unknowing(entry, partition)
 
     def _told_where_they_are(self, partition: TopicPartition, offset: int) -> None:
         """An operator sets the very offset that somebody has reached: whether he hears of it makes no difference."""
@@ -459,11 +497,13 @@ class Ledger:
         """
         fresh = {self._partition(change.path) for change in entry.changes} | self._damaged
         known = any(other.topic == partition.topic and other not in fresh for other in self._stored)
-        expected = {0 if known or self._world.reset == "earliest" else self._world.log_end}
+        log = self._world.logs[partition]
+        starts, ends = log.starts, log.ends | {self._world.log_end}
+        expected = set(starts if known or self._world.reset == "earliest" else ends)
         if partition.topic in self._cleared or any(other.topic == partition.topic for other in self._damaged):
-            expected.add(0)
+            expected |= starts
         if partition.topic in self._created and not self._could_know(entry, partition.topic):
-            expected.add(0 if self._world.reset == "earliest" else self._world.log_end)
+            expected |= starts if self._world.reset == "earliest" else ends
         if offset not in expected:
             raise self._violation(f"the first offset of {partition} is {offset}, it should be of {expected}")
 
@@ -510,6 +550,10 @@ class Ledger:
 
     def stored(self, partition: TopicPartition) -> int | None:
         return self._stored.get(partition)
+
+    def reached(self, partition: TopicPartition) -> int:
+        """The next offset after all that was ever processed or stored."""
+        return self._reached.get(partition, 0)
 
     def processed(self, partition: TopicPartition) -> int:
         return self._processed.get(partition, 0)

@@ -54,7 +54,8 @@ class Story:
 
     @property
     def faults(self) -> int:
-        return sum(event.act in FAULTS.keys() | BROKER_FAULTS.keys() | HINT_FAULTS.keys() for event in self.events)
+        faults = FAULTS.keys() | BROKER_FAULTS.keys() | HINT_FAULTS.keys() | set(LOG_FAULTS)
+        return sum(event.act in faults for event in self.events)
 
 
 #: Faults, each with a weight.
@@ -91,6 +92,8 @@ HINT_FAULTS = {"hint_often": 3, "lose_events": 2}
 MOST_HINT_FAULTS = 2
 #: How often that is, in milliseconds, in how many of the groups; and in the others.
 FREQUENT_MS, FREQUENT_SHARE, USUAL_MS = 8_000, 0.25, 30_000
+#: What happens to logs, in some of the stories.
+LOG_FAULTS = ("retain", "cut_log")
 #: What is no fault, and makes partitions move.
 CHANGES = {"join": 4, "leave": 3, "subscribe": 3, "grow_topic": 1, "weights": 2}
 #: How many of the groups are allocated by whom.
@@ -104,6 +107,9 @@ PACE_S = 0.35
 STATIC_SHARE = 0.3
 #: In how many of the groups brokers write the offsets.
 BROKER_SHARE = 0.2
+#: In how many of the stories logs lose records, and how often at most in one.
+LOGS_SHARE = 0.5
+MOST_LOG_FAULTS = 6
 
 
 def make_story(seed: int) -> Story:
@@ -124,6 +130,7 @@ def make_story(seed: int) -> Story:
     for act in acts:
         at_s += random.expovariate(1 / PACE_S)
         events.append(_event(random, at_s, act))
+    events = sorted([*events, *_log_events(seed, at_s)])
     return Story(
         seed=seed,
         members=random.randint(3, 6),
@@ -138,6 +145,13 @@ def make_story(seed: int) -> Story:
         reconcile_interval_ms=reconcile_interval_ms,
         events=tuple(events),
     )
+
+
+def _log_events(seed: int, until_s: float) -> list[Event]:
+    """What happens to logs; drawn by themselves: the rest of a story is the same without."""
+    random = Random(f"logs of {seed}")
+    count = random.randint(2, MOST_LOG_FAULTS) if random.random() < LOGS_SHARE else 0
+    return [_event(random, random.uniform(0.1, 1.0) * until_s, random.choice(LOG_FAULTS)) for _ in range(count)]
 
 
 def _draw(random: Random, weights: dict[str, int], count: int) -> list[str]:

@@ -166,7 +166,7 @@ def test_who_claims_leaves_the_offsets_of_others_to_them() -> None:
     """All are gone: what nobody knows any more is read from its beginning, what somebody holds goes on where he is."""
     with at_rest(members=3, topics=(6,), reset="latest") as world:
         holding, staying, leaving = world.consumers
-        world.log_end = 2_000
+        world.logs.end = 2_000
         process_some(world, holding)
         held, lost = set(holding.flowing) | set(staying.flowing), set(leaving.flowing)
         delete_offsets(world)

@@ -21,6 +21,7 @@ from tests.sim.brokers import Brokers
 from tests.sim.consumer import Consumer
 from tests.sim.delays import Delays
 from tests.sim.ledger import Ledger, Violation
+from tests.sim.logs import Logs
 from tests.sim.quiet_end import quiet_end
 from tests.sim.story import Story, make_story
 
@@ -57,8 +58,7 @@ class World:
         self.store = story.store
         self.reconcile_interval_ms = story.reconcile_interval_ms
         self._heartbeat_interval_ms = story.heartbeat_interval_ms
-        #: Where logs end: what "latest" means.
-        self.log_end = 1_000
+        self.logs = Logs()
         self.consumers: list[Consumer] = []
         self.ledger = Ledger(self)
         self.ensemble.observers.append(self.ledger.committed)
@@ -115,10 +115,12 @@ class World:
             return
         self._unknown_until_s[topic] = self.timeline.now_s + gone_s + silent_s
         if gone_s:
+            self.logs.begin_anew(topic)
             self._absent[topic] = self.ensemble.truth.znodes[topic_path(topic)].czxid
             self.operator.delete_async(topic_path(topic))
             self.timeline.after(gone_s, self._create_again, topic)
             return
+        self.logs.begin_anew(topic)
         transaction = self.operator.transaction()
         transaction.delete(topic_path(topic))
         transaction.create(topic_path(topic), self.topic_data(topic))
@@ -182,6 +184,32 @@ class World:
         return consumer
 
     # Time
+
+    @property
+    def log_end(self) -> int:
+        """Where logs end that nothing has happened to."""
+        return self.logs.end
+
+    # Logs
+
+    def retain(self, partition: TopicPartition, start: int) -> None:
+        """Retention deletes what is before an offset; who reads there is told soon."""
+        self.logs.retain(partition, start)
+        self._tell_out_of_range(partition)
+
+    def cut(self, partition: TopicPartition, end: int, grown_s: float) -> None:
+        """A log loses its end, and has it again ``grown_s`` later."""
+        self.logs.cut(partition, end)
+        self._tell_out_of_range(partition)
+        self.timeline.after(grown_s, self.logs.grow, partition)
+
+    def _tell_out_of_range(self, partition: TopicPartition) -> None:
+        for consumer in self.consumers:
+            if consumer.lives:
+                delay_s = self.timeline.random.uniform(0.0, 0.5)
+                self.timeline.after(
+                    delay_s, consumer.process.run_on_loop, consumer.process.call, consumer.fetch, partition
+                )
 
     @property
     def elapsed_s(self) -> float:

@@ -1,0 +1,102 @@
+"""The logs of a simulated group's partitions: which offsets they have at the moment, and had."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from kiel_groups.model import TopicPartition
+
+__all__ = ["Log", "Logs", "Range"]
+
+#: Where logs end that were never cut: what "latest" means.
+END = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a member was told about a log on the way to a reset of the position ``lost``."""
+
+    lost: int
+    start: int
+    end: int
+
+    @property
+    def has_lost(self) -> bool:
+        return self.start <= self.lost <= self.end
+
+    def position(self, policy: str) -> int:
+        return self.start if policy == "earliest" else self.end
+
+    def may_follow(self, policy: str, processed: int, offset: int) -> bool:
+        """
+        Whether an offset may be stored where everything before ``processed`` is processed.
+
+        It is the policy's, but where the log has records before the lost position that nobody has processed: then the
+        policy may go back, and not forward beyond them.
+        """
+        owed = max(processed, self.start)
+        if owed < min(self.lost, self.end) and offset > owed:
+            return False
+        return offset == self.position(policy) or self.start <= offset <= min(self.lost, self.position(policy))
+
+
+@dataclass(slots=True)
+class Log:
+    """
+    A log has every offset from ``start`` on, and where it was cut, none from ``cut`` on until it has grown again.
+
+    ``starts`` and ``ends`` are all that a member may have been told.
+    """
+
+    grown: int
+    start: int = 0
+    cut: int | None = None
+    starts: set[int] = field(default_factory=lambda: {0})
+    ends: set[int] = field(default_factory=set)
+
+    @property
+    def end(self) -> int:
+        return max(self.start, self.grown) if self.cut is None else self.cut
+
+    def has(self, offset: int) -> bool:
+        """Whether a fetch from an offset is not out of range."""
+        return self.start <= offset and (self.cut is None or offset <= self.cut)
+
+    def _note(self) -> None:
+        self.starts.add(self.start)
+        self.ends.add(self.end)
+
+
+class Logs:
+    """The logs of all partitions; those that nothing has happened to have every offset."""
+
+    def __init__(self) -> None:
+        #: What "latest" means where nothing was cut.
+        self.end = END
+        self._logs: defaultdict[TopicPartition, Log] = defaultdict(lambda: Log(self.end))
+
+    def __getitem__(self, partition: TopicPartition) -> Log:
+        return self._logs[partition]
+
+    def retain(self, partition: TopicPartition, start: int) -> None:
+        """Delete what is before an offset."""
+        log = self._logs[partition]
+        log.start = max(log.start, start if log.cut is None else min(start, log.cut))
+        log._note()
+
+    def cut(self, partition: TopicPartition, end: int) -> None:
+        """Delete what is from an offset on, as an election of a replica that was behind does."""
+        log = self._logs[partition]
+        log.cut = max(log.start, end if log.cut is None else min(log.cut, end))
+        log._note()
+
+    def grow(self, partition: TopicPartition) -> None:
+        """The log has everything again from its start on."""
+        self._logs[partition].cut = None
+        self._logs[partition]._note()
+
+    def begin_anew(self, topic: str) -> None:
+        """Other logs are in the place of these."""
+        for partition in [partition for partition in self._logs if partition.topic == topic]:
+            del self._logs[partition]
