@@ -10,8 +10,9 @@ import pytest
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session_close import SessionClose
 from kiel_groups.group.layout import topic_path
-from kiel_groups.group.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.group.transactions import Create
 from kiel_groups.model import TopicPartition
 from tests.sim.acts import perform
@@ -62,8 +63,19 @@ def test_who_steps_back_after_an_offset_was_deleted_is_noticed(world: World) -> 
     world.operator.delete(world.layout.offset(partition))
     commit(world, holding)
     commit(world, holding)
-    holding._subscription.seek(partition, 3)
+    holding._subscription.seek(partition, 6)
+    holding.process.start(holding.member.commit())
     with pytest.raises(Violation, match="takes the offset of t0:0 back from 9 to 6"):
+        world.run_for(0.2)
+
+
+def test_a_record_before_the_stored_offset_is_noticed(world: World) -> None:
+    """Delivering it again is no loss, but nothing told the consumer to step back."""
+    (holding,) = world.consumers
+    (partition,) = world.partitions()
+    commit(world, holding)
+    holding._subscription.seek(partition, 1)
+    with pytest.raises(Violation, match="goes back in t0:0 to 1, and 3 is stored"):
         commit(world, holding)
 
 
@@ -141,8 +153,19 @@ def test_who_skips_a_partition_that_came_later_is_noticed(is_late: bool) -> None
             assert world.ledger.stored(TopicPartition("t9", 1)) == world.log_end
 
 
-def test_a_commit_that_a_cut_server_held_up_is_excused() -> None:
-    """Its session had not seen the new topic; the same process's next session had (seed 999201189842)."""
+def test_a_commit_that_a_cut_server_held_up_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Its session had not seen the new topic; the same process's next session had (seed 999201189842).
+
+    Here the close of the given-up session reaches no server: it would end the commit.
+    """
+    begin = SessionClose.begin
+
+    def begin_in_vain(close: SessionClose) -> None:
+        begin(close)
+        close._give_up_s = 0.0
+
+    monkeypatch.setattr(SessionClose, "begin", begin_in_vain)
     with at_rest(members=1, topics=(1,), reset="earliest", sync_limit=30) as world:
         commit_through_a_cut_server(world)
 
@@ -210,7 +233,7 @@ def test_who_gives_up_what_it_has_finished_in_the_new_log_is_noticed(
     recreate(world)
     world.run_for(2.0)
     process_some(world, holding)
-    monkeypatch.setattr(PartitionState, "uncommitted", property(lambda _: False))
+    monkeypatch.setattr(Claimant, "_left_by", lambda _, state: state.committed)
     with pytest.raises(Violation, match="gives up t0:0 at 0, finished is 3"):
         world.close(20.0)
 
