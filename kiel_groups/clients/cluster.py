@@ -24,6 +24,7 @@ from kiel_groups.clients.metadata_sources import BrokerSource, MetadataSources
 from kiel_groups.clients.offset_lookup import find_offsets, list_offsets
 from kiel_groups.clients.pool import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.errors import (
     BrokerConnectionError,
     ClosedError,
@@ -404,17 +405,20 @@ class Cluster:
         """
         return await list_offsets(self, frozenset(partitions), at)
 
-    async def find_offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    async def find_offsets(
+        self, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
+    ) -> LogOffsets:
         """
-        As ``list_offsets``, but without patience: who leads is asked anew, then each leader once.
+        Look up as many of the offsets as are known now, and say why the others are not; raises nothing.
 
-        Returns:
-            The offsets; a partition of which nobody told is left out.
+        Metadata is refreshed, then each leader is asked once, and has ``connect_timeout_ms`` for its answer.
 
-        Raises:
-            NoBrokersError: Nobody could be asked.
+        Args:
+            partitions: As of ``list_offsets``.
+            at: As of ``list_offsets``.
+            patience_s: For how long to ask again for partitions that are missing, in seconds.
         """
-        return await find_offsets(self, frozenset(partitions), at)
+        return await find_offsets(self, frozenset(partitions), at, patience_s)
 
     def close(self) -> None:
         """Close every connection; whatever waits for a broker fails with an error."""

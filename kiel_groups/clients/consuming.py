@@ -18,10 +18,11 @@ from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.hands import UNCLAIMED_S, Taker
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
+from kiel_groups.clients.offset_lookup import policy_offsets
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
-from kiel_groups.coordination.handler import Work
+from kiel_groups.coordination.handler import LogOffsets, Work
 from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall
@@ -270,15 +271,9 @@ class Consuming:
 
     # ------------------------------------------------------------------ as the member's PartitionHandler
 
-    async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
-        """First ("earliest") or next ("latest") offsets of partitions, from their leaders."""
-        asked = [TopicPartition(topic, partition) for partition in partitions]
-        found = await self._cluster.list_offsets(asked, _TIMES.get(policy, EARLIEST))
-        return {partition.partition: offset for partition, offset in found.items()}
-
-    async def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where logs begin, without those of which no broker tells."""
-        return await self._cluster.find_offsets(partitions, EARLIEST)
+    async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+        """Look up first ("earliest") or next ("latest") offsets of partitions, as far as leaders tell them."""
+        return await policy_offsets(self._cluster, partitions, policy)
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Committed offsets, as the brokers read them."""

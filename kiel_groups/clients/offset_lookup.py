@@ -1,4 +1,4 @@
-"""Where logs begin and end: ListOffsets to the leaders of many partitions, again until each has answered."""
+"""Look-ups of where logs begin and end: ListOffsets requests to the leaders of many partitions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
@@ -15,12 +16,17 @@ from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListedOffsets, ListO
 if TYPE_CHECKING:
     from kiel_groups.clients.cluster import Cluster
 
-__all__ = ["Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range"]
+__all__ = ["Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range", "policy_offsets"]
 
 log = logging.getLogger(__name__)
 
 #: With the default backoff about six seconds: an election takes one or two.
 _TRIES = 8
+
+#: How long a look-up of log ends asks again while leaders are missing, in seconds: an election takes one or two. A
+#: partition that misses the look-up of a new group's first offsets is read from its beginning later, which may be days
+#: of records, so this is worth the wait. Where a log begins is the same at every moment: that is asked once.
+_ELECTION_S = 2.0
 
 
 class Failure(NamedTuple):
@@ -51,13 +57,36 @@ async def list_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], 
     raise failures[min(missing)].error
 
 
-async def find_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], at: int) -> dict[TopicPartition, int]:
+async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
+    """Look up where a reset policy, "earliest" or "latest", has partitions start; see ``PartitionHandler``."""
+    if policy == "latest":
+        return await cluster.find_offsets(partitions, LATEST, patience_s=_ELECTION_S)
+    return await cluster.find_offsets(partitions, EARLIEST)
+
+
+async def find_offsets(
+    cluster: Cluster, partitions: frozenset[TopicPartition], at: int, patience_s: float
+) -> LogOffsets:
     """``Cluster.find_offsets``: see there for arguments and errors."""
-    await cluster.refresh({tp.topic for tp in partitions}, "offsets")
+    now_s = asyncio.get_running_loop().time
+    # As for metadata: such offsets are answered from memory. A broker that takes longer than a handshake is stuck.
+    timeout_ms = min(cluster.config.connect_timeout_ms, cluster.config.request_timeout_ms)
+    until_s = now_s() + patience_s
     found: dict[TopicPartition, int] = {}
-    if failures := await ask_leaders(cluster, partitions, at, found):
-        _tell(failures)
-    return found
+    missing, attempt = partitions, 0
+    while True:
+        try:
+            await cluster.refresh({tp.topic for tp in missing}, "offsets")
+            failures = await ask_leaders(cluster, missing, at, found, timeout_ms)
+        except KielGroupsError as error:
+            failures = dict.fromkeys(missing, Failure(error, error.retriable))
+        missing, attempt = frozenset(failures), attempt + 1
+        pause_s = cluster.delay_s(attempt)
+        if not missing or now_s() + pause_s > until_s:
+            if missing:
+                _tell(failures)
+            return LogOffsets(found, {tp: failure.error for tp, failure in failures.items()})
+        await asyncio.sleep(pause_s)
 
 
 async def log_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
@@ -78,7 +107,11 @@ def _tell(failures: Mapping[TopicPartition, Failure]) -> None:
 
 
 async def ask_leaders(
-    cluster: Cluster, partitions: Iterable[TopicPartition], at: int, found: dict[TopicPartition, int]
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    at: int,
+    found: dict[TopicPartition, int],
+    timeout_ms: int | None = None,
 ) -> dict[TopicPartition, Failure]:
     """Ask each leader once, all at the same time; put answers into ``found`` and return the failures."""
     failures: dict[TopicPartition, Failure] = {}
@@ -89,7 +122,9 @@ async def ask_leaders(
             failures[tp] = Failure(LEADER_NOT_AVAILABLE.exception(f"the offsets of {tp} cannot be listed"), True)
         else:
             by_leader.setdefault(leader, []).append(tp)
-    outcomes = await asyncio.gather(*(_ask_leader(cluster, leader, tps, at) for leader, tps in by_leader.items()))
+    outcomes = await asyncio.gather(
+        *(_ask_leader(cluster, leader, tps, at, timeout_ms) for leader, tps in by_leader.items())
+    )
     for outcome in outcomes:
         for tp, result in outcome.items():
             if isinstance(result, int):
@@ -101,16 +136,16 @@ async def ask_leaders(
 
 
 async def _ask_leader(
-    cluster: Cluster, leader: int, partitions: list[TopicPartition], at: int
+    cluster: Cluster, leader: int, partitions: list[TopicPartition], at: int, timeout_ms: int | None
 ) -> dict[TopicPartition, int | Failure]:
     request = ListOffsetsRequest({tp: OffsetQuery(at) for tp in partitions})
     try:
-        answer = (await cluster.send(leader, request)).partitions
-    except BrokerError as error:
+        answer = (await cluster.send(leader, request, timeout_ms=timeout_ms)).partitions
+    except KielGroupsError as error:
         return dict.fromkeys(partitions, Failure(error, error.retriable))
     results = {tp: _read(tp, answer.get(tp), at) for tp in partitions}
     too_early = [tp for tp, result in results.items() if result is None]
-    earliest = await _ask_leader(cluster, leader, too_early, EARLIEST) if too_early else {}
+    earliest = await _ask_leader(cluster, leader, too_early, EARLIEST, timeout_ms) if too_early else {}
     return {tp: result for tp, result in (results | earliest).items() if result is not None}
 
 

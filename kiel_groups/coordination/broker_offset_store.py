@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from kiel_groups.coordination.machine import boot_time_s
-from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
-from kiel_groups.group.subscription import StartPosition
+from kiel_groups.coordination.offset_store import Starts, StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.model import TopicPartition
 
 __all__ = ["BrokerOffsetStore", "FetchOffsets", "SendCommit"]
@@ -54,7 +53,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         if self._patience is not None:
             self._patience.reschedule(min(self._no_later_s, self._patience.when() or math.inf))
 
-    async def start(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StartPosition]:
+    async def start(self, partitions: Collection[TopicPartition]) -> Starts:
         """
         Where claims start: at what the offset znodes say, once brokers have shown that they serve this group's offsets.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from kiel_groups.config import HostPort
-from kiel_groups.errors import NoOffsetsError
+from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.listeners import Stall, StallKind
 from kiel_groups.model import TopicPartition
 
-__all__ = ["PartitionHandler", "Work"]
+__all__ = ["LogOffsets", "PartitionHandler", "Work"]
 
 
 class Work(NamedTuple):
@@ -21,14 +21,23 @@ class Work(NamedTuple):
     partitions: frozenset[TopicPartition]
 
 
+class LogOffsets(NamedTuple):
+    """The answer to a look-up of log offsets: the offsets that are known, and why each of the others is not."""
+
+    found: Mapping[TopicPartition, int]
+    failures: Mapping[TopicPartition, KielGroupsError]
+
+
 class PartitionHandler(Protocol):
     """What a member needs of the consumer around it; called on the event loop, but where it says otherwise."""
 
-    async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
-        """Ask the brokers for the first ("earliest") or next ("latest") offsets of partitions of one topic."""
+    async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+        """
+        Ask the leaders for the first ("earliest") or next ("latest") offsets of partitions.
 
-    async def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Ask the brokers where logs begin, and once only: a partition of which none of them tells is left out."""
+        Returns within a bound whatever the leaders do, and raises nothing that a broker causes: a partition that has no
+        leader, or whose leader fails or stays silent, keeps no other one waiting.
+        """
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """

@@ -10,18 +10,19 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination import machine
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.handler import PartitionHandler
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offset_store import Starts, ZooKeeperOffsetStore
 from kiel_groups.coordination.offsets import Offsets
 from kiel_groups.coordination.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.coordination.unopened_claims import UnopenedClaims
 from kiel_groups.errors import (
     CoordinationError,
     DuplicateInstanceError,
@@ -45,7 +46,8 @@ log = logging.getLogger(__name__)
 JITTER = 0.33
 
 #: How long to wait before a claim whose position could not be read is looked at again, in seconds: first, at most.
-REOPEN_S = 0.5
+#: A topic that was just created has leaders within tenths of a second.
+REOPEN_S = 0.1
 LONGEST_REOPEN_S = 5.0
 
 #: How long a member that leaves waits for brokers that are to store its offsets, in seconds.
@@ -87,6 +89,7 @@ class Holding:
         self._tasks = tasks
         self._metrics = metrics
         self._claims = claims.Claims()
+        self._unopened = UnopenedClaims(config.group, metrics)
         self._look = asyncio.Event()
         self._empty = asyncio.Event()
         self._leaving = asyncio.Event()
@@ -312,13 +315,18 @@ class Holding:
         """Read where the claims of a topic start; a member that leaves needs no positions, and gives them back."""
         reading = asyncio.ensure_future(self._read_positions(topic, partitions))
         leaving = asyncio.ensure_future(self._leaving.wait())
+        either: set[asyncio.Future[Any]] = {reading, leaving}
+        alarm_s, started_s = self._config.drain_alarm_ms / 1000, asyncio.get_running_loop().time()
         try:
-            await asyncio.wait({reading, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            while not (await asyncio.wait(either, timeout=alarm_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+                unopened = partitions & self._claims.in_phase(claims.Phase.OPENING)
+                self._unopened.alarm(topic, unopened, asyncio.get_running_loop().time() - started_s)
             if reading.done():
                 reading.result()
         finally:
             reading.cancel()
             leaving.cancel()
+            self._unopened.forget(partitions)
             await asyncio.wait({reading})
         self._feed(claims.Opened(frozenset(p for p in partitions if not self._claims.keeps(p))))
 
@@ -335,13 +343,14 @@ class Holding:
                 # Created again while positions were read: they may be those of the old log.
                 self._recreated(topic, created)
             waiting -= starts.keys()
-            if waiting:
+            if waiting and not starts:
                 gone = await self._claimant.verify(waiting)
                 self._feed(claims.ClaimGone(gone))
                 # What is not wanted any more needs no position: it goes back at once.
                 self._feed(claims.Opened(frozenset(p for p in waiting if not self._claims.keeps(p))))
                 waiting = (waiting - gone) & self._claims.in_phase(claims.Phase.OPENING)
-            if waiting:
+            self._unopened.forget(partitions - waiting)
+            if waiting and not starts:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_REOPEN_S)
 
@@ -354,24 +363,19 @@ class Holding:
         self, topic: str, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, StartPosition]:
         try:
-            return await self._store.start(partitions)
+            starts = await self._store.start(partitions)
         except CoordinationError:
             raise
         except KielGroupsError as error:
-            # No broker tells where a new partition starts: nothing is lost by waiting, and the claim keeps others from
-            # starting somewhere else.
-            log.warning(
-                "group %s: the positions of %d claims of %s cannot be read yet: %s",
-                self._config.group,
-                len(partitions),
-                topic,
-                error,
-            )
-            self._metrics.count("claims_not_opened")
-            if isinstance(error, NoOffsetsError):
-                # It will not mend by itself, perhaps: whoever wants this topic is to know; others need not.
-                self._handler.refused(topic, error)
-            return {}
+            starts = Starts({}, dict.fromkeys(partitions, error))
+        if starts.failures:
+            # Nothing is lost by waiting, and the claim keeps others from starting somewhere else.
+            self._unopened.failed(topic, starts.failures)
+        refusals = [error for error in starts.failures.values() if isinstance(error, NoOffsetsError)]
+        if refusals:
+            # It will not mend by itself, perhaps: whoever wants this topic is to know; others need not.
+            self._handler.refused(topic, refusals[0])
+        return starts.found
 
     def _opened(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
         opening = self._claims.in_phase(claims.Phase.OPENING)

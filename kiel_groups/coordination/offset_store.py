@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from kiel_groups.coordination.fenced import FencedWriter, Outcome, Renew, give_up
+from kiel_groups.coordination.fenced import FencedWriter, Outcome, Renew
 from kiel_groups.coordination.session import Node, Session
+from kiel_groups.coordination.start_offsets import LookUp, StartOffsets
 from kiel_groups.coordination.topic_watch import TopicWatch
-from kiel_groups.errors import NoOffsetsError, ProtocolError
+from kiel_groups.errors import KielGroupsError, ProtocolError
 from kiel_groups.group.layout import GroupLayout, topic_path
 from kiel_groups.group.subscription import StartPosition
 from kiel_groups.group.transactions import Create, Failure, Operation, Put
@@ -24,18 +26,11 @@ from kiel_groups.group.znodes import encode_offset, parse_offset, parse_topic
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 
-__all__ = ["ZooKeeperOffsetStore", "StoredOffset", "LogOffsets"]
+__all__ = ["Starts", "StoredOffset", "ZooKeeperOffsetStore"]
 
 log = logging.getLogger(__name__)
 
 ANY_VERSION = -1
-
-#: A new topic's offsets are created in one transaction where they can be: whoever reads in between must not take half
-#: of them for a topic that has grown. So many take about 400 kB of the 1 MiB that a server accepts.
-MOST_CREATES = 3_000
-
-#: Asks the brokers for the first ("earliest") or next ("latest") offset of partitions of one topic.
-LogOffsets = Callable[[str, Sequence[int], str], Awaitable[Mapping[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +44,40 @@ class StoredOffset:
     offset: int | None
     version: int
     mzxid: int = 0
+
+
+class Starts(NamedTuple):
+    """
+    Where claims start, and for others why that is not known yet.
+
+    A claim that is in neither of them is opened by another call, or its owner znode has vanished.
+    """
+
+    found: dict[TopicPartition, StartPosition]
+    failures: dict[TopicPartition, KielGroupsError]
+
+
+class _Standing(NamedTuple):
+    """
+    The claims of a topic, looked over.
+
+    ``created`` is the topic's creation zxid, 0 where it is gone. ``ready`` may be rewritten, as ``stored`` where that
+    is known already; what ``failures`` are about may not.
+    """
+
+    created: int
+    ready: list[TopicPartition]
+    stored: dict[TopicPartition, StoredOffset]
+    failures: dict[TopicPartition, KielGroupsError]
+
+
+class _Taken(NamedTuple):
+    """Claims of a topic, with their offsets and new versions; and why others have none."""
+
+    created: int
+    versions: dict[TopicPartition, int]
+    offsets: dict[TopicPartition, int]
+    failures: dict[TopicPartition, KielGroupsError]
 
 
 class ZooKeeperOffsetStore:
@@ -66,7 +95,7 @@ class ZooKeeperOffsetStore:
         writer: FencedWriter,
         topics: TopicWatch,
         metrics: Metrics,
-        log_offsets: LogOffsets,
+        look_up: LookUp,
         reset: str,
     ) -> None:
         self._session = session
@@ -74,8 +103,7 @@ class ZooKeeperOffsetStore:
         self._writer = writer
         self._topics = topics
         self._metrics = metrics
-        self._log_offsets = log_offsets
-        self._reset = reset
+        self._first = StartOffsets(session, layout, writer, look_up, reset, self.while_same)
         #: What is being taken over, with the creation zxid of its topic when that began.
         self._begun: dict[TopicPartition, int] = {}
 
@@ -123,35 +151,36 @@ class ZooKeeperOffsetStore:
             offset = None
         return StoredOffset(offset, node.version, node.mzxid)
 
-    async def start(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, StartPosition]:
+    async def start(self, partitions: Collection[TopicPartition]) -> Starts:
         """
         Where freshly claimed partitions start.
 
-        Missing offsets are resolved for the whole topic and stored first, so that the group starts from one moment and
-        tools that count offset znodes see them all; then one's own are rewritten as they are, which gives them a new
-        version and so fences every older writer. Partitions whose owner znode vanished meanwhile are left out.
+        Partitions whose offsets are sound are opened first: they need no broker, and wait for none. Only where there is
+        none of them are missing offsets looked up, for the whole topic, and stored, as many as leaders tell, so that
+        the group starts from one moment and tools that count offset znodes see them all. Offsets of one's own are
+        rewritten as they are, which gives them a new version and so fences every older writer.
         """
         by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
         for partition in sorted(partitions):
             by_topic[partition.topic].append(partition)
-        starts: dict[TopicPartition, StartPosition] = {}
+        starts = Starts({}, {})
         for topic, listed in by_topic.items():
-            created, versions, offsets = await self._take_over(topic, listed)
-            owners = await self._session.exists_many([self._layout.owner(partition) for partition in listed])
-            for partition, owner in zip(listed, owners, strict=True):
-                if owner is not None and owner.owner == self._session.id and partition in versions:
-                    starts[partition] = StartPosition(offsets[partition], versions[partition], owner.czxid, created)
+            taken = await self._take_over(topic, listed)
+            starts.failures.update(taken.failures)
+            opened = sorted(taken.versions)
+            owners = await self._session.exists_many([self._layout.owner(partition) for partition in opened])
+            for partition, owner in zip(opened, owners, strict=True):
+                if owner is not None and owner.owner == self._session.id:
+                    starts.found[partition] = StartPosition(
+                        taken.offsets[partition], taken.versions[partition], owner.czxid, taken.created
+                    )
         return starts
 
-    async def _complete_topic(
-        self, topic: str, mine: Sequence[TopicPartition]
-    ) -> tuple[int, dict[TopicPartition, StoredOffset]]:
+    async def _look_over(self, topic: str, mine: Sequence[TopicPartition]) -> _Standing:
         """
-        Give every partition of the topic an offset znode, unless all of ``mine`` have a sound one.
+        Find those of ``mine`` that have a sound offset; where there is none, give them one as far as leaders tell.
 
-        Returns:
-            The topic's creation zxid, 0 where it is gone; and what stands there, where all were sound: else it is to be
-            read anew.
+        With offsets of ``mine``, those that are missing of partitions that nobody owns yet are created, too.
         """
         renew = self.while_same(topic)
         topic_node, nodes = await asyncio.gather(
@@ -159,42 +188,26 @@ class ZooKeeperOffsetStore:
             self._session.get_many([self._layout.offset(partition) for partition in mine]),
         )
         created = 0 if topic_node is None else topic_node.czxid
-        outdated = [
-            partition
-            for partition, node in zip(mine, nodes, strict=True)
-            if node is not None and (self.is_outdated(partition) or node.mzxid < created)
-        ]
-        versions = {partition: node.version for partition, node in zip(mine, nodes, strict=True) if node is not None}
+        stored = {p: self._parse(p, node) for p, node in zip(mine, nodes, strict=True) if node is not None}
+        # Offsets older than the topic belong to a deleted one of the same name.
+        outdated = [p for p, found in stored.items() if self.is_outdated(p) or found.mzxid < created]
+        sound = {p: found for p, found in stored.items() if found.offset is not None and p not in outdated}
+        if sound:
+            return _Standing(created, list(sound), sound, {})
+        failures: dict[TopicPartition, KielGroupsError] = {}
         if outdated:
-            # Offsets older than the topic belong to a deleted one of the same name.
-            earliest = await self._starting(topic, outdated, "earliest")
-            await self.start_over(topic, earliest, lambda p, found: found.version == versions[p], renew)
-        unsound = [
-            partition
-            for partition, node in zip(mine, nodes, strict=True)
-            if node is not None and partition not in outdated and self._parse(partition, node).offset is None
-        ]
-        if unsound:
-            starting = await self._starting(topic, unsound, self._policy(known=True))
-            await self._put({p: (offset, versions[p]) for p, offset in starting.items()}, renew)
-        if all(node is not None for node in nodes):
-            if outdated or unsound:
-                return created, {}
-            return created, {p: self._parse(p, node) for p, node in zip(mine, nodes, strict=True) if node is not None}
-        numbers = parse_topic(topic_node.data, topic_path(topic)) if topic_node is not None else ()
-        numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))
-        await self._create_missing(topic, numbers, mine)
-        return created, {}
-
-    def _policy(self, *, known: bool) -> str:
-        """A new partition of a topic that has offsets is read from its beginning, or data would be lost."""
-        return "earliest" if known else self._reset
-
-    async def _starting(
-        self, topic: str, partitions: Sequence[TopicPartition], policy: str
-    ) -> dict[TopicPartition, int]:
-        offsets = await self._log_offsets(topic, [partition.partition for partition in partitions], policy)
-        return {partition: offsets[partition.partition] for partition in partitions}
+            offsets = await self._first.of_new_logs(outdated)
+            await self.start_over(topic, offsets.found, lambda p, found: found.version == stored[p].version, renew)
+            failures |= offsets.failures
+        if unreadable := [partition for partition in stored if partition not in outdated]:
+            offsets = await self._first.of_log(unreadable, late=True)
+            await self._put({p: (offset, stored[p].version) for p, offset in offsets.found.items()}, renew)
+            failures |= offsets.failures
+        if missing := [partition for partition in mine if partition not in stored]:
+            numbers = parse_topic(topic_node.data, topic_path(topic)) if topic_node is not None else ()
+            numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))
+            failures |= await self._first.create(topic, numbers, missing)
+        return _Standing(created, [partition for partition in mine if partition not in failures], {}, failures)
 
     async def start_over(
         self,
@@ -233,55 +246,6 @@ class ZooKeeperOffsetStore:
                 )
         return standing
 
-    async def _create_missing(self, topic: str, numbers: Sequence[int], mine: Collection[TopicPartition]) -> None:
-        """
-        Create-only and in ascending order: who comes second keeps what stands there.
-
-        A group starts in all partitions of a topic at one moment. Later, each owner sees to its own: where somebody has
-        deleted offsets, the owners of before still know them.
-
-        Raises:
-            NoOffsetsError: The group has no offsets of the topic, and its reset policy is ``none``.
-        """
-        folder = self._layout.topic_offsets(topic)
-        stored, changed = await self._look_into(folder)
-        unknown = set() if stored else await self._claimed_after(topic, numbers, changed)
-        policy = self._policy(known=len(unknown) < len(numbers))
-        if policy == "none":
-            raise NoOffsetsError(
-                f"group {self._layout.group} has no offsets of {topic}, and auto_offset_reset is 'none'; write them to"
-                f" {folder} first, or choose 'earliest' or 'latest'"
-            )
-        unknown |= {partition.partition for partition in mine}
-        while missing := [number for number in numbers if number in unknown and str(number) not in stored]:
-            renew = self.while_same(topic)
-            offsets = await self._log_offsets(topic, missing, policy)
-            log.info("group %s: %d partitions of %s start at %s", self._layout.group, len(missing), topic, policy)
-            items: dict[int, tuple[Operation, ...]] = {
-                number: (Create(self._layout.offset(TopicPartition(topic, number)), encode_offset(offsets[number])),)
-                for number in missing
-            }
-            # Whoever is first creates them all; the others look again instead of trying each.
-            await self._writer.write(items, give_up, renew=renew, most=MOST_CREATES)
-            stored, _ = await self._look_into(folder)
-            if stored:
-                # Another was faster, and may know the topic from before it grew: what is missing now is new.
-                policy = self._policy(known=True)
-
-    async def _look_into(self, folder: str) -> tuple[set[str], int]:
-        """What is in a folder, which is made where it is missing, and the zxid of the last change of that."""
-        while True:
-            # In this order: a folder that is emptied in between must not look as if that were long ago.
-            names, node = await asyncio.gather(self._session.children(folder), self._session.exists(folder))
-            if node is not None and names is not None:
-                return set(names), node.pzxid
-            await self._session.ensure([folder])
-
-    async def _claimed_after(self, topic: str, numbers: Sequence[int], zxid: int) -> set[int]:
-        """Which of a topic's partitions nobody owns, or not longer than since then."""
-        owners = await self._session.exists_many([self._layout.owner(TopicPartition(topic, n)) for n in numbers])
-        return {n for n, owner in zip(numbers, owners, strict=True) if owner is None or owner.czxid > zxid}
-
     async def prepare(self, topics: Collection[str]) -> None:
         """To be called before anything of these is claimed: who claims before there is a folder knows the offsets."""
         await self._session.ensure(sorted(map(self._layout.topic_offsets, topics)))
@@ -291,26 +255,20 @@ class ZooKeeperOffsetStore:
         created = self.creation(topic)
         return lambda _, written: written if self.creation(topic) == created else None
 
-    async def _take_over(
-        self, topic: str, partitions: Sequence[TopicPartition]
-    ) -> tuple[int, dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """
-        Rewrite the offsets of a topic as they stand, or as they are to be.
-
-        Returns:
-            The topic's creation zxid, 0 where it is gone; the new versions; the offsets.
-        """
+    async def _take_over(self, topic: str, partitions: Sequence[TopicPartition]) -> _Taken:
+        """Rewrite the offsets of a topic as they stand, or as they are to be, as far as that is known."""
         while True:
             await self._topics.catch_up()
             seen = self.creation(topic)
             for partition in partitions:
                 self._begun.setdefault(partition, seen)
             renew = self.while_same(topic)
-            created, standing = await self._complete_topic(topic, partitions)
-            versions, offsets = await self._rewrite(partitions, standing, renew)
+            standing = await self._look_over(topic, partitions)
+            versions, offsets = await self._rewrite(standing.ready, standing.stored, renew)
             if self.creation(topic) == seen:
-                self.forget(partitions)
-                return created, versions, offsets
+                # Of the others a later call tells whether their topic was created again since this one began.
+                self.forget(versions)
+                return _Taken(standing.created, versions, offsets, standing.failures)
 
     async def _rewrite(
         self,

@@ -191,7 +191,8 @@ class Offsets:
         while outdated := self._subscription.mark_recreated(topic, created):
             reason = "brokers do not tell where all of them begin"
             try:
-                await self._begin_known(topic, created, outdated)
+                if failures := await self._begin_known(topic, created, outdated):
+                    reason = str(failures[min(failures)])
             except CoordinationError:
                 raise
             except KielGroupsError as error:
@@ -209,15 +210,20 @@ class Offsets:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 
-    async def _begin_known(self, topic: str, created: int, outdated: Collection[TopicPartition]) -> None:
+    async def _begin_known(
+        self, topic: str, created: int, outdated: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, KielGroupsError]:
         """
         Resume at the start of the new log.
 
         An offset that an operator has already set in the new log is adopted. Garbage is overwritten.
+
+        Returns:
+            Why the start of the new log is not known of others of these partitions.
         """
         renew = self._store.while_same(topic)
         # Brokers may take long, and others of this member's partitions are committed meanwhile.
-        earliest = await self._handler.log_starts(outdated)
+        earliest, failures = await self._handler.log_offsets(outdated, "earliest")
         async with self.writing:
             # Some may have been given back, or belong to a still later log.
             still = sorted(self._subscription.mark_recreated(topic, created) & earliest.keys())
@@ -232,6 +238,7 @@ class Offsets:
                     self._subscription.start_over(partition, found.offset, found.version, created)
                     self._handler.moved(partition, found.offset)
                     self._tell_of_set(partition, earliest[partition], found.offset)
+        return failures
 
     def _tell_of_set(self, partition: TopicPartition, earliest: int, offset: int) -> None:
         if offset != earliest:

@@ -16,21 +16,19 @@ from typing import Any, NamedTuple
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.offset_commits import commit_offsets, fetch_offsets
+from kiel_groups.clients.offset_lookup import policy_offsets
 from kiel_groups.config import HostPort
-from kiel_groups.coordination.handler import Work
+from kiel_groups.coordination.handler import LogOffsets, Work
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.positions import OffsetRange, Span, new_token
-from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 
 __all__ = ["BatchHandler"]
 
 log = logging.getLogger(__name__)
-
-_TIMES = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(slots=True)
@@ -185,15 +183,9 @@ class BatchHandler:
 
     # ------------------------------------------------------------------ the group's side
 
-    async def log_offsets(self, topic: str, partitions: Collection[int], policy: str) -> Mapping[int, int]:
-        """First ("earliest") or next ("latest") offsets of partitions, from their leaders."""
-        asked = [TopicPartition(topic, number) for number in partitions]
-        found = await self._cluster.list_offsets(asked, _TIMES.get(policy, EARLIEST))
-        return {partition.partition: offset for partition, offset in found.items()}
-
-    async def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where logs begin, without those of which no broker tells."""
-        return await self._cluster.find_offsets(partitions, EARLIEST)
+    async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+        """Look up first ("earliest") or next ("latest") offsets of partitions, as far as leaders tell them."""
+        return await policy_offsets(self._cluster, partitions, policy)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """Have the next batch read these."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
-from kiel_groups.coordination.handler import Work
+from kiel_groups.coordination.handler import LogOffsets, Work
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.listeners import Stall
@@ -271,16 +271,14 @@ class Consumer:
 
     # What its member asks for (PartitionHandler)
 
-    async def log_offsets(self, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
+    async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
-        if not self.world.brokers_know(topic):
-            raise BrokerError(f"no leader of {topic}")
-        logs = {number: self.world.logs[TopicPartition(topic, number)] for number in partitions}
-        return {number: log.start if policy == "earliest" else log.end for number, log in logs.items()}
-
-    async def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
-        return {p: self.world.logs[p].start for p in partitions if self.world.brokers_know(p.topic)}
+        led = {partition for partition in partitions if self.world.has_leader(partition)}
+        logs = {partition: self.world.logs[partition] for partition in led}
+        return LogOffsets(
+            {partition: log.start if policy == "earliest" else log.end for partition, log in logs.items()},
+            {partition: BrokerError(f"no leader of {partition}") for partition in sorted({*partitions} - led)},
+        )
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         for partition in partitions:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import pytest
 
 from kiel_groups.coordination import machine
+from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.group.layout import topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import SimulatedMachine
@@ -68,8 +69,8 @@ def test_a_topic_that_is_created_again_while_its_first_positions_are_read(monkey
     (consumer,) = world.consumers
     ask = consumer.log_offsets
 
-    async def answer_late(topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
-        offsets = await ask(topic, partitions, policy)
+    async def answer_late(partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+        offsets = await ask(partitions, policy)
         if policy == "latest":
             perform(world, Event(0.0, "recreate_topic", 0, 0.0, 0.0))
             await asyncio.sleep(0.1)
@@ -89,15 +90,15 @@ def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatc
         (consumer,) = world.consumers
         ask, policies = consumer.log_offsets, list[str]()
 
-        async def ask_late(topic: str, numbers: Sequence[int], policy: str) -> Mapping[int, int]:
+        async def ask_late(partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
             policies.append(policy)
             if len(policies) == 1:
                 for number in range(2):
-                    world.operator.create_async(f"{world.layout.topic_offsets(topic)}/{number}", b"1000")
+                    world.operator.create_async(f"{world.layout.topic_offsets('new')}/{number}", b"1000")
                 await asyncio.sleep(0.1)
-            return await ask(topic, numbers, policy)
+            return await ask(partitions, policy)
 
-        monkeypatch.setattr(consumer.member._membership.holding._store, "_log_offsets", ask_late)  # type: ignore[union-attr]
+        monkeypatch.setattr(consumer.member._membership.holding._store._first, "_look_up", ask_late)  # type: ignore[union-attr]
         world.topics["new"] = 3
         world.operator.create(topic_path("new"), world.topic_data("new"))
         consumer.subscribe(["t0", "new"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
 
+from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.group.layout import topic_path
@@ -82,18 +83,14 @@ def test_first_offsets_are_stored_all_the_same(world: World, monkeypatch: pytest
             await asyncio.sleep(0.1)
 
     for consumer in world.consumers:
-        log_offsets, log_starts = consumer.log_offsets, consumer.log_starts
+        log_offsets = consumer.log_offsets
 
-        async def delete_and_ask(topic: str, numbers: Sequence[int], policy: str) -> Mapping[int, int]:
-            await delete(topic)
-            return await log_offsets(topic, numbers, policy)  # noqa: B023 -- all answer the same
+        async def delete_and_ask(partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+            await delete(min(partitions).topic)
+            return await log_offsets(partitions, policy)  # noqa: B023 -- all answer the same
 
-        async def delete_and_ask_anew(partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-            await delete("t0")
-            return await log_starts(partitions)  # noqa: B023 -- all answer the same
-
-        monkeypatch.setattr(consumer.member._membership.holding._store, "_log_offsets", delete_and_ask)  # type: ignore[union-attr]
-        monkeypatch.setattr(consumer, "log_starts", delete_and_ask_anew)
+        monkeypatch.setattr(consumer.member._membership.holding._store._first, "_look_up", delete_and_ask)  # type: ignore[union-attr]
+        monkeypatch.setattr(consumer, "log_offsets", delete_and_ask)
     if is_new:
         world.topics["new"] = 2
         world.operator.create(topic_path("new"), world.topic_data("new"))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
 
+from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import topic_path
@@ -68,12 +69,7 @@ def test_what_brokers_know_starts_over_whatever_else_they_do_not(world: World, m
     busy = frozenset(TopicPartition("t0", number) for number in (2, 3))
     for partition in holding.hands.keys() - busy:
         holding.hands.pop(partition)
-    log_starts = Consumer.log_starts
-
-    async def know_fewer(consumer: Consumer, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return await log_starts(consumer, frozenset(partitions) - busy)
-
-    monkeypatch.setattr(Consumer, "log_starts", know_fewer)
+    monkeypatch.setattr(world, "has_leader", lambda partition: partition not in busy)
     world.topics["t0"] = 2
     world.operator.delete(topic_path("t0"))
     world.operator.create(topic_path("t0"), world.topic_data("t0"))
@@ -154,7 +150,7 @@ def test_an_offset_that_a_claim_has_written_back_unknowingly_is_not_handed_over(
         late.append(world.join(world.topics))
         world.timeline.run_until(lambda: recreated, 20.0)
         world.run_for(0.5)
-        assert not world.brokers_know("t0")
+        assert not world.has_leader(TopicPartition("t0", 0))
         assert not late[0].flowing
         world.join(world.topics)
         if moves == "leaving":
@@ -171,13 +167,13 @@ def test_a_topic_that_is_created_again_and_again_is_begun_once(world: World, mon
     for _ in range(5):
         world.recreate_topic("t0", 0.0, 8.0)
         world.run_for(0.2)
-    asked, log_starts = list[float](), Consumer.log_starts
+    asked, log_offsets = list[float](), Consumer.log_offsets
 
-    async def asking(consumer: Consumer, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def asking(consumer: Consumer, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         asked.append(world.elapsed_s)
-        return await log_starts(consumer, partitions)
+        return await log_offsets(consumer, partitions, policy)
 
-    monkeypatch.setattr(Consumer, "log_starts", asking)
+    monkeypatch.setattr(Consumer, "log_offsets", asking)
     world.run_for(6.0)
     assert 1 <= len(asked) <= 4
     world.run_for(10.0)
@@ -226,7 +222,7 @@ def test_what_somebody_else_had_of_a_new_log_is_not_begun_again(monkeypatch: pyt
         (holding,) = world.consumers
         process_all(world, holding)
         world.close(20.0)
-        complete, interrupted = ZooKeeperOffsetStore._complete_topic, list[str]()
+        complete, interrupted = ZooKeeperOffsetStore._look_over, list[str]()
 
         async def completing(store: ZooKeeperOffsetStore, topic: str, mine: Any) -> Any:
             found = await complete(store, topic, mine)
@@ -236,7 +232,7 @@ def test_what_somebody_else_had_of_a_new_log_is_not_begun_again(monkeypatch: pyt
                 await asyncio.sleep(0.3)
             return found
 
-        monkeypatch.setattr(ZooKeeperOffsetStore, "_complete_topic", completing)
+        monkeypatch.setattr(ZooKeeperOffsetStore, "_look_over", completing)
         late = world.join(world.topics)
         world.timeline.run_until(lambda: interrupted, 20.0)
         world.run_for(1.0)

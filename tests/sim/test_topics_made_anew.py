@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.errors import BrokerError
 from kiel_groups.group.layout import topic_path
 from kiel_groups.group.transactions import MOST_OPERATIONS
 from kiel_groups.model import TopicPartition
@@ -54,14 +53,7 @@ def hand_over_in_hand(world: World, holding: Consumer) -> TopicPartition:
 def no_broker_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers hear of a new topic after ZooKeeper does."""
 
-    async def refuse(store: ZooKeeperOffsetStore, topic: str, *_: object) -> Mapping[TopicPartition, int]:
-        raise BrokerError(f"no leader of {topic}")
-
-    async def know_nothing(consumer: Consumer, partitions: object) -> Mapping[TopicPartition, int]:
-        return {}
-
-    monkeypatch.setattr(ZooKeeperOffsetStore, "_starting", refuse)
-    monkeypatch.setattr(Consumer, "log_starts", know_nothing)
+    monkeypatch.setattr(World, "has_leader", lambda world, partition: False)
 
 
 def test_what_is_being_handed_over_starts_over_too(world: World) -> None:
@@ -400,7 +392,7 @@ def test_a_topic_that_is_only_deleted_while_it_is_claimed(world: World, monkeypa
     world.run_for(0.1)
     partitions = world.partitions()
     world.close(20.0)
-    complete = ZooKeeperOffsetStore._complete_topic
+    complete = ZooKeeperOffsetStore._look_over
 
     async def completing(store: ZooKeeperOffsetStore, topic: str, *rest: Any, **options: Any) -> Any:
         monkeypatch.undo()
@@ -408,7 +400,7 @@ def test_a_topic_that_is_only_deleted_while_it_is_claimed(world: World, monkeypa
         await asyncio.sleep(0.3)
         return await complete(store, topic, *rest, **options)
 
-    monkeypatch.setattr(ZooKeeperOffsetStore, "_complete_topic", completing)
+    monkeypatch.setattr(ZooKeeperOffsetStore, "_look_over", completing)
     late = world.join(world.topics)
     world.run_for(6.0)
     znodes = world.ensemble.truth.znodes

@@ -140,8 +140,9 @@ class World:
             self.operator.delete_async(topic_path(topic))
         self.timeline.after(1.0, self._create_again, topic)
 
-    def brokers_know(self, topic: str) -> bool:
-        return self.timeline.now_s >= self._unknown_until_s.get(topic, 0.0)
+    def has_leader(self, partition: TopicPartition) -> bool:
+        """Whether a broker tells anything of a partition."""
+        return self.timeline.now_s >= self._unknown_until_s.get(partition.topic, 0.0)
 
     def some_topic(self, who: int) -> str:
         return sorted(self.topics)[who % len(self.topics)]

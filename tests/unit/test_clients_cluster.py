@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,11 +15,15 @@ from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
     ClosedError,
+    KielGroupsError,
     NoBrokersError,
+    ProtocolError,
+    RequestTimeoutError,
     UnknownTopicError,
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import error_code
 from kiel_groups.wire.primitives import Reader
 
 pytestmark = pytest.mark.unit
@@ -248,16 +252,21 @@ async def test_listing_offsets_follows_a_leader_that_moves() -> None:
         cluster.close()
 
 
-async def test_finding_offsets_leaves_out_what_nobody_tells() -> None:
+async def test_finding_offsets_says_why_some_are_unknown() -> None:
     """Each leader is asked once; a partition that fails, or that no broker leads, keeps no other one waiting."""
+    absent, unknown = TopicPartition("t", 7), TopicPartition("unknown", 0)
     async with pair() as (one, two):
         one.logs[T0].start, two.logs[T1].start = 5, 6
         cluster = Cluster(one.config(), Metrics())
-        assert await cluster.find_offsets([T0, T1, TopicPartition("t", 7)], -2) == {T0: 5, T1: 6}
+        found, failures = await cluster.find_offsets([T0, T1, absent], -2)
+        assert found == {T0: 5, T1: 6}
+        assert reasons(failures) == {absent: "LEADER_NOT_AVAILABLE"}
         two.fail_next(LIST_OFFSETS, T1, 6)
-        assert await cluster.find_offsets([T0, T1], -2) == {T0: 5}
+        found, failures = await cluster.find_offsets([T0, T1], -2)
+        assert found == {T0: 5}
+        assert reasons(failures) == {T1: "NOT_LEADER_FOR_PARTITION"}
         assert two.count(LIST_OFFSETS) == 2
-        assert await cluster.find_offsets([TopicPartition("unknown", 0)], -2) == {}
+        assert (await cluster.find_offsets([unknown], -2)).failures.keys() == {unknown}
         cluster.close()
 
 
@@ -269,6 +278,60 @@ async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
         await cluster.refresh(["t"], "test")
         assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (0, None)
         cluster.close()
+
+
+async def test_finding_offsets_asks_again_while_its_patience_lasts() -> None:
+    """An election that ends within it is not seen; answers that came first are kept from their moment."""
+    async with pair() as (one, two):
+        cluster = Cluster(one.config(), Metrics())
+        one.logs[T0].end, two.logs[T1].end = 4, 7
+        two.fail_next(LIST_OFFSETS, T1, 6, 5)
+        assert await cluster.find_offsets([T0, T1], -1, patience_s=10.0) == ({T0: 4, T1: 7}, {})
+        assert (one.count(LIST_OFFSETS), two.count(LIST_OFFSETS)) == (1, 3)
+        cluster.close()
+
+
+async def test_one_frozen_leader_holds_the_offsets_of_others_up_for_a_bounded_time() -> None:
+    """It has ``connect_timeout_ms`` to answer, not the much longer time of other requests."""
+    async with pair() as (one, two):
+        one.logs[T0].start = 5
+        two.script = lambda asked: Fault.SILENT if asked.api_key == LIST_OFFSETS else None
+        cluster = Cluster(one.config(connect_timeout_ms=200, request_timeout_ms=60_000), Metrics())
+        async with asyncio.timeout(20):
+            found, failures = await cluster.find_offsets([T0, T1], -2)
+        assert found == {T0: 5}
+        assert isinstance(failures[T1], RequestTimeoutError)
+        cluster.close()
+
+
+async def test_a_leader_that_answers_nonsense_fails_for_its_own_partitions() -> None:
+    """What another leader told counts all the same."""
+    async with pair() as (one, two):
+        one.logs[T0].start = 5
+        two.script = lambda asked: b"\x00" if asked.api_key == LIST_OFFSETS else None
+        cluster = Cluster(one.config(), Metrics())
+        found, failures = await cluster.find_offsets([T0, T1], -2)
+        assert found == {T0: 5}
+        assert isinstance(failures[T1], ProtocolError)
+        cluster.close()
+
+
+async def test_finding_offsets_without_any_broker_fails_for_each_partition() -> None:
+    """The reason is that of the metadata request."""
+    async with pair() as (one, two):
+        cluster = Cluster(one.config(), Metrics())
+        await one.stop()
+        await two.stop()
+        found, failures = await cluster.find_offsets([T0, T1], -2)
+        assert found == {}
+        assert {type(error) for error in failures.values()} == {NoBrokersError}
+        assert failures.keys() == {T0, T1}
+        cluster.close()
+
+
+def reasons(failures: Mapping[TopicPartition, KielGroupsError]) -> dict[TopicPartition, str]:
+    """The names of the error codes."""
+    return {tp: error_code(error.code or 0).name for tp, error in failures.items() if isinstance(error, BrokerError)}
 
 
 async def test_listing_offsets_ends_with_the_last_reason() -> None:

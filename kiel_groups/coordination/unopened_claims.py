@@ -1,0 +1,95 @@
+"""Reports claims whose start position is not known: in the log, and in metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+__all__ = ["UnopenedClaims"]
+
+log = logging.getLogger(__name__)
+
+#: A topic that was just created has leaders within this time, in seconds: until then a failure is no warning.
+PASSING_S = 1.0
+
+#: A log line names so many partitions at most.
+_MOST_NAMES = 10
+
+
+@dataclass(slots=True)
+class _Failure:
+    since_s: float
+    error: KielGroupsError
+    is_warned: bool = False
+
+
+class UnopenedClaims:
+    """
+    The claims of one member that could not be opened when that was last tried, and why.
+
+    The gauge ``claims_unopened`` counts them, ``claims_not_opened`` the attempts, ``open_alarms`` the alarms.
+    """
+
+    def __init__(self, group: str, metrics: Metrics) -> None:
+        self._group = group
+        self._metrics = metrics
+        self._failures: dict[TopicPartition, _Failure] = {}
+
+    def failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
+        """An attempt could not open these claims of a topic; it is repeated. Each is warned of once."""
+        self._metrics.count("claims_not_opened")
+        now_s = asyncio.get_running_loop().time()
+        due = []
+        for partition, error in sorted(errors.items()):
+            failure = self._failures.setdefault(partition, _Failure(now_s, error))
+            failure.error = error
+            if not failure.is_warned and now_s - failure.since_s >= PASSING_S:
+                failure.is_warned = True
+                due.append(partition)
+        self._show()
+        if due:
+            log.warning(
+                "group %s: the positions of %d claims of %s cannot be read yet (%s): %s; the brokers are asked again",
+                self._group,
+                len(due),
+                topic,
+                _named(due),
+                errors[due[0]],
+            )
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """These claims are open, or gone."""
+        for partition in partitions:
+            self._failures.pop(partition, None)
+        self._show()
+
+    def alarm(self, topic: str, partitions: Collection[TopicPartition], seconds: float) -> None:
+        """Claims of a topic have been without a position for too long."""
+        if not partitions:
+            return
+        self._metrics.count("open_alarms")
+        known = [self._failures[partition].error for partition in sorted(partitions) if partition in self._failures]
+        log.error(
+            "group %s: %d claims of %s (%s) have had no position for %.0f s: %s. Nothing of them is delivered, and no"
+            " other member can claim them; they open as soon as their offsets are known",
+            self._group,
+            len(partitions),
+            topic,
+            _named(sorted(partitions)),
+            seconds,
+            known[0] if known else "ZooKeeper or the brokers have not answered yet",
+        )
+
+    def _show(self) -> None:
+        self._metrics.gauge("claims_unopened", len(self._failures))
+
+
+def _named(partitions: list[TopicPartition]) -> str:
+    more = f" and {len(partitions) - _MOST_NAMES} more" if len(partitions) > _MOST_NAMES else ""
+    return ", ".join(map(str, partitions[:_MOST_NAMES])) + more
