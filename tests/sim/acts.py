@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import NoNodeError
 
 from kiel_groups.group.weights import encode_weights
+from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeServer
 from tests.sim.delays import slice_path
 from tests.sim.story import Event
@@ -323,6 +324,16 @@ def _cut_log(world: World, event: Event) -> str:
     return f"{partition} at {world.logs[partition].cut} for {event.duration_s:g} s"
 
 
+def _lose_leaders(world: World, event: Event) -> str:
+    """Some partitions of a topic have none, and get one again one by one; so do some that it may grow by."""
+    topic = world.some_topic(event.who)
+    count = world.topics[topic] + 2
+    lost = [number for number in range(count) if (number * (1 + event.who) % 7) / 7 < event.choice]
+    for turn, number in enumerate(lost, 1):
+        world.lose_leader(TopicPartition(topic, number), event.duration_s * turn / len(lost))
+    return f"of {len(lost)} partitions of {topic}, for up to {event.duration_s:.2f} s"
+
+
 def _weights(world: World, event: Event) -> str:
     """Somebody measured loads, and now and then writes them in a way that nobody can read."""
     loads = {partition: 1 + event.who * number % 17 for number, partition in enumerate(world.partitions())}
@@ -370,6 +381,7 @@ _ON_THE_GROUP: dict[str, Callable[[World, Event], str]] = {
     "delete_candidate": _delete_candidate,
     "grow_topic": _grow_topic,
     "recreate_topic": _recreate_topic,
+    "lose_leaders": _lose_leaders,
     "weights": _weights,
     "hold_commits": _hold_commits,
     "lose_commit_answers": _lose_commit_answers,

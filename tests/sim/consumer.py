@@ -13,6 +13,7 @@ from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.handler import LogOffsets, Work
 from kiel_groups.errors import BrokerError, KielGroupsError
+from kiel_groups.group.claims import Phase
 from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -29,6 +30,9 @@ __all__ = ["Consumer"]
 
 #: How long the application that cannot join waits before it tries again, in seconds.
 REJOIN_S = 1.0
+
+#: How long brokers are asked for partitions without a leader at most, in seconds.
+PATIENCE_S = 2.0
 
 
 @dataclass(slots=True)
@@ -148,6 +152,11 @@ class Consumer:
         """Whether a reset is chosen that is not stored yet."""
         return partition in self._subscription.resetting()
 
+    def in_phase(self, phase: Phase) -> frozenset[TopicPartition]:
+        """The partitions that stand in a phase at its present member."""
+        membership = self.member._membership
+        return frozenset() if membership is None else membership.holding._claims.in_phase(phase)
+
     def goes_on(self, partition: TopicPartition, epoch: int) -> None:
         """What it hands out of a partition, and has in hand, belongs to this epoch."""
         if partition in self.flowing:
@@ -239,7 +248,7 @@ class Consumer:
     async def list_offsets(self, partitions: Sequence[TopicPartition], at: int) -> Mapping[TopicPartition, int]:
         (partition,) = partitions
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
-        if not self.world.brokers_know(partition.topic):
+        if not self.world.has_leader(partition):
             raise BrokerError(f"no leader of {partition}")
         log = self.world.logs[partition]
         return {partition: log.start if at == EARLIEST else log.end}
@@ -272,8 +281,13 @@ class Consumer:
     # What its member asks for (PartitionHandler)
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
-        await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
+        """Which of them are known is decided one by one: some at once, others only after some patience."""
+        random = self.world.timeline.random
+        await asyncio.sleep(random.uniform(0.001, 0.05))
         led = {partition for partition in partitions if self.world.has_leader(partition)}
+        if len(led) < len(partitions):
+            await asyncio.sleep(random.uniform(0.0, PATIENCE_S))
+            led |= {partition for partition in partitions if self.world.has_leader(partition)}
         logs = {partition: self.world.logs[partition] for partition in led}
         return LogOffsets(
             {partition: log.start if policy == "earliest" else log.end for partition, log in logs.items()},

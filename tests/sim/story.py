@@ -51,6 +51,8 @@ class Story:
     #: How often members look without a hint.
     reconcile_interval_ms: int
     events: tuple[Event, ...]
+    #: After how many seconds each of the first partitions of every topic has a leader; the others have one at once.
+    leaders_after_s: tuple[float, ...] = ()
 
     @property
     def faults(self) -> int:
@@ -83,6 +85,7 @@ FAULTS = {
     "delete_candidate": 1,
     "delete_member": 1,
     "recreate_topic": 1,
+    "lose_leaders": 3,
 }
 #: Further faults where brokers write the offsets: so many of them, each with a weight.
 BROKER_FAULTS = {"hold_commits": 3, "lose_commit_answers": 1}
@@ -144,6 +147,7 @@ def make_story(seed: int) -> Story:
         store=store,
         reconcile_interval_ms=reconcile_interval_ms,
         events=tuple(events),
+        leaders_after_s=_leaders_after_s(random),
     )
 
 
@@ -152,6 +156,14 @@ def _log_events(seed: int, until_s: float) -> list[Event]:
     random = Random(f"logs of {seed}")
     count = random.randint(2, MOST_LOG_FAULTS) if random.random() < LOGS_SHARE else 0
     return [_event(random, random.uniform(0.1, 1.0) * until_s, random.choice(LOG_FAULTS)) for _ in range(count)]
+
+
+def _leaders_after_s(random: Random) -> tuple[float, ...]:
+    """A third of the groups begins while partitions have no leader, some for a moment, some for long."""
+    if random.random() < 2 / 3:
+        return ()
+    bound_s = random.choice([1.0, 20.0])
+    return tuple(round(random.uniform(0.0, bound_s), 3) for _ in range(random.randint(1, 12)))
 
 
 def _draw(random: Random, weights: dict[str, int], count: int) -> list[str]:

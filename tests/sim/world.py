@@ -22,6 +22,7 @@ from tests.sim.consumer import Consumer
 from tests.sim.delays import Delays
 from tests.sim.ledger import Ledger, Violation
 from tests.sim.logs import Logs
+from tests.sim.openings import Openings
 from tests.sim.quiet_end import quiet_end
 from tests.sim.story import Story, make_story
 
@@ -61,6 +62,7 @@ class World:
         self.logs = Logs()
         self.consumers: list[Consumer] = []
         self.ledger = Ledger(self)
+        self._openings = Openings(self)
         self.ensemble.observers.append(self.ledger.committed)
         self.operator: KazooClient = fake_client(Host(self.ensemble))
         self.operator.start()
@@ -72,10 +74,14 @@ class World:
         #: Creation zxids of those that are deleted, to be created again; and until when brokers do not know a topic.
         self._absent: dict[str, int] = {}
         self._unknown_until_s: dict[str, float] = {}
+        #: Until when partitions have no leader.
+        self._leaderless_until_s: dict[TopicPartition, float] = {}
         for number, partitions in enumerate(story.topics):
             topic = topic_name(number)
             self.topics[topic] = partitions
             self.operator.create(topic_path(topic), self.topic_data(topic))
+            for partition, delay_s in zip(self._partitions_of(topic), story.leaders_after_s, strict=False):
+                self.lose_leader(partition, delay_s)
         self._delays = Delays(self)
         for member in range(story.members):
             self.join(self.topics if member < 2 else self.some_topics(member / story.members))
@@ -142,7 +148,15 @@ class World:
 
     def has_leader(self, partition: TopicPartition) -> bool:
         """Whether a broker tells anything of a partition."""
-        return self.timeline.now_s >= self._unknown_until_s.get(partition.topic, 0.0)
+        until_s = max(self._unknown_until_s.get(partition.topic, 0.0), self._leaderless_until_s.get(partition, 0.0))
+        return self.timeline.now_s >= until_s
+
+    def lose_leader(self, partition: TopicPartition, duration_s: float) -> None:
+        """From now on, and for so long, no broker leads a partition."""
+        self._leaderless_until_s[partition] = self.timeline.now_s + duration_s
+
+    def _partitions_of(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for number in range(self.topics[topic])]
 
     def some_topic(self, who: int) -> str:
         return sorted(self.topics)[who % len(self.topics)]
@@ -226,12 +240,15 @@ class World:
                 ledger.check_gates()
             if timeline.failures:
                 raise timeline.failures[0]
+            if late := self._openings.look():
+                raise Violation(late)
         timeline.now_s = until_s
 
     def heal(self) -> None:
         """End all faults."""
         self._unknown_until_s.clear()
         self.brokers.heal()
+        self._leaderless_until_s.clear()
         for topic in sorted(self._absent):
             self._create_again(topic)
         for server in self.ensemble.servers:
