@@ -32,9 +32,9 @@ def test_nothing_is_taken_from_a_member_that_stops(world: World) -> None:
     assert done.owned == tuple(held)
     assert 0 < done.waited_ms < SESSION_TIMEOUT_MS / 2, "it stops at its next heartbeat, and nobody waits longer"
     assert done.taken == ()
+    world.settle(60.0)
     assert consumer.member.member_id != member_id
     assert consumer.metrics.total("partitions_lost") == len(held)
-    world.settle(60.0)
 
 
 @pytest.mark.parametrize(("asked_ms", "waited_ms"), [(0, SESSION_TIMEOUT_MS), (2 * SESSION_TIMEOUT_MS,) * 2])

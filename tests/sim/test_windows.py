@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
 
+from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import topic_path
@@ -56,13 +57,13 @@ def test_a_claim_that_is_somebody_else_s_by_now_is_not_opened(world: World, monk
     log_offsets, partition = Consumer.log_offsets, TopicPartition("new", 1)
     owner, taken = world.layout.owner(partition), []
 
-    async def slow(asked: Consumer, topic: str, partitions: Sequence[int], policy: str) -> Mapping[int, int]:
+    async def slow(asked: Consumer, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         if not taken:
             taken.append(owner)
             world.operator.delete_async(owner)
             world.operator.create_async(owner, b"somebody-0", ephemeral=True)
             await asyncio.sleep(1.0)
-        return await log_offsets(asked, topic, partitions, policy)
+        return await log_offsets(asked, partitions, policy)
 
     monkeypatch.setattr(Consumer, "log_offsets", slow)
     world.topics["new"] = 2
