@@ -72,8 +72,12 @@ class _Interrupts:
         """Signal again where the Ctrl-C of this number is not raised in time."""
         time.sleep(BLOCKED_S)
         main = threading.main_thread().ident
-        if self.pending == number and main is not None and signal.getsignal(signal.SIGINT) == self.handle:
-            signal.pthread_kill(main, signal.SIGINT)
+        if self.pending != number or main is None:
+            return
+        if signal.getsignal(signal.SIGINT) != self.handle:
+            # The last client was closed meanwhile: whichever handler there is gets the signal.
+            self.pending = None
+        signal.pthread_kill(main, signal.SIGINT)
 
 
 _interrupts = _Interrupts()

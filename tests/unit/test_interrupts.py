@@ -92,6 +92,33 @@ def test_it_outlives_a_loop_that_stops_at_that_moment(
     loop.run_until_complete(asyncio.sleep(0))
 
 
+def test_it_outlives_the_close_of_the_last_client_at_that_moment(
+    client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own handler is back by then, and gets it."""
+    monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
+
+    def end() -> None:
+        loop.stop()
+        ctrl_c()
+        interrupts.restore(client)
+
+    loop.call_soon(end)
+    loop.run_forever()
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(5)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_it_waits_for_the_end_of_what_must_not_be_interrupted(client: Client) -> None:
+    """No loop runs there that could be interrupted instead."""
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt), interrupts.uninterrupted():
+        ctrl_c()
+        steps.append("right after it")
+    assert steps == ["right after it"]
+
+
 def test_it_ends_a_callback_that_blocks_the_loop(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
