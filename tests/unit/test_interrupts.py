@@ -113,9 +113,14 @@ def test_it_outlives_the_close_of_the_last_client_at_that_moment(
 def test_it_waits_for_the_end_of_what_must_not_be_interrupted(client: Client) -> None:
     """No loop runs there that could be interrupted instead."""
     steps: list[str] = []
-    with pytest.raises(KeyboardInterrupt), interrupts.uninterrupted():
-        ctrl_c()
-        steps.append("right after it")
+
+    def closing() -> None:
+        with interrupts.uninterrupted():
+            ctrl_c()
+            steps.append("right after it")
+
+    with pytest.raises(KeyboardInterrupt):
+        closing()
     assert steps == ["right after it"]
 
 
