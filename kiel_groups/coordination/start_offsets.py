@@ -8,7 +8,6 @@ that moment, and from either the records since are the group's to read. See docs
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
@@ -169,10 +168,11 @@ class StartOffsets:
     async def _look_into(self, folder: str) -> tuple[set[str], Node]:
         """The names in a folder, which is made where it is missing, and the folder itself, both of one moment."""
         while True:
-            # A change in between would make offsets that were created, or deleted, just now look like long ago.
-            before, names, node = await asyncio.gather(
-                self._session.get(folder), self._session.children(folder), self._session.get(folder)
-            )
+            # One after the other: a change in between, which would make offsets that were created or deleted just now
+            # look like long ago, is one between the first read and the last.
+            before = await self._session.get(folder)
+            names = await self._session.children(folder)
+            node = await self._session.get(folder)
             if node is None or names is None:
                 await self._session.ensure([folder])
             elif before == node:

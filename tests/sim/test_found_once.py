@@ -64,7 +64,16 @@ def test_a_subscription_that_is_changed_back_while_the_answer_is_lost(world: Wor
 def test_a_topic_that_is_created_again_while_its_first_positions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are those of the old log, perhaps: the group starts over, and it is right that its offsets go back."""
     world = World(
-        replace(make_story(1), members=1, topics=(3,), reset="latest", is_static=False, store="zookeeper", events=())
+        replace(
+            make_story(1),
+            members=1,
+            topics=(3,),
+            reset="latest",
+            is_static=False,
+            store="zookeeper",
+            events=(),
+            leaders_after_s=(),
+        )
     )
     (consumer,) = world.consumers
     ask = consumer.log_offsets

@@ -189,7 +189,7 @@ def test_offsets_that_go_while_a_claimant_looks_at_them_are_left_to_their_owners
         process_some(world, late)
         held, folder, looks = set(late.flowing), world.layout.topic_offsets("t0"), list[str]()
 
-        for name in ("children", "exists"):
+        for name in ("children", "get"):
             look = getattr(Session, name)
 
             async def look_and_delete(session: Session, path: str, watcher: Any = None, look: Any = look) -> Any:

@@ -34,6 +34,7 @@ STATIC_GRACE_MS = 12_000
 #: What a story at rest has in any case, unless a test says otherwise.
 RECONCILE_INTERVAL_MS = 30_000
 AT_REST: Mapping[str, Any] = {
+    "leaders_after_s": (),
     "is_static": False,
     "store": ZOOKEEPER_STORE,
     "reconcile_interval_ms": RECONCILE_INTERVAL_MS,

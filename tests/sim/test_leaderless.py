@@ -1,0 +1,232 @@
+"""Partitions without a leader when a group needs their offsets: no other one waits, and nothing is skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+from kiel_groups.coordination import holding
+from kiel_groups.coordination.handler import LogOffsets
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session import Session
+from kiel_groups.errors import BrokerError, NoOffsetsError
+from kiel_groups.group.claims import Phase
+from kiel_groups.group.layout import topic_path
+from kiel_groups.model import TopicPartition
+from tests.sim.consumer import Consumer
+from tests.sim.ledger import Violation
+from tests.sim.openings import OPENED_S
+from tests.sim.world import World, at_rest
+
+pytestmark = pytest.mark.sim
+
+#: How long a claim may be unopened before that is an alarm, in seconds: ``drain_alarm_ms``.
+ALARM_S = 30.0
+
+
+def new(*numbers: int) -> set[TopicPartition]:
+    return {TopicPartition("new", number) for number in numbers}
+
+
+def create_topic(world: World, partitions: int, leaderless: Iterable[TopicPartition] = (), away_s: float = 0.0) -> None:
+    """Everybody subscribes to it; some of its partitions have no leader for a while."""
+    for partition in leaderless:
+        world.lose_leader(partition, away_s)
+    world.topics["new"] = partitions
+    world.operator.create(topic_path("new"), world.topic_data("new"))
+    for consumer in world.consumers:
+        consumer.subscribe(["t0", "new"])
+
+
+def stored(world: World, topic: str = "new") -> dict[int, int]:
+    znodes, folder = world.ensemble.truth.znodes, world.layout.topic_offsets(topic)
+    return {int(name): int(znodes[f"{folder}/{name}"].data) for name in world.ensemble.truth.children(folder)}
+
+
+def flowing(world: World) -> set[TopicPartition]:
+    return {partition for consumer in world.consumers for partition in consumer.flowing if partition.topic == "new"}
+
+
+def gauge(consumer: Consumer) -> float:
+    return next(value for name, _, value in consumer.metrics.samples() if name == "claims_unopened")
+
+
+@pytest.mark.parametrize(("reset", "begin"), [("earliest", 0), ("latest", 1_000)])
+def test_a_group_begins_where_there_are_leaders(reset: str, begin: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The others are an alarm after its time, said again while it lasts; each starts at its beginning at last."""
+    with at_rest(members=1, topics=(2,), reset=reset) as world, caplog.at_level(logging.WARNING, "kiel_groups"):
+        (consumer,) = world.consumers
+        create_topic(world, 4, new(1, 3), 3 * ALARM_S)
+        world.lose_leader(TopicPartition("new", 1), 2 * ALARM_S + 10.0)
+        world.run_for(5.0)
+        assert flowing(world) == new(0, 2)
+        assert stored(world) == {0: begin, 2: begin}
+        assert gauge(consumer) == 2
+        assert consumer.metrics.total("open_alarms") == 0
+        world.run_for(2 * ALARM_S)
+        assert consumer.metrics.total("open_alarms") == 2
+        assert "2 claims of new (new:1, new:3) have had no position for 30 s: no leader of new:1" in caplog.text
+        world.run_for(ALARM_S - 10.0)
+        assert flowing(world) == new(0, 1, 2)
+        assert gauge(consumer) == 1
+        world.run_for(ALARM_S)
+        assert flowing(world) == new(0, 1, 2, 3)
+        assert stored(world) == {0: begin, 1: 0, 2: begin, 3: 0}
+        assert gauge(consumer) == 0
+        for late in new(1, 3):
+            warned = f"{late}: these start at the earliest offset, although auto_offset_reset is 'latest'"
+            assert (warned in caplog.text) == (reset == "latest")
+
+
+def test_a_leader_that_is_back_is_noticed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge of stories bounds how long a claim stays unopened then."""
+    monkeypatch.setattr(holding, "REOPEN_S", 100.0)
+    with at_rest(members=1, topics=(2,), reset="earliest") as world:
+        create_topic(world, 2, new(1), 4.0)
+        with pytest.raises(Violation, match=r"has claimed new:1, and has not opened it for 15\.\d s"):
+            world.run_for(60.0)
+
+
+def test_two_members_that_know_different_leaders_do_not_begin_at_two_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes second starts at the earliest offset: at the latest one it would skip what came in between."""
+    with at_rest(members=2, topics=(2,), reset="latest") as world:
+        first, second = world.consumers
+        log_offsets, asked = Consumer.log_offsets, dict[Consumer, list[str]]({first: [], second: []})
+
+        async def know_half(consumer: Consumer, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+            asked[consumer].append(policy)
+            if len(asked[consumer]) > 1:
+                return await log_offsets(consumer, partitions, policy)
+            await asyncio.sleep(0.5 if consumer is first else 1.0)
+            known = consumer.in_phase(Phase.OPENING) & {*partitions}
+            failures = {partition: BrokerError("no leader") for partition in {*partitions} - known}
+            return LogOffsets(dict.fromkeys(known, world.log_end), failures)
+
+        for consumer in world.consumers:
+            look_up = know_half.__get__(consumer)  # type: ignore[attr-defined]
+            monkeypatch.setattr(consumer.member._membership.holding._store._first, "_look_up", look_up)  # type: ignore[union-attr]
+        create_topic(world, 4)
+        world.run_for(5.0)
+        world.settle(10.0)
+        assert [policies[0] for policies in asked.values()] == ["latest", "latest"]
+        at_first = {partition.partition for partition in first.flowing if partition.topic == "new"}
+        assert stored(world) == {number: 1_000 if number in at_first else 0 for number in range(4)}
+        assert len(at_first) == 2
+
+
+def test_a_group_that_begins_while_a_member_looks_at_it_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It found no offsets, and the folder as that was with some of them: what is missing is late all the same."""
+    get, looks = Session.get, list[str]()
+
+    async def get_later(session: Session, path: str, watcher: Any = None) -> Any:
+        if path.endswith("/offsets/new"):
+            looks.append(path)
+            if len(looks) == 2:
+                begin = world.operator.transaction()
+                begin.set_data(path, b"")
+                begin.create(f"{path}/0", b"1000")
+                begin.commit_async()
+                await asyncio.sleep(1.0)
+        return await get(session, path, watcher)
+
+    with at_rest(members=1, topics=(2,), reset="latest") as world:
+        monkeypatch.setattr(Session, "get", get_later)
+        create_topic(world, 2, new(0), 5.0)
+        world.run_for(10.0)
+        world.settle(5.0)
+        assert stored(world) == {0: 1_000, 1: 0}
+
+
+def test_what_is_stored_is_opened_without_asking_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group comes back to a topic that has grown, and no broker answers for a minute."""
+    with at_rest(members=1, topics=(3,), reset="earliest") as world:
+        world.close(20.0)
+        world.set_partitions("t0", 5)
+        log_offsets = Consumer.log_offsets
+
+        async def answer_late(consumer: Consumer, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+            await asyncio.sleep(60.0)
+            return await log_offsets(consumer, partitions, policy)
+
+        monkeypatch.setattr(Consumer, "log_offsets", answer_late)
+        monkeypatch.setattr(world, "has_leader", lambda partition: False)
+        returned = world.join(world.topics)
+        world.timeline.run_until(lambda: len(returned.flowing) == 3, 5.0)
+        assert {partition.partition for partition in returned.flowing} == {0, 1, 2}
+        assert len(returned.in_phase(Phase.OPENING)) == 2
+
+
+@pytest.mark.parametrize("damage", ["created again", "garbled"])
+def test_offsets_that_mean_nothing_are_replaced_where_there_are_leaders(damage: str) -> None:
+    """Of a topic that was created again while nobody consumed, or written by somebody who wrote no number."""
+    with at_rest(members=1, topics=(4,), reset="earliest") as world:
+        world.close(20.0)
+        if damage == "garbled":
+            for number in range(4):
+                world.operator.set(world.layout.offset(TopicPartition("t0", number)), b"garbage")
+        else:
+            world.operator.delete(topic_path("t0"))
+            world.operator.create(topic_path("t0"), world.topic_data("t0"))
+        for number in (0, 2):
+            world.lose_leader(TopicPartition("t0", number), 40.0)
+        returned = world.join(world.topics)
+        world.run_for(5.0)
+        assert {partition.partition for partition in returned.flowing} == {1, 3}
+        assert {partition.partition for partition in returned.in_phase(Phase.OPENING)} == {0, 2}
+        world.run_for(40.0 + OPENED_S)
+        assert stored(world, "t0") == dict.fromkeys(range(4), 0)
+        world.settle(1.0)
+
+
+@pytest.mark.parametrize("missing", ["grown", "garbled"])
+def test_without_a_reset_policy_a_partition_without_offset_is_refused(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """Whoever asks for the topic is told so, again and again; the other partitions are read, and nothing is made up."""
+    refusals: list[NoOffsetsError] = []
+    monkeypatch.setattr(Consumer, "refused", lambda consumer, topic, error: refusals.append(error))
+    monkeypatch.setattr("tests.sim.openings.OPENED_S", 1_000.0)
+    with at_rest(members=1, topics=(3,), reset="earliest") as world:
+        world.close(20.0)
+        if missing == "grown":
+            world.set_partitions("t0", 4)
+        else:
+            world.operator.set(world.layout.offset(TopicPartition("t0", 2)), b"garbage")
+        world.reset = "none"
+        # The group agreed on another one before.
+        world.operator.delete(world.layout.config)
+        returned = world.join(world.topics)
+        world.run_for(20.0)
+        sound = {0, 1, 2} if missing == "grown" else {0, 1}
+        assert {partition.partition for partition in returned.flowing} == sound
+        assert len(refusals) > 1
+        (number,) = {0, 1, 2, 3 if missing == "grown" else 2} - sound
+        assert f"group g has no offsets of t0:{number}, and auto_offset_reset is 'none'" in str(refusals[0])
+        world.operator.ensure_path(world.layout.offset(TopicPartition("t0", number)))
+        world.operator.set(world.layout.offset(TopicPartition("t0", number)), b"7")
+        world.run_for(10.0)
+        assert returned._subscription.position(TopicPartition("t0", number)) == 7
+
+
+def test_an_alarm_is_raised_while_a_look_up_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not depend on the look-up coming to an end."""
+    start = ZooKeeperOffsetStore.start
+
+    async def hang(store: ZooKeeperOffsetStore, partitions: Collection[TopicPartition]) -> object:
+        await asyncio.sleep(100.0)
+        return await start(store, partitions)
+
+    with at_rest(members=1, topics=(2,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        monkeypatch.setattr(ZooKeeperOffsetStore, "start", hang)
+        monkeypatch.setattr("tests.sim.openings.OPENED_S", 1_000.0)
+        create_topic(world, 1)
+        world.run_for(ALARM_S + 5.0)
+        assert consumer.metrics.total("open_alarms") == 1
+        assert "ZooKeeper or the brokers have not answered yet" in caplog.text
