@@ -50,27 +50,27 @@ MUTANTS = (
     Mutant(
         "claims that are looked at on a server that lags",
         _CLAIMING,
-        "        await self._writer.prove()\n",
-        "",
+        "        await self._writer.prove()\n        mine, _ = await self._whose(partitions)\n",
+        "        mine, _ = await self._whose(partitions)\n",
         "tests/sim/test_claims.py",
     ),
     # Hand-over
     Mutant(
         "a release without a commit",
         _CLAIMING,
-        "if state.uncommitted and self._commits:",
-        "if False:",
+        "return state.finished if self._commits else state.committed",
+        "return state.committed",
     ),
     Mutant(
         "a release that overwrites an operator's reset",
         _CLAIMING,
-        "return (self._store.write(partition, state.finished, state.version), deletion)",
-        "return (self._store.write(partition, state.finished, -1), deletion)",
+        "return (self._store.write(partition, offset, state.version), deletion)",
+        "return (self._store.write(partition, offset, -1), deletion)",
     ),
     Mutant(
         "a commit after the release",
         _CLAIMING,
-        "return (self._store.write(partition, state.finished, state.version), deletion)",
+        "return (self._store.write(partition, offset, state.version), deletion)",
         "return (deletion,)",
     ),
     # Static members, resets

@@ -238,8 +238,8 @@ MUTANTS = (
     Mutant(
         "offsets in a log that is gone that are committed",
         _SUBSCRIPTION,
-        "return not self.outdated and (self.unreadable",
-        "return (self.unreadable",
+        "return not self.outdated and not beyond_log and (self.unreadable",
+        "return not beyond_log and (self.unreadable",
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
@@ -259,8 +259,8 @@ MUTANTS = (
     Mutant(
         "an offset in a log that is gone in the place of garbage",
         _CLAIMING,
-        "if state.unreadable and not state.outdated:",
-        "if state.unreadable:",
+        "if (state.unreadable or offset != state.committed) and not state.outdated:",
+        "if state.unreadable or (offset != state.committed and not state.outdated):",
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
