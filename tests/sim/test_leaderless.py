@@ -125,7 +125,7 @@ def test_a_group_that_begins_while_a_member_looks_at_it_is_not_begun_again(monke
     async def get_later(session: Session, path: str, watcher: Any = None) -> Any:
         if path.endswith("/offsets/new"):
             looks.append(path)
-            if len(looks) == 2:
+            if len(looks) == 1:
                 begin = world.operator.transaction()
                 begin.set_data(path, b"")
                 begin.create(f"{path}/0", b"1000")
