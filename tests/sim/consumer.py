@@ -65,8 +65,8 @@ class Consumer:
         self.process = _Process(self)
         self.flowing: dict[TopicPartition, int] = {}
         self.hands: dict[TopicPartition, Hand] = {}
-        #: What it was told about logs that do not have its position, until that is settled.
-        self.resets: dict[TopicPartition, Range] = {}
+        #: Partitions whose logs do not have its position, until that is settled.
+        self.resets: set[TopicPartition] = set()
         self.failure: KielGroupsError | None = None
         self.metrics = Metrics()
         self.closing = False
@@ -170,7 +170,7 @@ class Consumer:
 
     def work(self, choice: float, count: int, duration_s: float) -> None:
         """Hand some records of one partition to the application."""
-        idle = sorted(self.flowing.keys() - self.hands.keys() - self.resets.keys())
+        idle = sorted(self.flowing.keys() - self.hands.keys() - self.resets)
         now_s = self.process.timeline.now_s
         if not idle or not self.gate_is_open or now_s < self.process.blocked_until_s:
             return
@@ -229,19 +229,19 @@ class Consumer:
         if partition not in self.flowing or state is None or partition in self.resets or self.closing:
             return
         if not self.world.logs[partition].has(state.position):
-            # Known before the log was asked about: of no position yet.
-            self.resets[partition] = Range(state.position, 0, state.position)
+            self.resets.add(partition)
             self.process.start(self._reset(partition, self._fetches[partition]))
 
     async def _reset(self, partition: TopicPartition, fetch: object) -> None:
         state = self._subscription.state(partition)
         while state is not None and self._fetches.get(partition) is fetch:
             with suppress(KielGroupsError):
-                if await self._position_reset(partition, state.position) is not None:
+                stored = await self._position_reset(partition, state.position)
+                if stored is not None and partition in self.flowing:
                     self.flowing[partition] = self._epoch(partition)
             if self._fetches.get(partition) is fetch and self.world.logs[partition].has(state.position):
                 self._subscription.choose_reset(partition, None)
-                del self.resets[partition]
+                self.resets.discard(partition)
                 return
             await asyncio.sleep(self.world.timeline.random.uniform(0.01, 0.5))
 
@@ -262,7 +262,8 @@ class Consumer:
         state = self._subscription.state(partition)
         assert state is not None
         assert state.reset is not None
-        self.resets[partition] = Range(state.reset.lost, state.reset.start, state.reset.end)
+        told = Range(state.reset.lost, state.reset.start, state.reset.end)
+        self.world.ledger.told_of_log(self, partition, state.token, told)
         hand = self.hands.get(partition)
         if hand is not None:
             hand.counts, hand.until = hand.start < end, min(hand.until, end)
@@ -275,7 +276,7 @@ class Consumer:
 
     def _forget_fetch(self, partition: TopicPartition) -> None:
         self._fetches.pop(partition, None)
-        self.resets.pop(partition, None)
+        self.resets.discard(partition)
         self._put_down.set()
 
     # What its member asks for (PartitionHandler)

@@ -8,7 +8,7 @@ was processed under an earlier epoch proves nothing in a later one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.config import ZOOKEEPER_STORE
 from kiel_groups.errors import KielGroupsError
@@ -18,6 +18,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.testing.ensemble import Entry
 from kiel_groups.testing.tree import Change, Kind, Znode
 from tests.sim.broker_rules import UNDER_WAY_S, BrokerRules
+from tests.sim.logs import Range
 from tests.sim.plan_rules import PlanRules
 
 if TYPE_CHECKING:
@@ -29,6 +30,18 @@ __all__ = ["Ledger", "Violation", "UNDER_WAY_S"]
 
 class Violation(AssertionError):  # noqa: N818 -- what a run has found
     """An invariant does not hold."""
+
+
+class _Told(NamedTuple):
+    """
+    What an owner was told about a log that does not have its position, under the claim with the czxid ``token``.
+
+    ``stored_at`` is the zxid at which it stored the reset that follows, None before.
+    """
+
+    token: int
+    range: Range
+    stored_at: int | None = None
 
 
 class Ledger:
@@ -67,6 +80,7 @@ class Ledger:
         #: Whether somebody has seen to it that nobody can join.
         self.forbids_joining = False
         self.plans = PlanRules(self._layout, self._violation)
+        self._ranges: dict[tuple[TopicPartition, Consumer], _Told] = {}
         self.commits = 0
         self.resets = 0
         self.hand_outs = 0
@@ -160,6 +174,10 @@ class Ledger:
                 f"{consumer.name} goes on in {partition} at {offset}, and only what is before"
                 f" {self._processed[partition]} was processed"
             )
+
+    def told_of_log(self, consumer: Consumer, partition: TopicPartition, token: int, told: Range) -> None:
+        """A consumer hears that a log does not have its position, and which range the log has."""
+        self._ranges[partition, consumer] = _Told(token, told)
 
     def finished(self, partition: TopicPartition, epoch: int, offset: int) -> None:
         """The application has processed everything before an offset."""
@@ -258,12 +276,16 @@ class Ledger:
             and not self.is_outdated(holder, partition)
         ):
             version, offset = finished
-            if holder.has_chosen(partition) and self._may_reset(holder, partition, self._stored[partition]):
-                offset = self._stored[partition]
+            chosen = holder.has_chosen(partition)
             znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
             version += any(other.path == self._layout.offset(partition) for other in entry.changes)
             # Where somebody else wrote the offset, theirs stands; brokers may write later what they were asked for.
-            is_left = znode is not None and znode.version == version and offset != self._stored[partition]
+            stands = znode is not None and znode.version == version
+            if stands and chosen and not self._may_reset(holder, partition, entry, self._stored[partition]):
+                raise self._violation(
+                    f"{holder.name} gives up {partition} at {self._stored[partition]}, and forgets its reset"
+                )
+            is_left = stands and not chosen and offset != self._stored[partition]
             by_itself = version != finished[0]
             if is_left and not self.brokers.may_leave(holder, partition, offset, by_itself=by_itself):
                 raise self._violation(
@@ -412,19 +434,23 @@ class Ledger:
         writer, before = self.consumers[entry.session_id], self._stored.get(partition)
         if before is None or before <= offset <= self._processed[partition] or not self._owns(entry, partition):
             return False
-        return self._may_reset(writer, partition, offset)
+        return self._may_reset(writer, partition, entry, offset)
 
-    def _may_reset(self, writer: Consumer, partition: TopicPartition, offset: int) -> bool:
-        told = writer.resets.get(partition)
-        if told is None or told.has_lost:
+    def _may_reset(self, writer: Consumer, partition: TopicPartition, entry: Entry, offset: int) -> bool:
+        """Whether an offset is the policy's answer to what an owner was told under this claim, given once."""
+        told, claim = self._ranges.get((partition, writer)), self._claim(entry, partition)
+        if told is None or told.range.has_lost or told.stored_at not in (None, entry.zxid):
             return False
-        return told.may_follow(self._world.reset, self._processed[partition], offset)
+        if claim is not None and claim.czxid != told.token:
+            return False
+        return told.range.may_follow(self._world.reset, self._processed[partition], offset)
 
     def _reset_is_stored(self, entry: Entry, partition: TopicPartition, offset: int) -> None:
         writer = self.consumers[entry.session_id]
         if partition in writer.hands:
             raise self._violation(f"{writer.name} stores a reset of {partition} while its application processes it")
         self.resets += 1
+        self._ranges[partition, writer] = self._ranges[partition, writer]._replace(stored_at=entry.zxid)
         self._begin_epoch(partition, offset)
         self._excuse_unknowing(entry, partition)
 
