@@ -10,9 +10,11 @@ import pytest
 from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets import Offsets
 from kiel_groups.coordination.session_close import SessionClose
 from kiel_groups.group.layout import topic_path
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.reset import Reset
+from kiel_groups.group.subscription import PartitionState, SubscriptionState
 from kiel_groups.group.transactions import Create
 from kiel_groups.model import TopicPartition
 from tests.sim.acts import perform
@@ -36,6 +38,10 @@ def world() -> Iterator[World]:
 
 def commit(world: World, consumer: Consumer) -> None:
     process_some(world, consumer)
+    commit_now(world, consumer)
+
+
+def commit_now(world: World, consumer: Consumer) -> None:
     consumer.process.start(consumer.member.commit())
     world.run_for(0.2)
 
@@ -63,10 +69,11 @@ def test_who_steps_back_after_an_offset_was_deleted_is_noticed(world: World) -> 
     world.operator.delete(world.layout.offset(partition))
     commit(world, holding)
     commit(world, holding)
-    holding._subscription.seek(partition, 6)
-    holding.process.start(holding.member.commit())
+    state = holding._subscription.state(partition)
+    assert state is not None
+    state.finished = 6
     with pytest.raises(Violation, match="takes the offset of t0:0 back from 9 to 6"):
-        world.run_for(0.2)
+        commit_now(world, holding)
 
 
 def test_a_record_before_the_stored_offset_is_noticed(world: World) -> None:
@@ -77,6 +84,92 @@ def test_a_record_before_the_stored_offset_is_noticed(world: World) -> None:
     holding._subscription.seek(partition, 1)
     with pytest.raises(Violation, match="goes back in t0:0 to 1, and 3 is stored"):
         commit(world, holding)
+
+
+@pytest.mark.parametrize(
+    ("reset", "found"),
+    [
+        ("earliest", "goes back in t0:0 to 0, and 6 is stored"),
+        ("latest", "goes on in t0:0 at 1002, and only what is before 1000 was processed"),
+    ],
+)
+def test_who_continues_at_a_reset_that_is_not_stored_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, reset: str, found: str
+) -> None:
+    """The next owner would choose again; that goes for both directions."""
+
+    async def store_reset(offsets: Offsets, partition: TopicPartition, chosen: Reset) -> int:
+        offsets._subscription.seek(partition, chosen.position)
+        return chosen.position
+
+    monkeypatch.setattr(Offsets, "store_reset", store_reset)
+    with at_rest(members=1, topics=(1,), reset=reset) as world:
+        (holding,) = world.consumers
+        (partition,) = world.partitions()
+        if reset == "earliest":
+            commit(world, holding)
+            commit(world, holding)
+            world.cut(partition, 5, 60.0)
+        else:
+            world.retain(partition, 1_002)
+        world.run_for(1.0)
+        with pytest.raises(Violation, match=found):
+            holding.work(0.0, 1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [(3, "takes the offset of t0:0 back from 6 to 3"), (7, "commits 7 of t0:0, processed is 6")],
+)
+def test_who_stores_another_offset_than_the_policys_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch, chosen: int, found: str
+) -> None:
+    """A log without the position is a reason for one offset, and for no other."""
+    (holding,) = world.consumers
+    (partition,) = world.partitions()
+    commit(world, holding)
+    commit(world, holding)
+    monkeypatch.setattr(Reset, "offset_after", lambda *_: chosen)
+    world.cut(partition, 5, 60.0)
+    with pytest.raises(Violation, match=found):
+        world.run_for(1.0)
+
+
+@pytest.mark.parametrize("cause", ["no reset", "a second one"])
+def test_who_goes_back_without_a_reason_is_noticed(world: World, cause: str) -> None:
+    """A log that lacks a position is a reason once, for who was told so."""
+    (holding,) = world.consumers
+    (partition,) = world.partitions()
+    commit(world, holding)
+    commit(world, holding)
+    if cause == "a second one":
+        world.cut(partition, 5, 0.9)
+        world.run_for(1.0)
+        assert world.ledger.resets == 1
+        commit(world, holding)
+        commit(world, holding)
+    state = holding._subscription.state(partition)
+    assert state is not None
+    state.finished = 0
+    with pytest.raises(Violation, match="takes the offset of t0:0 back from 6 to 0"):
+        commit_now(world, holding)
+
+
+def test_who_gives_up_a_partition_and_forgets_its_reset_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although what it stores would be right without one."""
+    (holding,) = world.consumers
+    (partition,) = world.partitions()
+    commit(world, holding)
+    monkeypatch.setattr(PartitionState, "reset_offset", lambda *_, **__: None)
+    holding.work(0.0, 3, 2.0)
+    world.retain(partition, 100)
+    world.run_for(1.0)
+    assert holding.has_chosen(partition)
+    holding.leave()
+    with pytest.raises(Violation, match="gives up t0:0 at 6, and forgets its reset"):
+        world.run_for(3.0)
 
 
 def test_who_skips_to_what_an_operator_had_once_set_is_noticed(world: World) -> None:
