@@ -1,0 +1,128 @@
+"""A claim is given back that was never opened: nothing is known of it but that it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from kazoo.client import KazooClient
+
+from kiel_groups.coordination import machine
+from kiel_groups.coordination.claiming import Claimant, Releases
+from kiel_groups.coordination.fenced import FencedWriter
+from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.subscription import StartPosition, SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.testing import Host, SimulatedMachine, fake_client
+from tests.sim.test_fences import Bench
+
+pytestmark = pytest.mark.sim
+
+P0, LAYOUT = TopicPartition("t", 0), GroupLayout("g")
+OFFSET, OWNER = LAYOUT.offset(P0), LAYOUT.owner(P0)
+
+
+class Tampered(Bench):
+    """A claimant of P0, and somebody who takes its claim away for another member while it is given back."""
+
+    def __init__(self, *, opened: bool) -> None:
+        super().__init__()
+        self.operator: KazooClient = fake_client(Host(self.ensemble))
+        self.subscription = SubscriptionState()
+        self.opened = opened
+
+    def release(self, deed: str, when: str, monkeypatch: pytest.MonkeyPatch) -> Releases:
+        """
+        Claim, tamper, release.
+
+        Args:
+            deed: "nothing"; "set", by which an operator sets the offset; "claim" or "claim and open", by which another
+                member has the partition.
+            when: "before" the release, or "within" it, right before it is written.
+            monkeypatch: The test's.
+        """
+        self.operator.start()
+        self.operator.create(OFFSET, b"5", makepath=True)
+
+        async def work(session: Session, writer: FencedWriter) -> Releases:
+            topics = TopicWatch(session, TaskSet(print))
+            store = ZooKeeperOffsetStore(session, LAYOUT, writer, topics, Metrics(), cast(Any, None), "earliest")
+            claimant = Claimant(session, LAYOUT, "m", writer, store, self.subscription, Metrics(), commits=True)
+            assert await claimant.claim([P0]) == {P0}
+            if self.opened:
+                self.subscription.assign_from_subscribed({P0: StartPosition(5, 0, 1)})
+            if when == "before":
+                self._tamper(deed)
+                await writer.prove()
+            else:
+                self._tamper_within(writer, deed, monkeypatch)
+            return await claimant.release([P0])
+
+        return cast(Releases, self.run(work))
+
+    def _tamper(self, deed: str) -> None:
+        if deed == "set":
+            self.operator.set_async(OFFSET, b"7")
+        if deed.startswith("claim"):
+            self.operator.delete_async(OWNER)
+            self.operator.create_async(OWNER, b"other-0", ephemeral=True)
+        if deed == "claim and open":
+            self.operator.set_async(OFFSET, b"5")
+
+    def _tamper_within(self, writer: FencedWriter, deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        write = writer.write
+
+        async def writing(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(writer, "write", write)
+            self._tamper(deed)
+            await writer.prove()
+            return await write(*arguments, **options)
+
+        monkeypatch.setattr(writer, "write", writing)
+
+    @property
+    def owner(self) -> bytes | None:
+        znode = self.ensemble.truth.znodes.get(OWNER)
+        return None if znode is None else znode.data
+
+
+@pytest.fixture
+def tampered() -> Iterator[Tampered]:
+    made = Tampered(opened=False)
+    with machine.replaced(SimulatedMachine(made.timeline)):
+        yield made
+
+
+@pytest.mark.parametrize(("deed", "when"), [("claim", "before"), ("claim and open", "within")])
+def test_another_members_claim_is_not_deleted(
+    tampered: Tampered, monkeypatch: pytest.MonkeyPatch, deed: str, when: str
+) -> None:
+    """Whose it is was read before; and who opens a claim gives the offset a new version, which is checked."""
+    done = tampered.release(deed, when, monkeypatch)
+    assert (done.released, done.gone) == (frozenset(), {P0})
+    assert tampered.owner == b"other-0"
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_an_offset_that_is_set_meanwhile_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
+    """The claim is this member's still, and is given back; the offset stays as it was set."""
+    tampered = Tampered(opened=opened)
+    with machine.replaced(SimulatedMachine(tampered.timeline)):
+        done = tampered.release("set", "within", monkeypatch)
+    assert (done.released, done.gone) == ({P0}, frozenset())
+    assert tampered.owner is None
+    assert tampered.ensemble.truth.znodes[OFFSET].data == b"7"
+
+
+def test_an_undisturbed_claim_is_given_back(tampered: Tampered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its offset is not written."""
+    done = tampered.release("nothing", "before", monkeypatch)
+    assert (done.released, done.gone) == ({P0}, frozenset())
+    assert tampered.owner is None
+    assert tampered.ensemble.truth.znodes[OFFSET].version == 0
