@@ -19,11 +19,12 @@ What can fail, and what the group makes of it
 =============================================
 
 Each of these failures is brought about on real servers by a test of its name in ``tests/failures``, the ones at the
-end by tests in ``tests/integration``, those on sizes on the fake servers of ``tests/sim``; ``scripts/test -m failures``
-runs them all. Most of the former note every hand-out with the claim under which it was made, and fail where one came
-under a claim that was not the newest of its partition, where a value was never handed out, or where an offset was
-committed that nobody had been given. Each waits a bounded time for the group to recover. What chance finds beyond them:
-``simulation.rst`` and, on real servers, ``chaos.rst``; why it holds: ``ownership.rst``.
+end by tests in ``tests/integration``, some of them at a scripted broker (``tests/unit``) or on the fake servers of
+``tests/sim``; ``scripts/test -m failures`` runs them all. Most of the former note every hand-out with the claim under
+which it was made, and fail where one came under a claim that was not the newest of its partition, where a value was
+never handed out, or where an offset was committed that nobody had been given. Each waits a bounded time for the group
+to recover. What chance finds beyond them: ``simulation.rst`` and, on real servers, ``chaos.rst``; why it holds:
+``ownership.rst``.
 """
 
 #: Failures that are shown beside what they belong to: tests by file.
@@ -50,7 +51,16 @@ ELSEWHERE = {
         "an_idle_owner_is_set_to_where_its_commit_stands",
         "a_busy_owner",
         "during_a_hand_over",
+        "a_log_that_was_cut_with_latest",
+        "a_log_that_was_emptied_with_earliest",
     ),
+    "unit/test_position_reset.py": (
+        "a_log_that_is_cut_under_a_reader",
+        "a_record_in_flight_that_is_cut_off_does_not_count",
+        "a_position_that_is_in_the_log_again_is_kept",
+        "a_look_up_that_fails_is_repeated",
+    ),
+    "sim/test_releasing_unopened.py": ("another_members_claim_is_not_deleted",),
     "integration/test_force_release.py": (
         "a_live_member_stops_before_its_claims_could_be_deleted",
         "claims_that_nobody_gives_up_are_deleted_after_the_wait",

@@ -1,4 +1,4 @@
-"""An operator's reset of an offset is followed: while records flow, while nothing happens, during a hand-over."""
+"""Resets: an operator's is followed, and what a log without the position leads to is stored at once."""
 
 from __future__ import annotations
 

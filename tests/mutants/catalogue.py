@@ -6,7 +6,7 @@ A mutant replaces one piece of source, exactly as it stands.
 
 from __future__ import annotations
 
-from tests.mutants import clients, leader, lease, member, offsets, session
+from tests.mutants import clients, leader, lease, member, offsets, resets, session
 from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
@@ -16,6 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *session.MUTANTS,
     *member.MUTANTS,
     *offsets.MUTANTS,
+    *resets.MUTANTS,
     *leader.MUTANTS,
     *clients.MUTANTS,
 )

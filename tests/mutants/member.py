@@ -58,8 +58,8 @@ MUTANTS = (
     Mutant(
         "a release without a commit",
         _CLAIMING,
-        "return state.finished if self._commits else state.committed",
-        "return state.committed",
+        "if (state.unreadable or offset != state.committed) and not state.outdated:",
+        "if False:",
     ),
     Mutant(
         "a release that overwrites an operator's reset",

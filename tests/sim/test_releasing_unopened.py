@@ -22,7 +22,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, SimulatedMachine, fake_client
 from tests.sim.test_fences import Bench
 
-pytestmark = pytest.mark.sim
+pytestmark = [pytest.mark.sim, pytest.mark.failures]
 
 P0, LAYOUT = TopicPartition("t", 0), GroupLayout("g")
 OFFSET, OWNER = LAYOUT.offset(P0), LAYOUT.owner(P0)

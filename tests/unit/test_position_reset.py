@@ -26,7 +26,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.encoding import encode_message_set
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.failures]
 
 T0 = TopicPartition("t", 0)
 

@@ -1,0 +1,142 @@
+"""Resets: a log that does not have the position of an owner; and claims that were never opened."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_CLAIMING = "coordination/claiming.py"
+_RESET = "clients/position_reset.py"
+_HANDING_OUT = "clients/handing_out.py"
+_AT_A_BROKER = "tests/unit/test_position_reset.py"
+
+MUTANTS = (
+    Mutant(
+        "a reset that is not stored",
+        "coordination/offsets.py",
+        "                await self._store_once({partition: offset}, self._store.put)\n",
+        "                self._subscription.mark_committed(partition, offset, state.version)\n",
+        "tests/sim/test_resets.py",
+    ),
+    Mutant(
+        "a reset in a log that is gone",
+        "coordination/offsets.py",
+        "while state is not None and state.reset is reset and not state.outdated:",
+        "while state is not None and state.reset is reset:",
+        "tests/sim/test_resets.py",
+    ),
+    Mutant(
+        "a hand-over that forgets what was chosen",
+        _CLAIMING,
+        "        if chosen is not None:\n",
+        "        if False:\n",
+        "tests/sim/test_resets.py",
+    ),
+    Mutant(
+        "a reset that skips what is owed",
+        "group/reset.py",
+        "return min(owed, self.position) if owed < min(self.lost, self.end) else self.position",
+        "return self.position",
+        "tests/unit/test_group_reset.py",
+    ),
+    Mutant(
+        "a reset that keeps to what retention has deleted",
+        "group/reset.py",
+        "if owed < min(self.lost, self.end) else",
+        "if owed < self.end else",
+        "tests/unit/test_group_reset.py",
+    ),
+    Mutant(
+        "a commit beyond the end of a log that was cut",
+        "group/subscription.py",
+        "self.reset is not None and self.finished > self.reset.end",
+        "False",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "an application that commits by itself, whose records a reset skips",
+        "group/subscription.py",
+        "self.finished if autocommit else self.committed)",
+        "self.finished)",
+        "tests/unit/test_group_reset.py",
+    ),
+    Mutant(
+        "a reset while something older is in flight",
+        _RESET,
+        "        await self._handing_out.put_down(partition, is_fetched)\n",
+        "",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "records beyond the end of a log that are delivered",
+        _RESET,
+        "        dropped = self._handing_out.cut(partition, reset.end)\n",
+        "        dropped = 0\n",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "a reset of a position that the log has",
+        _RESET,
+        "if start <= position <= end:",
+        "if False:",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "a record in flight that is cut off and counts",
+        _HANDING_OUT,
+        "            hand.cut(partition, end)\n",
+        "            pass\n",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "values in flight that count beyond the cut",
+        "clients/hands.py",
+        "            elif span is not None and span.end > end:\n"
+        "                taken.spans[partition] = span._replace(end=end)\n",
+        "",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "values that come again under a reset that waits for them",
+        _HANDING_OUT,
+        "                state.reset = None\n",
+        "",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "a reset that waits for records which cannot be deserialized",
+        _HANDING_OUT,
+        "            return record\n        self._let_go.set()\n",
+        "            return record\n",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "a partition of which everything was cut off and that has its turn",
+        "clients/fetcher.py",
+        "            self._turns.remove(state)\n",
+        "            pass\n",
+        "tests/unit/test_clients_fetcher.py",
+    ),
+    Mutant(
+        "a log's range that brokers refuse to tell, taken for the policy's word",
+        "clients/offset_lookup.py",
+        "if listed.error == OFFSET_OUT_OF_RANGE:",
+        "if False:",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "a claim of another member that is given back unopened",
+        _CLAIMING,
+        "return (deletion,) if found is None else (Check(self._layout.offset(partition), found.version), deletion)",
+        "return (deletion,)",
+        "tests/sim/test_releasing_unopened.py",
+    ),
+    Mutant(
+        "an unopened claim that is given back without a look at whose it is",
+        _CLAIMING,
+        "        return standing, set(unopened) - mine\n",
+        "        return standing, set()\n",
+        "tests/sim/test_releasing_unopened.py",
+    ),
+)
