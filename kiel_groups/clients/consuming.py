@@ -110,6 +110,8 @@ class Consuming:
             if self._settings.group.store == BROKER_V0:
                 await check_offset_api(self._cluster, self._settings.group.group)
             await self.member.start()
+            # What was subscribed to while it joined.
+            self.handing_out.follow_subscription()
         except BaseException:
             await self.member.close()
             self.fetcher.close()
@@ -118,6 +120,21 @@ class Consuming:
         if self._settings.group.autocommit:
             self._background.append(spawn(self._commit_regularly(), "auto-commit"))
         self._background.append(spawn(self._renew_metadata(), "metadata by age"))
+
+    def subscribe(self, topics: Collection[str]) -> bool:
+        """
+        Replace the subscription, of which the group is to be told; nothing more is delivered of what left it.
+
+        Returns:
+            Whether it changed.
+
+        Raises:
+            ConfigError: The group cannot be told of these topics; nothing changes.
+        """
+        self.member.check_subscription(topics)
+        changed = self._subscription.subscribe(topics)
+        self.handing_out.follow_subscription()
+        return changed
 
     async def close(self, timeout_s: float | None) -> None:
         """Let the application finish, hand everything back, leave."""

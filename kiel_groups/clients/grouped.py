@@ -309,6 +309,7 @@ class GroupedConsumer(MemberAttributes):
         """
         Replace the subscription; partitions of topics that stay in it keep flowing.
 
+        Of topics that leave it nothing more is delivered; what is in flight is finished and committed as ever.
         A topic that does not exist is logged, and consumed as soon as it does.
 
         Raises:
@@ -324,9 +325,9 @@ class GroupedConsumer(MemberAttributes):
     def _change_subscription(self, topics: str | Iterable[str]) -> bool:
         """Whether that changed it; what the group cannot be told of is refused first."""
         wanted = topic_names(topics)
-        if self._consuming is not None:
-            self._consuming.member.check_subscription(wanted)
-        return self._subscription.subscribe(wanted)
+        if self._consuming is None:
+            return self._subscription.subscribe(wanted)
+        return self._consuming.subscribe(wanted)
 
     def consume(self, topic: str, start: object = None) -> asyncio.Future[Values]:
         """

@@ -72,7 +72,9 @@ class HandingOut:
         self._refused: dict[str, KielGroupsError] = {}
         #: The last call that asked for a topic's values.
         self._asked: object = None
-        self._stopped: set[TopicPartition] = set()
+        #: Claims whose assigned hook has not ended, and those for which it has: nothing is fetched before that.
+        self._opening: dict[TopicPartition, PartitionState] = {}
+        self._ready: set[TopicPartition] = set()
         # Whether a loop goes on, and whether there ever was one: part of a batch may be left over from it.
         self._looping = False
         self._iterated = False
@@ -225,14 +227,13 @@ class HandingOut:
     def _hand_out_again(self, starts: Mapping[TopicPartition, int]) -> None:
         for partition, start in starts.items():
             state = self._subscription.state(partition)
-            if state is not None and partition not in self._stopped and not self._ended:
+            if state is not None and partition in self._ready and not self._ended:
                 log.info("%s is handed out again from offset %d: nobody got what came from there", partition, start)
                 self._metrics.count("values_unclaimed")
                 state.position = start
                 # A reset that waited for these waits in vain: they are fetched again, and so is what follows them.
                 state.reset = None
-                # The caller's context is not for what the fetcher may start: it would pass for the caller.
-                empty_handed().run(self._fetcher.assign, {partition: start})
+                self._fetch([partition])
 
     async def topics_finished(self) -> None:
         """Ends when no values are in hand."""
@@ -276,9 +277,13 @@ class HandingOut:
     def put_back(self) -> None:
         """The record in hand was not finished, and nobody processes it any more: it is the next one again."""
         record, state = self._hand.record, self._hand.state
-        if record is not None and state is not None and state is self._state:
-            self._next -= 1
+        if record is not None and state is not None:
             state.position = record.offset
+            if state is self._state:
+                self._next -= 1
+            else:
+                # Its batch was dropped: the topic left the subscription, and may have come back.
+                self._fetch([record.topic_partition])
         self._hand.clear()
         self._let_go.set()
 
@@ -335,20 +340,47 @@ class HandingOut:
     # ------------------------------------------------------------------ the group's side
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Hand these out, once the listener has been told; a ``stop`` that comes before that stands."""
-        self._stopped.difference_update(partitions)
-        return self._assign(partitions)
-
-    async def _assign(self, partitions: Collection[TopicPartition]) -> None:
-        await self._calls.assigned(partitions)
+        """Fetch these claims when the listener's hook has ended, unless ``stop`` or ``lost`` comes before that."""
         states = {partition: self._subscription.state(partition) for partition in partitions}
-        self._fetcher.assign(
-            {
-                partition: state.position
-                for partition, state in states.items()
-                if state is not None and partition not in self._stopped
-            }
-        )
+        claims = {partition: state for partition, state in states.items() if state is not None}
+        self._ready.difference_update(partitions)
+        self._opening |= claims
+        return self._open(partitions, claims)
+
+    async def _open(
+        self, partitions: Collection[TopicPartition], claims: Mapping[TopicPartition, PartitionState]
+    ) -> None:
+        await self._calls.assigned(partitions)
+        # A partition that was lost and claimed again meanwhile waits for the hook of its new claim.
+        opened = [partition for partition, state in claims.items() if self._opening.get(partition) is state]
+        for partition in opened:
+            del self._opening[partition]
+        self._ready.update(opened)
+        self._fetch(opened)
+
+    def _fetch(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Fetch these from their positions on, and drop what was fetched of them before.
+
+        A partition whose assigned hook has not ended, or whose topic is not subscribed to, is fetched when it has ended
+        or the topic is subscribed to again: until then its position may move, and nothing of it is delivered.
+        """
+        self._drop(partitions)
+        topics = self._subscription.subscription
+        states = {
+            partition: self._subscription.state(partition)
+            for partition in partitions
+            if partition in self._ready and partition.topic in topics
+        }
+        positions = {partition: state.position for partition, state in states.items() if state is not None}
+        # The caller's context is not for what the fetcher may start: it would pass for the caller.
+        empty_handed().run(self._fetcher.assign, positions)
+
+    def follow_subscription(self) -> None:
+        """Deliver no more of topics that were unsubscribed; topics that came back go on from their positions."""
+        topics, fetched = self._subscription.subscription, self._fetcher.assignment
+        self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}
+        self._fetch([partition for partition in self._ready if (partition.topic in topics) != (partition in fetched)])
 
     def refused(self, topic: str, error: KielGroupsError) -> None:
         """Where to start in a topic cannot be told: whoever asks for it next is told why."""
@@ -357,9 +389,15 @@ class HandingOut:
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Fetch and hand out no more of these; returns those of which something is in hand."""
-        self._stopped.update(partitions)
-        self._drop(partitions)
+        self._shut(partitions)
         return self._busy_with(partitions)
+
+    def _shut(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch and deliver no more of these under their present claims."""
+        self._ready.difference_update(partitions)
+        for partition in partitions:
+            self._opening.pop(partition, None)
+        self._drop(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
         """Ends when nobody is busy with anything of these, and the listener was told."""
@@ -410,18 +448,18 @@ class HandingOut:
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Drop everything of these; what is in hand of them does not count any more."""
-        self._drop(partitions)
+        self._shut(partitions)
         for hand in self._hands():
             hand.disown(partitions)
         self._calls.lost(partitions)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
-        """Hand out from ``offset`` on: what is in hand does not count any more."""
-        self._drop([partition])
+        """Deliver from ``offset`` on, once the assigned hook has ended; what is in flight does not count any more."""
         for hand in self._hands():
             hand.disown([partition])
-        if partition not in self._stopped:
-            self._fetcher.assign({partition: offset})
+        if (state := self._subscription.state(partition)) is not None:
+            state.position = offset
+        self._fetch([partition])
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         self._fetcher.unassign(partitions)

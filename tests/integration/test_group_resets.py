@@ -172,3 +172,30 @@ async def test_a_log_that_was_emptied_with_earliest(cluster: Cluster, unique: Un
             await group.join()
             await group.delivered(values)
         assert group.values == values
+
+
+async def test_during_an_assigned_hook(cluster: Cluster, unique: Unique) -> None:
+    """Nothing is delivered before the hook has ended; then the records come once, from where the operator said."""
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 1)
+    values = await produce(cluster, topic, 40)
+    early: list[list[bytes]] = []
+    settings = {"auto_commit_interval_ms": 50, "reconcile_interval_ms": 200}
+    async with group_of(cluster, name, [topic], **settings) as group:
+        member = Member(cluster, name, [topic], **settings)
+        group.members.append(member)
+        with zookeeper(cluster) as client:
+
+            async def slow(partitions: list[TopicPartition]) -> None:
+                client.set(GroupLayout(name).offset(partitions[0]), b"16")
+                await eventually(lambda: member.consumer.metrics.total("commits_superseded") == 1, "it is followed")
+                # Time enough for a fetch that should not be.
+                await asyncio.sleep(0.5)
+                early.append(list(member.values))
+
+            member.on_partitions_assigned = slow  # type: ignore[method-assign, assignment]
+            await member.start()
+            await eventually(lambda: early, "the hook has ended")
+            await eventually(lambda: stored_offsets(client, name, topic) == {0: 40}, "everything is committed")
+        assert early == [[]]
+        assert member.values == values[16:]

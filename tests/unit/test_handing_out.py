@@ -51,6 +51,10 @@ class FakeFetcher:
         self.unassign(positions)
         self.positions |= positions
 
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self.positions)
+
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         gone = set(partitions)
         self.positions = {p: position for p, position in self.positions.items() if p not in gone}
@@ -110,10 +114,13 @@ class Bench:
             deserializer,
             self.metrics,
         )
+        self.subscription.subscribe(["t", "u"])
         self.claim(P0, P1)
 
     def claim(self, *partitions: TopicPartition) -> None:
+        """Hold these, as after their assigned hook."""
         self.subscription.assign_from_subscribed({p: StartPosition(10, 1, 1) for p in partitions})
+        self.out._ready.update(partitions)
 
     def state(self, partition: TopicPartition = P0) -> PartitionState:
         found = self.subscription.state(partition)

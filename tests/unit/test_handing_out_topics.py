@@ -72,7 +72,7 @@ async def test_unreadable_values_are_finished_with_the_others() -> None:
     assert take(bench) == []
     assert bench.finished == {P0: 11}
     assert bench.out.stop([P0]) == frozenset()
-    bench.out._stopped.clear()
+    await bench.out.assigned([P0])
     records = [Record("t", 0, 11, None, b"1"), Record("t", 0, 12, None, None)]
     bench.fetcher.batches.append(FetchedBatch(P0, records, 13, 1, 1))
     assert take(bench) == [1]
@@ -395,7 +395,7 @@ async def test_values_that_are_on_their_way_stay_in_hand(monkeypatch: pytest.Mon
     other.got = True
     bench.out.finish_topics(["t"])
     assert bench.finished == {P0: 12}
-    bench.out.assigned([P0]).close()
+    await bench.out.assigned([P0])
     late = Taker()
     bench.fetcher.add(P0, 12)
     take(bench, taker=late)
@@ -403,6 +403,8 @@ async def test_values_that_are_on_their_way_stay_in_hand(monkeypatch: pytest.Mon
     bench.out.finish_topics(["t"])
     assert bench.finished == {P0: 12}
     assert bench.fetcher.positions == {P0: 12}
+    assert bench.state().position == 12
+    assert bench.metrics.counter("values_unclaimed") == 1
 
 
 async def test_what_is_not_ours_any_more_does_not_come_again() -> None:

@@ -1,0 +1,108 @@
+"""A member's subscription changes, or a plan names topics that are not part of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from kiel_groups import GroupedConsumer, sync
+from kiel_groups.embedded import Cluster
+from kiel_groups.model import Record
+from tests.integration.members import eventually, produce, stored_offsets, zookeeper
+
+pytestmark = [pytest.mark.integration, pytest.mark.failures]
+
+Unique = Callable[[str], str]
+
+
+class TwoTopics:
+    """What a consumer of the topics ``dropped`` and ``kept`` was delivered, by topic."""
+
+    def __init__(self, dropped: str, kept: str) -> None:
+        self.dropped, self.kept = dropped, kept
+        self.values: dict[str, list[bytes]] = {dropped: [], kept: []}
+        #: How many of ``dropped`` had come when its subscription had ended.
+        self.until_dropped: int | None = None
+
+    def note(self, record: Record) -> None:
+        self.values[record.topic].append(record.value)
+
+    @property
+    def is_to_be_dropped(self) -> bool:
+        return self.until_dropped is None and len(self.values[self.dropped]) == 50
+
+    def has(self, dropped: int = 0, kept: int = 0) -> bool:
+        return len(self.values[self.dropped]) >= dropped and len(self.values[self.kept]) >= kept
+
+    def drop(self) -> None:
+        self.until_dropped = len(self.values[self.dropped])
+
+
+async def with_asyncio(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
+    """Drop a topic in the middle of a loop; take it back after ``dropped`` is set."""
+    async with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts) as consumer:
+        await consumer.subscribe([seen.dropped, seen.kept])
+        async for record in consumer:
+            seen.note(record)
+            if seen.is_to_be_dropped:
+                await consumer.subscribe(seen.kept)
+                seen.drop()
+            elif seen.has(kept=40):
+                break
+        await asyncio.to_thread(dropped.wait)
+        await consumer.subscribe([seen.dropped, seen.kept])
+        async for record in consumer:
+            seen.note(record)
+            if seen.has(dropped=201):
+                break
+
+
+async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
+    """The same without an event loop."""
+
+    def program() -> None:
+        with sync.GroupedConsumer(cluster.brokers, group, cluster.zk_hosts) as consumer:
+            consumer.subscribe([seen.dropped, seen.kept])
+            for record in consumer:
+                seen.note(record)
+                if seen.is_to_be_dropped:
+                    consumer.subscribe(seen.kept)
+                    seen.drop()
+                elif seen.has(kept=40):
+                    break
+            dropped.wait()
+            consumer.subscribe([seen.dropped, seen.kept])
+            for record in consumer:
+                seen.note(record)
+                if seen.has(dropped=201):
+                    break
+
+    await asyncio.to_thread(program)
+
+
+@pytest.mark.parametrize("program", [with_asyncio, with_sync], ids=["asyncio", "sync"])
+async def test_a_topic_is_dropped_from_the_subscription(
+    cluster_39: Cluster, unique: Unique, program: Callable[..., Iterable[None]]
+) -> None:
+    """Nothing more of it is delivered, what came is committed, and it goes on there when it is subscribed to again."""
+    seen, group, dropped = TwoTopics(unique("dropped"), unique("kept")), unique("group"), threading.Event()
+    await cluster_39.create_topic(seen.dropped, 1)
+    await cluster_39.create_topic(seen.kept, 1)
+    values = await produce(cluster_39, seen.dropped, 200)
+    await produce(cluster_39, seen.kept, 20)
+    running = asyncio.ensure_future(program(cluster_39, group, seen, dropped))
+    try:
+        await eventually(lambda: seen.until_dropped is not None, "the topic is dropped")
+        await produce(cluster_39, seen.kept, 20)
+        await eventually(lambda: seen.has(kept=40), "the other topic flows")
+        assert seen.values[seen.dropped] == values[:50]
+        with zookeeper(cluster_39) as client:
+            await eventually(lambda: stored_offsets(client, group, seen.dropped) == {0: 50}, "it is committed")
+    finally:
+        values += await produce(cluster_39, seen.dropped, 1, first=200)
+        dropped.set()
+    await asyncio.wait_for(running, 60)
+    assert seen.values[seen.dropped] == values
