@@ -153,6 +153,7 @@ class Consuming:
 
     def abandon(self) -> None:
         """Leave without an event loop: the session is closed by its threads, and nothing is held any more."""
+        self.handing_out.end()
         self.member.abandon(ABANDON_S)
         self._subscription.unassign(self._subscription.assigned_partitions())
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
-from kiel_groups.clients.deserializing import deserialized
+from kiel_groups.clients.deserializing import Deserializing
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.hands import Hand, RecordHand, Span, Taker, TopicHand, empty_handed
 from kiel_groups.clients.listening import ListenerCalls
@@ -59,7 +59,8 @@ class HandingOut:
         self._subscription = subscription
         self._calls = calls
         self._member = member
-        self._deserializer = deserializer
+        self._deserializing = Deserializing(deserializer, metrics)
+        self._keeps_bytes = deserializer is None
         self._metrics = metrics
         # The batch that is being handed out: its partition's state (None once that is lost or revoked) and records.
         self._batch_of: TopicPartition | None = None
@@ -105,8 +106,8 @@ class HandingOut:
             state = self._state
             assert state is not None
             state.position = record.offset + 1
-            if self._deserializer is not None:
-                readable = self._deserialize(record)
+            if not self._keeps_bytes:
+                readable = self._deserializing.record(record)
                 if readable is None:
                     state.finished = state.position
                     continue
@@ -129,18 +130,6 @@ class HandingOut:
             self._records, self._next = batch.records, 0
             return True
         return False
-
-    def _deserialize(self, record: Record) -> Record | None:
-        assert self._deserializer is not None
-        if record.value is None:
-            return record
-        try:
-            return record._replace(value=self._deserializer(record.value))
-        except Exception:
-            # The application's own function: one bad message must not stop the partition for ever.
-            log.exception("%s offset %d: the deserializer failed; passed over", record.topic_partition, record.offset)
-            self._metrics.count("deserializer_failures")
-            return None
 
     def take_topic(self, topic: str, most_bytes: int, taker: Taker) -> Batch:
         """
@@ -179,7 +168,7 @@ class HandingOut:
     def _part(self, batch: FetchedBatch, token: int) -> PartitionBatch:
         """What there is to be read of a batch."""
         unreadable: set[int] = set()
-        values = deserialized(batch.records, self._deserializer, self._metrics, unreadable)
+        values = self._deserializing.values(batch.records, unreadable)
         readable = batch.records
         if unreadable:
             readable = [record for record in readable if record.offset not in unreadable]
@@ -292,6 +281,7 @@ class HandingOut:
         self._ended = True
         self._batch_of = self._state = None
         self._records, self._next = [], 0
+        self._deserializing.close()
 
     def enter(self) -> None:
         """

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeAlias, Unpack
 from kiel_groups.clients.attributes import ConsumerAttributes
 from kiel_groups.clients.closing import LeftLoop, running_loop
 from kiel_groups.clients.cluster import DOUBT, Cluster
-from kiel_groups.clients.deserializing import deserialized
+from kiel_groups.clients.deserializing import Deserializing
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.futures import failed, spawn, started
 from kiel_groups.clients.offset_lookup import log_range
@@ -85,6 +85,7 @@ class SingleConsumer(ConsumerAttributes):
             auto_offset_reset=auto_offset_reset,
         )
         self._deserializer = deserializer
+        self._deserializing = Deserializing(deserializer, self.metrics)
         self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
         self._fetcher = Fetcher(self._cluster, self._fetching, self.metrics, reset=self._reset)
         self._topics: set[str] = set()
@@ -95,7 +96,7 @@ class SingleConsumer(ConsumerAttributes):
         #: Topics whose start positions are being asked for; who waits for them may give up before.
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Future[None] | None = None
-        self._left_loop = LeftLoop()
+        self._left_loop = LeftLoop(abandon=self._deserializing.close)
         #: The batch that is being iterated over, and the index of its next record.
         self._batch: Sequence[Record] = ()
         self._next = 0
@@ -240,7 +241,7 @@ class SingleConsumer(ConsumerAttributes):
         values: list[Any] = []
         room = self._fetching.max_bytes
         while room > 0 and (batch := self._poll(topic, or_raise=not values)) is not None:
-            values += deserialized(batch.records, self._deserializer, self.metrics)
+            values += self._deserializing.values(batch.records)
             room -= batch.size_bytes
         return values
 
@@ -308,13 +309,8 @@ class SingleConsumer(ConsumerAttributes):
             while self._next < len(self._batch):
                 record = self._batch[self._next]
                 self._next += 1
-                if self._deserializer is None or record.value is None:
-                    return record
-                try:
-                    return record._replace(value=self._deserializer(record.value))
-                except Exception:  # the deserialiser is the caller's; one bad value must not stop the partition
-                    log.exception("%s at offset %d: the value cannot be read", record.topic_partition, record.offset)
-                    self.metrics.count("deserializer_failures")
+                if (readable := self._deserializing.record(record)) is not None:
+                    return readable
             self._batch, self._next = (await self._next_batch()).records, 0
 
     def close(self) -> asyncio.Future[None]:
@@ -337,6 +333,7 @@ class SingleConsumer(ConsumerAttributes):
             self._watch.cancel()
         self._fetcher.close()
         self._cluster.close()
+        self._deserializing.close()
 
     # ------------------------------------------------------------------ records
 

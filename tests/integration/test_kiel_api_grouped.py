@@ -167,9 +167,29 @@ async def test_a_value_that_cannot_be_read_is_passed_over(
     assert await values(consumer, topic, len(wanted)) == wanted
     await consumer.consume(topic)
     assert consumer.metrics.counter("deserializer_failures") == (1 if last == b"good" else 2)
-    assert "the value cannot be read" in caplog.text
+    assert f"{topic}:0: the deserializer failed on the value at offset 1" in caplog.text
     await consumer.close()
     assert await offsets(cluster_39, group, topic) == {0: 4}
+
+
+async def test_a_deserializer_that_fails_on_every_value(
+    cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line a minute for each partition, with a count; it says that values are bytes here. All is committed."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, *[b"a,b"] * 300)
+    # As for kiel, which gave text to it.
+    consumer = consumer_of(cluster_39, group, deserializer=lambda value: value.split(","))
+    async with asyncio.timeout(20):
+        while consumer.metrics.counter("deserializer_failures") < 300:
+            assert await consumer.consume(topic) == []
+    await consumer.close()
+    lines = [entry.getMessage() for entry in caplog.records if "deserializ" in entry.name]
+    assert len(lines) == 2
+    assert all("a deserializer is given bytes" in line for line in lines)
+    assert f"{topic}:0: the deserializer failed on 299 more values" in lines[1]
+    assert await offsets(cluster_39, group, topic) == {0: 300}
 
 
 async def test_only_unreadable_values_are_finished_without_anybody(cluster_39: Cluster, unique: Unique) -> None:

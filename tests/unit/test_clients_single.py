@@ -120,7 +120,17 @@ async def test_values_that_cannot_be_read_are_passed_over(caplog: pytest.LogCapt
         await consumer.subscribe("t", start=BEGINNING)
         assert await take(consumer, 3) == [1, [2], None]
         assert consumer.metrics.counter("deserializer_failures") == 1
-        assert "t:0 at offset 1" in caplog.text
+        assert "t:0: the deserializer failed on the value at offset 1" in caplog.text
+
+
+async def test_a_deserializer_that_fails_is_logged_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    """One line for the first value, and one at the close for all the others."""
+    async with consuming(*[b"{broken"] * 50, b"1", deserializer=json.loads) as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        assert await take(consumer, 1) == [1]
+    lines = [entry.getMessage() for entry in caplog.records if "the deserializer failed" in entry.getMessage()]
+    assert len(lines) == 2
+    assert "on 49 more values" in lines[1]
 
 
 async def test_seek_moves_within_what_was_fetched() -> None:
