@@ -10,10 +10,13 @@ from typing import TypeAlias
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.group_view import GroupView, PartitionView
 
-__all__ = ["SETTLING_MS", "Finding", "check_group", "some"]
+__all__ = ["SETTLING_MS", "UNOPENED_MS", "Finding", "check_group", "some"]
 
 #: For so long after a plan, partitions without their owner are what a rebalance looks like.
 SETTLING_MS = 10_000
+#: A claim without an offset for so long is no start that takes its time: as long as ``drain_alarm_ms``, after which the
+#: owner's log says so, too.
+UNOPENED_MS = 30_000
 _MOST_NAMES = 4
 
 
@@ -196,6 +199,29 @@ def _unowned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         )
 
 
+def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
+    left = [
+        each
+        for each in view.partitions
+        if each.owner in view.member_ids
+        and each.committed_ms is None
+        and now_ms - (each.claimed_ms or now_ms) >= UNOPENED_MS
+    ]
+    if left:
+        what = counted(left, "partition is", "partitions are")
+        seconds = max(now_ms - (each.claimed_ms or now_ms) for each in left) // 1000
+        topics = sorted({each.topic_partition.topic for each in left})
+        yield Finding(
+            "unopened",
+            f"{what} claimed, for up to {seconds:,} s, and without a stored offset: {some(_names(left))}; their"
+            " owners do not know where to start, or somebody deleted the offsets",
+            f"look at the logs of their owners; 'kiel-groups topics describe {topics[0]}' shows which partitions have"
+            " no leader: start their brokers",
+            partitions=_names(left),
+            members=tuple(sorted({each.owner for each in left if each.owner is not None})),
+        )
+
+
 def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
     held: dict[MemberId, list[PartitionView]] = defaultdict(list)
     for each in view.partitions:
@@ -272,6 +298,7 @@ _RULES: tuple[_Rule, ...] = (
     _orphans,
     _wrongly_owned,
     _unowned,
+    _unopened,
     _unassigned,
     _away,
     _unplanned,

@@ -26,8 +26,8 @@ class PartitionView:
     One partition: who owns it, where the group stands in it.
 
     ``owner`` is None while it is claimed by nobody, ``target`` where the plan gives it to nobody, ``committed`` None
-    without an offset znode, ``log_end`` None where the brokers were not asked or did not answer. ``claimed_ms`` and
-    ``committed_ms`` are when, in epoch milliseconds.
+    without an offset that can be read, ``log_end`` None where the brokers were not asked or did not answer.
+    ``claimed_ms`` and ``committed_ms`` are when, in epoch milliseconds; the latter is None without an offset znode.
     """
 
     topic_partition: TopicPartition

@@ -133,14 +133,12 @@ class Reading:
             for partition, _, znode in self._partitions(self._layout.owners)
         }
 
-    def offsets(self) -> dict[TopicPartition, tuple[int, int]]:
-        """The committed offsets, and when each was (epoch milliseconds)."""
-        found = {}
-        for partition, path, znode in self._partitions(self._layout.offsets):
-            offset = self._parsed(parse_offset, path)
-            if offset is not None:
-                found[partition] = (offset, znode.modified_ms)
-        return found
+    def offsets(self) -> dict[TopicPartition, tuple[int | None, int]]:
+        """The committed offsets, None where one is unreadable, and when each was written (epoch milliseconds)."""
+        return {
+            partition: (self._parsed(parse_offset, path), znode.modified_ms)
+            for partition, path, znode in self._partitions(self._layout.offsets)
+        }
 
     def _parsed(self, parse: Callable[[bytes, str], _Value], path: str) -> _Value | None:
         znode = self._znodes.get(path)

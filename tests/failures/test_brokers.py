@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection
 
 import pytest
 
 from kiel_groups.clients import Producer
+from kiel_groups.coordination.inspect import read_group
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.proxy import Direction
+from kiel_groups.ops.checks import UNOPENED_MS, check_group
+from kiel_groups.ops.group_view import view_group
 from tests.failures.trial import RECOVERY_S, trial
 from tests.integration.members import Group, eventually, group_of, stored_offsets, zookeeper
 
@@ -73,6 +77,14 @@ def stored(cluster: Cluster) -> dict[int, int]:
         return stored_offsets(client, "g", "t")
 
 
+def unopened(cluster: Cluster) -> set[int]:
+    """The partitions of which ``describe`` says, half a minute from now, that their claims are not open."""
+    with zookeeper(cluster) as client:
+        view = view_group("g", read_group(client, "g"))
+    findings = check_group(view, int(time.time() * 1000) + UNOPENED_MS)
+    return {each.partition for found in findings if found.kind == "unopened" for each in found.partitions}
+
+
 async def is_alarmed(group: Group, claims: int) -> None:
     """Wait until the only member has raised an alarm about so many claims."""
     metrics = group.members[0].consumer.metrics
@@ -113,6 +125,7 @@ async def test_a_leader_is_away_when_a_group_begins(
         assert set(group.values) == wanted
         await is_alarmed(group, len(away))
         assert stored(cluster).keys() == {*sound}
+        assert unopened(cluster) == {*away}
         with caplog.at_level(logging.WARNING, "kiel_groups"):
             await all_is_read(cluster, group, wanted | missed)
         assert len(group.values) == len(wanted | missed), "nothing was delivered twice"

@@ -14,7 +14,7 @@ from kiel_groups.group.snapshot import Snapshot, Znode
 from kiel_groups.group.weights import encode_weights
 from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer, Slice
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.checks import SETTLING_MS, Finding, check_group
+from kiel_groups.ops.checks import SETTLING_MS, UNOPENED_MS, Finding, check_group
 from kiel_groups.ops.documents import group_document, outline_document
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.report import Listed, ago, group_report, groups_table
@@ -107,6 +107,14 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
         without("/consumers/g/owners/t/0", "/consumers/g/owners/t/1"),
         "2 partitions are owned by nobody: t:0, t:1, to be claimed by aaaa",
     ),
+    "unopened": (
+        {
+            **without("/consumers/g/offsets/t/1", "/consumers/g/offsets/t/2"),
+            "/consumers/g/owners/t/1": Znode(f"{A}-0".encode(), 0xAAAA, created_ms=LATER_MS - UNOPENED_MS),
+            "/consumers/g/owners/t/2": Znode(f"{B}-0".encode(), 0xBBBB, created_ms=LATER_MS - UNOPENED_MS + 1),
+        },
+        "1 partition is claimed, for up to 30 s, and without a stored offset: t:1;",
+    ),
     "unassigned": (
         {**WELL, "/brokers/topics/t": Znode(b'{"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}')},
         "1 partition is given to nobody: t:3",
@@ -180,6 +188,13 @@ def test_a_young_plan_is_given_time(kind: str) -> None:
     young = [finding.passing for finding in findings(znodes, PLANNED_MS + 500) if finding.kind == kind]
     old = [finding.passing for finding in findings(znodes, LATER_MS) if finding.kind == kind]
     assert (young, old) == ([True], [False])
+
+
+def test_a_claim_whose_offset_is_garbage_was_opened() -> None:
+    """The owner writes over it with its next commit; that it is unreadable is another finding."""
+    garbled = {**WELL, "/consumers/g/offsets/t/1": Znode(b"garbage", modified_ms=PLANNED_MS)}
+    garbled["/consumers/g/owners/t/1"] = Znode(f"{A}-0".encode(), 0xAAAA, created_ms=PLANNED_MS)
+    assert [finding.kind for finding in findings(garbled, PLANNED_MS + 2 * UNOPENED_MS)] == ["unreadable"]
 
 
 def test_static_members_are_known_by_their_slots() -> None:
