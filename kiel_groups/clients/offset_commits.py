@@ -86,7 +86,8 @@ async def fetch_offsets(
 
     Returns:
         The offsets that brokers found. A partition that is left out has none, or the broker does not know its topic
-        yet: both are error 3, which alone says nothing.
+        yet: both are error 3, which alone says nothing. Or its znode holds no number: whatever goes wrong while a
+        broker reads one is error -1.
 
     Raises:
         NoOffsetsError: A broker refuses for good; names the first partition and the error.
@@ -95,6 +96,7 @@ async def fetch_offsets(
     waiting = tuple(sorted(partitions))
     found: dict[TopicPartition, int] = {}
     failure: KielGroupsError | None = None
+    again: dict[TopicPartition, ErrorCode] = {}
     for attempt in range(_TRIES):
         await asyncio.sleep(cluster.delay_s(attempt))
         try:
@@ -102,7 +104,7 @@ async def fetch_offsets(
                 await cluster.refresh({tp.topic for tp in waiting}, "offsets")
             answers = await _ask(cluster, OffsetFetchRequest(group, waiting), _of_fetch)
         except (BrokerError, ProtocolError) as error:
-            failure = error
+            failure, again = error, {}
             continue
         found |= {tp: answer.offset for tp, answer in answers.items() if answer.error == NO_ERROR}
         again = {tp: answer.error for tp, answer in answers.items() if answer.error not in _SETTLED}
@@ -113,6 +115,9 @@ async def fetch_offsets(
         waiting = tuple(sorted(again))
         if not waiting:
             return found
+    if set(again.values()) == {UNKNOWN}:
+        log.warning("group %s: brokers cannot read the offsets of %s", group, ", ".join(map(str, waiting)))
+        return found
     assert failure is not None
     raise failure
 

@@ -63,6 +63,19 @@ async def test_where_a_group_starts_is_stored_at_once(
             assert stored_offsets(client, name, topic)[1] == 0
 
 
+async def test_garbage_for_an_offset_keeps_no_other_partition_unread(cluster_39: Cluster, unique: Unique) -> None:
+    """Brokers cannot read it; the member, who can see what it is, replaces it."""
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 4)
+    values = await produce(cluster_39, topic, 40)
+    with zookeeper(cluster_39) as client:
+        client.create(GroupLayout(name).offset(TopicPartition(topic, 1)), b"garbage", makepath=True)
+        async with group_of(cluster_39, name, [topic], store="broker-v0", auto_commit_interval_ms=100) as group:
+            await group.join()
+            await group.delivered(values)
+            await eventually(lambda: sum(stored_offsets(client, name, topic).values()) == 40, "all is committed")
+
+
 async def test_a_broker_that_is_down_costs_only_time(start_cluster: Callable[..., Cluster]) -> None:
     """A commit that no broker takes is not taken for one; the next one that gets through stores it."""
     cluster = start_cluster()
