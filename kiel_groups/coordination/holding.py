@@ -20,6 +20,7 @@ from kiel_groups.coordination.offset_store import Starts, ZooKeeperOffsetStore
 from kiel_groups.coordination.offsets import Offsets
 from kiel_groups.coordination.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.slice_topics import SliceTopics
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.coordination.unopened_claims import UnopenedClaims
@@ -80,6 +81,7 @@ class Holding:
         self._session = session
         self._member_id = member_id
         self._slice_path = layout.slice(config.instance_id or member_id)
+        self._slice_topics = SliceTopics(session, layout, member_id, metrics)
         self._config = config
         self._claimant = claimant
         self._store = store
@@ -111,6 +113,10 @@ class Holding:
     def start(self) -> None:
         """Begin to follow the slice."""
         self._tasks.start(self._follow_slice())
+
+    def follow_subscription(self) -> None:
+        """The subscription may have changed: claim what the slice names of its topics, and nothing else."""
+        self._feed(claims.Subscribed(self._subscription.subscription))
 
     def look_again(self) -> None:
         """Watches are gone, or may be: look at everything anew."""
@@ -160,7 +166,9 @@ class Holding:
         audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
         while True:
             self._look.clear()
-            self._feed(await self._read_slice())
+            read = await self._read_slice()
+            self.follow_subscription()
+            self._feed(read)
             if self._claims.replaced:
                 await self._stop_replaced()
             with suppress(TimeoutError):
@@ -184,6 +192,7 @@ class Holding:
             self._metrics.count("znodes_unreadable")
             return claims.Wanted(None)
         if found.member_id == self._member_id:
+            await self._slice_topics.check(node, found, self._subscription.subscription)
             return claims.Wanted(found.partitions)
         # A slot of a member's own is nobody else's, whatever somebody may have written there.
         return claims.Replaced() if self._config.instance_id else claims.Wanted(None)

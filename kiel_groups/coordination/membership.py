@@ -231,6 +231,7 @@ class Membership(Life):
 
         The znodes are deleted and created again in one transaction: claims stay, and who caches members sees it.
         """
+        self.holding.follow_subscription()
         async with self._registering:
             while self._registered != self._subscription.subscription:
                 wanted = self._subscription.subscription

@@ -12,7 +12,10 @@ Rules
   6. A claim that is no longer wanted when its position has been read goes straight to its release: nothing of it was
      handed out. If it is wanted again after that, it starts anew, at the claim.
   7. A drain that began runs to its end, whatever the slice says meanwhile.
-  8. A slice of this member's slot that is for another member: who has nothing takes it for unknown (a returning
+  8. A partition of a topic that the member does not subscribe to is never claimed, whatever the slice says: it may be
+     garbled, or older than the subscription. What is claimed already stays until a slice revokes it: of a member that
+     drops a topic, or leaves, the next plan takes the partitions away one by one.
+  9. A slice of this member's slot that is for another member: who has nothing takes it for unknown (a returning
      instance is about to get its slice); who has something was replaced, gives everything back and claims no more.
 """
 
@@ -31,6 +34,7 @@ __all__ = [
     "Event",
     "Effect",
     "Wanted",
+    "Subscribed",
     "Replaced",
     "OwnerGone",
     "Claimed",
@@ -88,8 +92,8 @@ class Claims:
     """
     Where every partition of this member stands.
 
-    ``want`` is its slice, None while that is unknown. ``ended`` is final: the session is over. ``replaced``: it leaves,
-    because another member has its slot.
+    ``want`` is its slice, None while that is unknown. ``topics`` is its subscription: no other topic is claimed.
+    ``ended`` is final: the session is over. ``replaced``: it leaves, because another member has its slot.
     """
 
     want: Partitions | None = None
@@ -97,6 +101,7 @@ class Claims:
     leaving: bool = False
     ended: bool = False
     replaced: bool = False
+    topics: frozenset[str] = frozenset()
 
     def in_phase(self, *phases: Phase) -> Partitions:
         """The partitions that stand in one of these phases."""
@@ -112,6 +117,10 @@ class Claims:
             return tuple(partitions)
         want = self.want
         return () if want is None else [partition for partition in partitions if partition not in want]
+
+    def may_claim(self, partition: TopicPartition) -> bool:
+        """Whether a claim of this partition may be made: its topic is subscribed to."""
+        return partition.topic in self.topics
 
     @property
     def settled(self) -> bool:
@@ -130,6 +139,13 @@ class Wanted:
     """The slice was read; None: it is absent or unreadable."""
 
     partitions: Partitions | None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The member subscribes to these topics now, and to no others."""
+
+    topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +211,18 @@ class SessionEnded:
 
 
 Event: TypeAlias = (
-    Wanted | Replaced | OwnerGone | Claimed | Contended | Opened | Drained | Released | ClaimGone | Leave | SessionEnded
+    Wanted
+    | Subscribed
+    | Replaced
+    | OwnerGone
+    | Claimed
+    | Contended
+    | Opened
+    | Drained
+    | Released
+    | ClaimGone
+    | Leave
+    | SessionEnded
 )
 
 
@@ -280,6 +307,10 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
             return _claim_gone(claims, partitions)
         case Wanted(want):
             return _reconcile(replace(claims, want=want), {})
+        case Subscribed(topics):
+            after = replace(claims, topics=topics)
+            dropped = [p for p in claims.in_phase(Phase.WAITING) if not after.may_claim(p)]
+            return _reconcile(after, dict.fromkeys(dropped))
         case Replaced():
             if claims.leaving or not claims.phases.keys() - claims.in_phase(Phase.WAITING):
                 return _reconcile(replace(claims, want=None), {})
@@ -293,7 +324,7 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
             moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.OPENING)
             moves |= _moves(claims, partitions, Phase.WAITING, lambda _: Phase.OPENING)
         case Contended(partitions):
-            moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.WAITING)
+            moves = _moves(claims, partitions, Phase.CLAIMING, lambda p: Phase.WAITING if claims.may_claim(p) else None)
         case Opened(partitions):
             moves = _moves(
                 claims, partitions, Phase.OPENING, lambda p: Phase.HELD if claims.keeps(p) else Phase.RELEASING
@@ -344,8 +375,9 @@ def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tup
             move(partition, None)
     if claims.want is not None and not claims.leaving:
         for partition in claims.want - phases.keys():
-            move(partition, Phase.CLAIMING)
-    after = Claims(claims.want, phases, claims.leaving, claims.ended, claims.replaced)
+            if claims.may_claim(partition):
+                move(partition, Phase.CLAIMING)
+    after = replace(claims, phases=phases)
     if not entered:
         return after, ()
     effects = [

@@ -62,7 +62,10 @@ ELSEWHERE = {
         "a_look_up_that_fails_is_repeated",
     ),
     "sim/test_releasing_unopened.py": ("another_members_claim_is_not_deleted",),
-    "integration/test_group_subscription.py": ("a_topic_is_dropped_from_the_subscription",),
+    "integration/test_group_subscription.py": (
+        "a_topic_is_dropped_from_the_subscription",
+        "a_slice_that_names_a_topic_not_subscribed_to",
+    ),
     "integration/test_force_release.py": (
         "a_live_member_stops_before_its_claims_could_be_deleted",
         "claims_that_nobody_gives_up_are_deleted_after_the_wait",

@@ -10,8 +10,11 @@ import pytest
 
 from kiel_groups import GroupedConsumer, sync
 from kiel_groups.embedded import Cluster
-from kiel_groups.model import Record
-from tests.integration.members import eventually, produce, stored_offsets, zookeeper
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import Slice
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Record, TopicPartition
+from tests.integration.members import eventually, group_of, owners, produce, stored_offsets, zookeeper
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
 
@@ -26,6 +29,7 @@ class TwoTopics:
         self.values: dict[str, list[bytes]] = {dropped: [], kept: []}
         #: How many of ``dropped`` had come when its subscription had ended.
         self.until_dropped: int | None = None
+        self.metrics = Metrics()
 
     def note(self, record: Record) -> None:
         self.values[record.topic].append(record.value)
@@ -43,7 +47,7 @@ class TwoTopics:
 
 async def with_asyncio(cluster: Cluster, group: str, seen: TwoTopics, dropped: threading.Event) -> None:
     """Drop a topic in the middle of a loop; take it back after ``dropped`` is set."""
-    async with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts) as consumer:
+    async with GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, metrics=seen.metrics) as consumer:
         await consumer.subscribe([seen.dropped, seen.kept])
         async for record in consumer:
             seen.note(record)
@@ -64,7 +68,7 @@ async def with_sync(cluster: Cluster, group: str, seen: TwoTopics, dropped: thre
     """The same without an event loop."""
 
     def program() -> None:
-        with sync.GroupedConsumer(cluster.brokers, group, cluster.zk_hosts) as consumer:
+        with sync.GroupedConsumer(cluster.brokers, group, cluster.zk_hosts, metrics=seen.metrics) as consumer:
             consumer.subscribe([seen.dropped, seen.kept])
             for record in consumer:
                 seen.note(record)
@@ -106,3 +110,39 @@ async def test_a_topic_is_dropped_from_the_subscription(
         dropped.set()
     await asyncio.wait_for(running, 60)
     assert seen.values[seen.dropped] == values
+    assert seen.metrics.total("slices_of_other_topics") == 0, "a slice from before is no surprise"
+
+
+async def test_a_slice_that_names_a_topic_not_subscribed_to(
+    cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its partitions are not claimed, the others flow on; it is logged once, however often the slice is read."""
+    topic, other, name = unique("topic"), unique("other"), unique("group")
+    await cluster.create_topic(topic, 2)
+    await cluster.create_topic(other, 1)
+    await produce(cluster, other, 5)
+    async with group_of(cluster, name, [topic]) as group:
+        first, second = await group.join(), await group.join()
+        await group.balanced(topic, 2)
+        member = second if first.consumer.is_leader else first
+        layout, reports = GroupLayout(name), member.consumer.metrics
+        with zookeeper(cluster) as client:
+            path = layout.slice(str(member.consumer.member_id))
+            planned = Slice.parse(client.get(path)[0], path)
+            garbled = Slice(planned.generation, planned.member_id, planned.partitions | {TopicPartition(other, 0)})
+            client.set(path, garbled.encode())
+            await eventually(
+                lambda: reports.total("slices_of_other_topics") or owners(client, name, other), "the slice is read"
+            )
+            # Read again, and unchanged.
+            member.consumer._consuming.member._membership.holding.look_again()  # type: ignore[union-attr]
+            values = await produce(cluster, topic, 20)
+            await group.delivered(values)
+            assert owners(client, name, other) == {}
+            assert reports.total("slices_of_other_topics") == 1
+            assert [entry.levelname for entry in caplog.records if "has not subscribed to" in entry.getMessage()] == [
+                "ERROR"
+            ]
+            await member.consumer.subscribe([topic, other])
+            await eventually(lambda: set(owners(client, name, other)) == {0}, "it is claimed once it is subscribed to")
+        await eventually(lambda: len(member.values) >= 5, "and delivered")

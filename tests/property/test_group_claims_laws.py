@@ -15,14 +15,17 @@ from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.property
 
-ALL = [TopicPartition("t", number) for number in range(4)]
+ALL = [TopicPartition(topic, number) for topic in ("t", "u") for number in range(2)]
+TOPICS = frozenset({"t", "u"})
 MEMBERS = 3
 
 slices = st.none() | st.frozensets(st.sampled_from(ALL))
+subscriptions = st.frozensets(st.sampled_from(sorted(TOPICS)))
 subsets = st.frozensets(st.sampled_from(ALL))
 kinds = st.sampled_from([c.OwnerGone, c.Claimed, c.Contended, c.Opened, c.Drained, c.Released, c.ClaimGone])
 events = (
     st.builds(c.Wanted, slices)
+    | st.builds(c.Subscribed, subscriptions)
     | st.builds(lambda kind, partitions: kind(partitions), kinds, subsets)
     | st.sampled_from([c.Leave(), c.SessionEnded()])
 )
@@ -31,6 +34,7 @@ states = st.builds(
     want=slices,
     phases=st.dictionaries(st.sampled_from(ALL), st.sampled_from(list(c.Phase))),
     leaving=st.booleans(),
+    topics=subscriptions,
 )
 
 
@@ -38,7 +42,7 @@ def only(state: c.Claims, partition: TopicPartition) -> c.Claims:
     """What a state says of one partition."""
     want = None if state.want is None else state.want & {partition}
     phases = {partition: state.phases[partition]} if partition in state.phases else {}
-    return c.Claims(want, phases, state.leaving, state.ended)
+    return c.Claims(want, phases, state.leaving, state.ended, topics=state.topics)
 
 
 @given(states, events)
@@ -95,6 +99,7 @@ class Member:
             assert partitions <= self.opened
         if isinstance(effect, c.Claim):
             assert not partitions & (self.opened | self.active), "claimed although it has a claim"
+            assert {partition.topic for partition in partitions} <= self.claims.topics, "of a topic not subscribed to"
         if isinstance(effect, c.Lose):
             self.forget(partitions)
             return
@@ -123,7 +128,9 @@ class World:
 
     def fresh(self) -> Member:
         self.sessions += 1
-        return Member(self.sessions)
+        member = Member(self.sessions)
+        member.feed(c.Subscribed(TOPICS))
+        return member
 
     def perform(self, member: Member, ask: c.Effect) -> None:
         """One request reaches ZooKeeper, or the application; the answer is on its way."""
@@ -196,6 +203,7 @@ class World:
     def settle(self, shares: list[frozenset[TopicPartition]]) -> None:
         """Disjoint slices, everything answered: what is wanted is held, and nothing else."""
         for member, share in zip(self.members, shares, strict=True):
+            member.feed(c.Subscribed(TOPICS))
             member.feed(c.Wanted(share))
         for _ in range(1_000):
             todo = self.work()
@@ -216,20 +224,38 @@ shares = st.lists(st.integers(0, MEMBERS), min_size=len(ALL), max_size=len(ALL))
     lambda dealt: [frozenset(p for p, to in zip(ALL, dealt, strict=True) if to == index) for index in range(MEMBERS)]
 )
 orders = st.lists(
-    st.tuples(st.integers(0, MEMBERS - 1), slices | st.sampled_from(["leave", "expire", "replaced"])), max_size=14
+    st.tuples(
+        st.integers(0, MEMBERS - 1),
+        slices | st.builds(c.Subscribed, subscriptions) | st.sampled_from(["leave", "expire", "replaced"]),
+    ),
+    max_size=14,
 )
 
 
 def disturb(world: World, index: int, order: object) -> None:
-    """A new slice, one for another instance, a leave, or the end of a session."""
+    """A new slice, one for another instance, another subscription, a leave, or the end of a session."""
     if order == "expire":
         world.expire(index)
     elif order == "leave":
         world.members[index].feed(c.Leave())
     elif order == "replaced":
         world.members[index].feed(c.Replaced())
+    elif isinstance(order, c.Subscribed):
+        world.members[index].feed(order)
     else:
         world.members[index].feed(c.Wanted(order))  # type: ignore[arg-type]
+
+
+@given(states)
+def test_a_subscription_takes_no_claim_away(state: c.Claims) -> None:
+    """Without any topic, all claims are as they would be with all of them; nothing is waited for or claimed."""
+    without, effects = c.step(state, c.Subscribed(frozenset()))
+    with_all, _ = c.step(state, c.Subscribed(TOPICS))
+    free = (None, c.Phase.WAITING)
+    for partition in ALL:
+        expected = None if state.phases.get(partition) in free else with_all.phases.get(partition)
+        assert without.phases.get(partition) is expected
+    assert not any(isinstance(effect, (c.Claim, c.Await)) for effect in effects)
 
 
 @settings(max_examples=150)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 import pytest
@@ -30,6 +30,7 @@ from kiel_groups.group.claims import (
     Replaced,
     SessionEnded,
     Start,
+    Subscribed,
     Wanted,
     step,
 )
@@ -59,7 +60,16 @@ def some(*numbers: int) -> frozenset[TopicPartition]:
 def claims(want: frozenset[TopicPartition] | None, *, leaving: bool = False, **phases: Phase) -> Claims:
     """A state in which partition 1 is in the phase given as ``p1``, and so on."""
     standing = {TopicPartition("t", int(name[1:])): phase for name, phase in phases.items()}
-    return Claims(want=want, phases=standing, leaving=leaving)
+    return Claims(want=want, phases=standing, leaving=leaving, topics=frozenset({"t"}))
+
+
+OTHER = frozenset({TopicPartition("u", 1)})
+
+
+def subscribed(topics: Iterable[str], state: Claims, **phases: Phase) -> Claims:
+    """A state with another subscription, and with phases of the partition 1 of topic u."""
+    others = {TopicPartition("u", int(name[1:])): phase for name, phase in phases.items()}
+    return dataclasses.replace(state, topics=frozenset(topics), phases={**state.phases, **others})
 
 
 def replaced(**phases: Phase) -> Claims:
@@ -166,6 +176,54 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         (Drain(some(1)), Claim(some(2))),
     ),
     "an unknown slice keeps what is held": (claims(some(1), p1=HELD), Wanted(None), claims(None, p1=HELD), ()),
+    "a topic that is not subscribed to is not claimed": (
+        claims(None),
+        Wanted(some(1) | OTHER),
+        claims(some(1) | OTHER, p1=CLAIMING),
+        (Claim(some(1)),),
+    ),
+    "a topic that is subscribed to later is claimed": (
+        claims(OTHER),
+        Subscribed(frozenset({"t", "u"})),
+        subscribed({"t", "u"}, claims(OTHER), u1=CLAIMING),
+        (Claim(OTHER),),
+    ),
+    "what is held of a topic that was dropped stays until a slice revokes it": (
+        claims(some(1), p1=HELD),
+        Subscribed(frozenset()),
+        subscribed((), claims(some(1), p1=HELD)),
+        (),
+    ),
+    "a slice revokes what is held of a topic that was dropped": (
+        subscribed((), claims(some(1), p1=HELD)),
+        Wanted(some()),
+        subscribed((), claims(some(), p1=DRAINING)),
+        (Drain(some(1)),),
+    ),
+    "what is held of a topic that was dropped is not claimed again": (
+        subscribed((), claims(some(1), p1=HELD)),
+        ClaimGone(some(1)),
+        subscribed((), claims(some(1))),
+        (Lose(some(1)),),
+    ),
+    "an owner of a topic that was dropped is not waited for": (
+        claims(some(1, 2), p1=WAITING, p2=HELD),
+        Subscribed(frozenset()),
+        subscribed((), claims(some(1, 2), p2=HELD)),
+        (),
+    ),
+    "an owner that is found after its topic was dropped is not waited for": (
+        subscribed((), claims(some(1), p1=CLAIMING)),
+        Contended(some(1)),
+        subscribed((), claims(some(1))),
+        (),
+    ),
+    "a claim that succeeds after its topic was dropped is kept": (
+        subscribed((), claims(some(1), p1=CLAIMING)),
+        Claimed(some(1)),
+        subscribed((), claims(some(1), p1=OPENING)),
+        (Open(some(1)),),
+    ),
     "an unknown slice claims nothing new": (claims(None, p1=WAITING), OwnerGone(some(1)), claims(None), ()),
     "an unknown slice keeps a claim under way": (
         claims(None, p1=OPENING),
