@@ -8,6 +8,7 @@ that moment, and from either the records since are the group's to read. See docs
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
@@ -166,17 +167,14 @@ class StartOffsets:
             )
 
     async def _look_into(self, folder: str) -> tuple[set[str], Node]:
-        """The names in a folder, which is made where it is missing, and the folder itself, both of one moment."""
+        """The names in a folder, which is made where it is missing, and then the folder itself."""
         while True:
-            # One after the other: a change in between, which would make offsets that were created or deleted just now
-            # look like long ago, is one between the first read and the last.
-            before = await self._session.get(folder)
-            names = await self._session.children(folder)
-            node = await self._session.get(folder)
-            if node is None or names is None:
-                await self._session.ensure([folder])
-            elif before == node:
+            # In this order: what was created or deleted in between must not look as if that were long ago. It is later
+            # than the claims of whoever looks, so that these count as made before the group began.
+            names, node = await asyncio.gather(self._session.children(folder), self._session.get(folder))
+            if node is not None and names is not None:
                 return set(names), node
+            await self._session.ensure([folder])
 
     async def _claimed_after(self, topic: str, numbers: Sequence[int], zxid: int) -> set[int]:
         """Which of a topic's partitions nobody owns, or not longer than since then."""

@@ -9,6 +9,7 @@ __all__ = ["MUTANTS"]
 _CLAIMING = "coordination/claiming.py"
 _OFFSETS = "coordination/offset_store.py"
 _COMMITS = "coordination/offsets.py"
+_START = "coordination/start_offsets.py"
 _SUBSCRIPTION = "group/subscription.py"
 
 MUTANTS = (
@@ -50,9 +51,10 @@ MUTANTS = (
     ),
     Mutant(
         "new partitions that follow the reset policy",
-        _OFFSETS,
-        'return "earliest" if known else self._reset',
+        _START,
+        'return "earliest" if late else self._reset',
         "return self._reset",
+        "tests/sim/test_leaderless.py",
     ),
     Mutant(
         "only one's own offsets are created",
@@ -63,7 +65,7 @@ MUTANTS = (
     Mutant(
         "a topic created again that is not noticed at a claim",
         _OFFSETS,
-        "node.mzxid < created",
+        "found.mzxid < created",
         "False",
         "tests/sim/test_claims.py",
     ),
@@ -168,9 +170,79 @@ MUTANTS = (
     Mutant(
         "a partition that brokers do not know and that keeps the others from starting over",
         "clients/offset_lookup.py",
-        "        _tell(failures)\n    return found\n",
-        "        raise failures[min(failures)].error\n    return found\n",
+        "                _tell(failures)\n            return LogOffsets",
+        "                raise failures[min(failures)].error\n            return LogOffsets",
         "tests/unit/test_clients_cluster.py",
+    ),
+    Mutant(
+        "a frozen leader that is waited for as long as any request",
+        "clients/offset_lookup.py",
+        "cluster.send(leader, request, timeout_ms=timeout_ms)",
+        "cluster.send(leader, request)",
+        "tests/unit/test_clients_cluster.py",
+    ),
+    Mutant(
+        "a look-up without patience for an election",
+        "clients/offset_lookup.py",
+        "if not missing or now_s() + pause_s > until_s:",
+        "if True:",
+        "tests/unit/test_clients_cluster.py",
+    ),
+    Mutant(
+        "a leader that answers nonsense for all leaders",
+        "clients/offset_lookup.py",
+        "    except KielGroupsError as error:\n        return dict.fromkeys(partitions",
+        "    except BrokerError as error:\n        return dict.fromkeys(partitions",
+        "tests/unit/test_clients_cluster.py",
+    ),
+    Mutant(
+        "a partition without a leader that keeps its topic from being stored",
+        _START,
+        "            if not found:\n                break",
+        "            if not found or failed:\n                break",
+        "tests/sim/test_leaderless.py",
+    ),
+    Mutant(
+        "a group that two members begin at two moments",
+        _START,
+        "self._creations(found, None if late else node)",
+        "self._creations(found, None)",
+        "tests/sim/test_leaderless.py",
+    ),
+    Mutant(
+        "the policy none that makes up the offset of a partition that was added",
+        _START,
+        'if self._reset == "none":',
+        'if self._reset == "none" and not late:',
+        "tests/sim/test_leaderless.py",
+    ),
+    Mutant(
+        "stored offsets that wait for brokers to tell others",
+        _OFFSETS,
+        "        if sound:\n",
+        "        if len(sound) == len(mine):\n",
+        "tests/sim/test_leaderless.py",
+    ),
+    Mutant(
+        "an offset of a log that is gone and that is rewritten while no leader tells of the new one",
+        _OFFSETS,
+        "[partition for partition in mine if partition not in failures]",
+        "list(mine)",
+        "tests/sim/test_leaderless.py",
+    ),
+    Mutant(
+        "a claim that stays unopened without an alarm",
+        "coordination/holding.py",
+        "asyncio.wait(either, timeout=alarm_s, return_when",
+        "asyncio.wait(either, return_when",
+        "tests/sim/test_leaderless.py",
+    ),
+    Mutant(
+        "an open claim that counts as unopened",
+        "coordination/holding.py",
+        "            self._unopened.forget(partitions - waiting)\n",
+        "",
+        "tests/sim/test_leaderless.py",
     ),
     Mutant(
         "a claim that is gone and whose interrupted beginning is not",
@@ -265,21 +337,21 @@ MUTANTS = (
     ),
     Mutant(
         "offsets of others that are made anew by who claims",
-        _OFFSETS,
-        "unknown = set() if stored else await self._claimed_after(topic, numbers, changed)",
-        "unknown = set(numbers)",
+        _START,
+        "wanted = set() if stored else await self._claimed_after(topic, numbers, node.pzxid)",
+        "wanted = set(numbers)",
         "tests/sim/test_offsets_by_hand.py",
     ),
     Mutant(
         "a folder of offsets whose last change is read before what is in it",
-        _OFFSETS,
-        "names, node = await asyncio.gather(self._session.children(folder), self._session.exists(folder))",
-        "node, names = await asyncio.gather(self._session.exists(folder), self._session.children(folder))",
+        _START,
+        "names, node = await asyncio.gather(self._session.children(folder), self._session.get(folder))",
+        "node, names = await asyncio.gather(self._session.get(folder), self._session.children(folder))",
         "tests/sim/test_offsets_by_hand.py",
     ),
     Mutant(
         "new partitions that follow the policy of a first look",
-        _OFFSETS,
+        _START,
         "            if stored:\n                # Another",
         "            if False:\n                # Another",
         "tests/sim/test_found_once.py",
@@ -377,9 +449,9 @@ MUTANTS = (
     ),
     Mutant(
         "a topic created again whose offsets follow the reset policy",
-        _OFFSETS,
-        'await self._starting(topic, outdated, "earliest")',
-        "await self._starting(topic, outdated, self._reset)",
+        _START,
+        'return await self._look_up(partitions, "earliest")',
+        "return await self._look_up(partitions, self._reset)",
         "tests/sim/test_claims.py",
     ),
     Mutant(

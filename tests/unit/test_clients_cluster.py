@@ -297,7 +297,7 @@ async def test_one_frozen_leader_holds_the_offsets_of_others_up_for_a_bounded_ti
         one.logs[T0].start = 5
         two.script = lambda asked: Fault.SILENT if asked.api_key == LIST_OFFSETS else None
         cluster = Cluster(one.config(connect_timeout_ms=200, request_timeout_ms=60_000), Metrics())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(5):
             found, failures = await cluster.find_offsets([T0, T1], -2)
         assert found == {T0: 5}
         assert isinstance(failures[T1], RequestTimeoutError)
