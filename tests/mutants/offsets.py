@@ -309,9 +309,9 @@ MUTANTS = (
     ),
     Mutant(
         "offsets in a log that is gone that are committed",
-        _SUBSCRIPTION,
-        "return not self.outdated and not beyond_log and (self.unreadable",
-        "return not beyond_log and (self.unreadable",
+        _CLAIMING,
+        "if (state.unreadable or offset != state.committed) and not state.outdated:",
+        "if state.unreadable or offset != state.committed:",
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(

@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         "a reset in a log that is gone",
         "coordination/offsets.py",
-        "while state is not None and state.reset is reset and not state.outdated:",
-        "while state is not None and state.reset is reset:",
+        "await self._store_once({partition: offset}, self._store.put)",
+        "await self._store_once({partition: offset}, lambda wanted, _: self._store.put(wanted, lambda _: False))",
         "tests/sim/test_resets.py",
     ),
     Mutant(
