@@ -37,7 +37,7 @@ MUTANTS = (
     Mutant(
         "a time before the first segment that has no offset",
         _LOOKUP,
-        "earliest = await _ask_leader(cluster, leader, too_early, EARLIEST) if too_early else {}",
+        "earliest = await _ask_leader(cluster, leader, too_early, EARLIEST, timeout_ms) if too_early else {}",
         "earliest: dict[TopicPartition, int | Failure] = {}",
         _CLUSTER_TESTS,
     ),
@@ -294,8 +294,8 @@ MUTANTS = (
     Mutant(
         "a record that was put back and is passed over by the position",
         _DELIVERY,
-        "            self._next -= 1\n            state.position = record.offset\n",
-        "            self._next -= 1\n",
+        "            state.position = record.offset\n            if state is self._state:\n",
+        "            if state is self._state:\n",
         _DELIVERY_TESTS,
     ),
     Mutant(

@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         "a hint that comes while the slice is read and that is forgotten",
         _HOLDING,
-        "            self._look.clear()\n            self._feed(await self._read_slice())\n",
-        "            found = await self._read_slice()\n            self._look.clear()\n            self._feed(found)\n",
+        "            self._look.clear()\n            read = await self._read_slice()\n",
+        "            read = await self._read_slice()\n            self._look.clear()\n",
         "tests/sim/test_windows.py",
     ),
     Mutant(

@@ -113,8 +113,8 @@ MUTANTS = (
     ),
     Mutant(
         "a partition of which everything was cut off and that has its turn",
-        "clients/fetcher.py",
-        "            self._turns.remove(state)\n",
+        "clients/fetch_buffer.py",
+        "            self.turns.remove(state)\n",
         "            pass\n",
         "tests/unit/test_clients_fetcher.py",
     ),
