@@ -17,6 +17,7 @@ from kiel_groups.clients.deserializing import Deserializing
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.hands import Hand, RecordHand, Span, Taker, TopicHand, empty_handed
 from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.clients.ready_claims import ReadyClaims
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.handler import Work
 from kiel_groups.coordination.machine import boot_time_s
@@ -73,9 +74,7 @@ class HandingOut:
         self._refused: dict[str, KielGroupsError] = {}
         #: The last call that asked for a topic's values.
         self._asked: object = None
-        #: Claims whose assigned hook has not ended, and those for which it has: nothing is fetched before that.
-        self._opening: dict[TopicPartition, PartitionState] = {}
-        self._ready: set[TopicPartition] = set()
+        self._ready = ReadyClaims(subscription, calls, self._fetch)
         # Whether a loop goes on, and whether there ever was one: part of a batch may be left over from it.
         self._looping = False
         self._iterated = False
@@ -331,22 +330,7 @@ class HandingOut:
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """Fetch these claims when the listener's hook has ended, unless ``stop`` or ``lost`` comes before that."""
-        states = {partition: self._subscription.state(partition) for partition in partitions}
-        claims = {partition: state for partition, state in states.items() if state is not None}
-        self._ready.difference_update(partitions)
-        self._opening |= claims
-        return self._open(partitions, claims)
-
-    async def _open(
-        self, partitions: Collection[TopicPartition], claims: Mapping[TopicPartition, PartitionState]
-    ) -> None:
-        await self._calls.assigned(partitions)
-        # A partition that was lost and claimed again meanwhile waits for the hook of its new claim.
-        opened = [partition for partition, state in claims.items() if self._opening.get(partition) is state]
-        for partition in opened:
-            del self._opening[partition]
-        self._ready.update(opened)
-        self._fetch(opened)
+        return self._ready.assigned(partitions)
 
     def _fetch(self, partitions: Collection[TopicPartition]) -> None:
         """
@@ -379,15 +363,9 @@ class HandingOut:
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Fetch and hand out no more of these; returns those of which something is in hand."""
-        self._shut(partitions)
-        return self._busy_with(partitions)
-
-    def _shut(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch and deliver no more of these under their present claims."""
-        self._ready.difference_update(partitions)
-        for partition in partitions:
-            self._opening.pop(partition, None)
+        self._ready.remove(partitions)
         self._drop(partitions)
+        return self._busy_with(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
         """Ends when nobody is busy with anything of these, and the listener was told."""
@@ -438,7 +416,8 @@ class HandingOut:
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Drop everything of these; what is in hand of them does not count any more."""
-        self._shut(partitions)
+        self._ready.remove(partitions)
+        self._drop(partitions)
         for hand in self._hands():
             hand.disown(partitions)
         self._calls.lost(partitions)

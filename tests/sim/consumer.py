@@ -8,7 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.position_reset import PositionReset
+from kiel_groups.clients.ready_claims import ReadyClaims
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.handler import LogOffsets, Work
@@ -74,6 +76,10 @@ class Consumer:
         self._put_down = asyncio.Event()
         self._subscription = SubscriptionState()
         self._subscription.subscribe(topics)
+        #: Partitions whose assigned hook has ended, as its listener knows it.
+        self.hooked: set[TopicPartition] = set()
+        self._calls = ListenerCalls(_Listener(self), self.metrics)
+        self._ready = ReadyClaims(self._subscription, self._calls, self._flow)
         config, zookeeper = world.settings(instance_id)
         #: Another object for each stretch of fetching a partition.
         self._fetches: dict[TopicPartition, object] = {}
@@ -296,6 +302,9 @@ class Consumer:
         )
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        return self._ready.assigned(partitions)
+
+    def _flow(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
             state = self._subscription.state(partition)
             if state is not None:
@@ -303,9 +312,9 @@ class Consumer:
                 self._fetches[partition] = object()
                 self.flowing[partition] = self._epoch(partition)
                 self.world.ledger.opened(self, partition, state.position)
-        return _nothing()
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+        self._ready.remove(partitions)
         for partition in partitions:
             self.flowing.pop(partition, None)
             # What a reset chose is released with the partition.
@@ -317,8 +326,11 @@ class Consumer:
         while not self.hands.keys().isdisjoint(partitions):
             self._put_down.clear()
             await self._put_down.wait()
+        await self._calls.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._ready.remove(partitions)
+        self._calls.lost(partitions)
         for partition in partitions:
             self.flowing.pop(partition, None)
             self.hands.pop(partition, None)
@@ -374,5 +386,18 @@ class _Process(SimulatedProcess):
         self._consumer.world.ledger.session_opened(self._consumer, session_id, is_first=is_first)
 
 
-async def _nothing() -> None:
-    """What is left to be done after ``assigned``."""
+class _Listener:
+    """The application's hooks, which take their time in some of the groups."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        if self._consumer.world.hook_s:
+            await asyncio.sleep(self._consumer.world.hook_s)
+        self._consumer.hooked.update(partitions)
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._consumer.hooked.difference_update(partitions)
+
+    on_partitions_lost = on_partitions_revoked

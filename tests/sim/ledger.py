@@ -156,6 +156,8 @@ class Ledger:
             owner is None or self.consumers.get(owner.owner) is not consumer
         ):
             raise self._violation(f"{consumer.name} hands out {partition}, and its claim is not there")
+        if partition not in consumer.hooked:
+            raise self._violation(f"{consumer.name} hands out {partition}, and its assigned hook has not ended")
         told = partition in self._told_last and partition not in self.restarting
         if told and offset == self._processed[partition]:
             # He has reached what an operator had set meanwhile.

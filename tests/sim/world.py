@@ -42,6 +42,8 @@ AT_REST: Mapping[str, Any] = {
 }
 #: How many brokers store offsets, where they do.
 BROKERS = 2
+#: How long hooks of listeners take, in seconds, in groups by turns.
+HOOKS_S = (0.0, 0.0, 0.3, 2.0)
 
 
 class World:
@@ -55,6 +57,7 @@ class World:
         self.ensemble = FakeEnsemble(self.timeline, 3, sync_limit=story.sync_limit, tells_of_moves=bool(story.seed % 2))
         self.layout = GroupLayout(self.group)
         self.reset = story.reset
+        self.hook_s = HOOKS_S[story.seed // 2 % len(HOOKS_S)]
         self.allocator = ALLOCATORS[story.allocator]
         self.is_static = story.is_static
         self.store = story.store

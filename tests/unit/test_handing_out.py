@@ -120,7 +120,7 @@ class Bench:
     def claim(self, *partitions: TopicPartition) -> None:
         """Hold these, as after their assigned hook."""
         self.subscription.assign_from_subscribed({p: StartPosition(10, 1, 1) for p in partitions})
-        self.out._ready.update(partitions)
+        self.out._ready._ready.update(partitions)
 
     def state(self, partition: TopicPartition = P0) -> PartitionState:
         found = self.subscription.state(partition)
