@@ -273,8 +273,8 @@ MUTANTS = (
     Mutant(
         "values given up during a drain that are fetched again",
         _DELIVERY,
-        "        self._stopped.update(partitions)\n",
-        "",
+        "        self._ready.remove(partitions)\n        self._drop(partitions)\n        return",
+        "        self._drop(partitions)\n        return",
         _TOPIC_TESTS,
     ),
     Mutant(

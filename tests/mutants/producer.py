@@ -1,0 +1,130 @@
+"""Producers that are stopped, interrupts, and Spark's readers and writers: records stored twice, or not at all."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_INTERRUPTS = "clients/interrupts.py"
+_CLOSING = "clients/closing.py"
+_SENDER = "clients/sender.py"
+_CONNECTION = "clients/connection.py"
+_RANGES = "spark/range_reading.py"
+
+_INTERRUPT_TESTS = "tests/unit/test_interrupts.py"
+_PRODUCER_TESTS = "tests/unit/test_clients_producer.py"
+_CONNECTION_TESTS = "tests/unit/test_clients_connection.py"
+_RANGE_TESTS = "tests/spark/test_range_reading.py"
+
+MUTANTS = (
+    # Interrupts
+    Mutant(
+        "a Ctrl-C in the middle of a callback",
+        _INTERRUPTS,
+        "if self.pending is not None or (loop is None and not self.protected):",
+        "if True:",
+        _INTERRUPT_TESTS,
+    ),
+    Mutant(
+        "a Ctrl-C that a loop which stops at that moment swallows",
+        _INTERRUPTS,
+        "_thread.start_new_thread(self.watch, (self.pending,))",
+        "pass",
+        _INTERRUPT_TESTS,
+    ),
+    Mutant(
+        "a Ctrl-C during what must not be interrupted that is forgotten",
+        _INTERRUPTS,
+        "        if _interrupts.pending is not None:\n            _interrupts.throw()\n",
+        "        pass\n",
+        _INTERRUPT_TESTS,
+    ),
+    Mutant(
+        "a close outside of the loop that a Ctrl-C does not end",
+        _CLOSING,
+        "if again or interrupts.raised() > raised:",
+        "if again:",
+        _INTERRUPT_TESTS,
+    ),
+    Mutant(
+        "a close outside of the loop that a stop which was left behind ends",
+        _CLOSING,
+        "    while not waiting.done():\n",
+        "    for _ in range(1):\n",
+        _INTERRUPT_TESTS,
+    ),
+    # What is unknown, and how long a close takes
+    Mutant(
+        "a refusal by a leader that may have appended counts as failed",
+        _SENDER,
+        "(error.number in _NOT_LEADER and not waits_for_replicas)",
+        "error.number in _NOT_LEADER",
+        _PRODUCER_TESTS,
+    ),
+    Mutant(
+        "a refused batch whose outcome stays unknown",
+        _SENDER,
+        "            batch.open_tries -= 1\n",
+        "            pass\n",
+        _PRODUCER_TESTS,
+    ),
+    Mutant(
+        "an unanswered batch that counts as failed",
+        _SENDER,
+        "                batch.open_tries += 1\n",
+        "                pass\n",
+        _PRODUCER_TESTS,
+    ),
+    Mutant(
+        "a close that gives up while records are being stored",
+        _SENDER,
+        "        self.stored_at_s = asyncio.get_running_loop().time()\n",
+        "",
+        _PRODUCER_TESTS,
+    ),
+    Mutant(
+        "a close that waits ten times as long for a frozen broker",
+        "clients/producer.py",
+        "self._config.ack_timeout_ms) / 1000",
+        "self._config.ack_timeout_ms) / 100",
+        _PRODUCER_TESTS,
+    ),
+    # Answers
+    Mutant(
+        "an answer to no request that fails the others for good",
+        _CONNECTION,
+        'self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))',
+        'self._fail(ProtocolError(f"{self.address}: {error}"))',
+        _CONNECTION_TESTS,
+    ),
+    Mutant(
+        "answers that belong to requests by their order",
+        _CONNECTION,
+        "self._in_flight.pop(correlation_id)",
+        "self._in_flight.pop(next(iter(self._in_flight)))",
+        _CONNECTION_TESTS,
+    ),
+    # Spark
+    Mutant(
+        "one empty answer that is taken for compaction",
+        _RANGES,
+        "if self.empty_answers < _EMPTY_ANSWERS:",
+        "if self.empty_answers < 1:",
+        _RANGE_TESTS,
+    ),
+    Mutant(
+        "empty answers that count together although records came between",
+        _RANGES,
+        "self.needed_bytes = self.empty_answers = 0",
+        "self.needed_bytes = 0",
+        _RANGE_TESTS,
+    ),
+    Mutant(
+        "an archive's file that has its name before it is on the disk",
+        "spark/jobs/folders.py",
+        "    _synced(source)\n    source.replace(target)\n",
+        "    source.replace(target)\n",
+        "tests/unit/test_archive_home.py",
+    ),
+)
