@@ -6,7 +6,7 @@ A mutant replaces one piece of source, exactly as it stands.
 
 from __future__ import annotations
 
-from tests.mutants import clients, leader, lease, member, offsets, producer, resets, session
+from tests.mutants import clients, delivery, leader, lease, member, offsets, producer, resets, session
 from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
@@ -20,4 +20,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *leader.MUTANTS,
     *clients.MUTANTS,
     *producer.MUTANTS,
+    *delivery.MUTANTS,
 )

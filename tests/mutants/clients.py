@@ -271,13 +271,6 @@ MUTANTS = (
     ),
     # Drains
     Mutant(
-        "values given up during a drain that are fetched again",
-        _DELIVERY,
-        "        self._ready.remove(partitions)\n        self._drop(partitions)\n        return",
-        "        self._drop(partitions)\n        return",
-        _TOPIC_TESTS,
-    ),
-    Mutant(
         "a record in flight whose end undoes an operator's reset",
         _IN_FLIGHT,
         "and self.record.topic_partition in partitions:\n            self.state = None\n",

@@ -1,0 +1,159 @@
+"""Delivery: which claims, which topics, and what becomes of values that cannot be deserialized."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS"]
+
+_DELIVERY = "clients/handing_out.py"
+_READY = "clients/ready_claims.py"
+_DESERIALIZING = "clients/deserializing.py"
+_CLAIMS = "group/claims.py"
+_SLICE_TOPICS = "coordination/slice_topics.py"
+
+_TOPIC_TESTS = "tests/unit/test_handing_out_topics.py"
+_CLAIM_TESTS = "tests/unit/test_delivery_and_claims.py"
+_DESERIALIZING_TESTS = "tests/unit/test_clients_deserializing.py"
+_CORE_TESTS = "tests/unit/test_group_claims.py"
+_SLICE_TESTS = "tests/unit/test_slice_topics.py"
+
+MUTANTS = (
+    # Drains
+    Mutant(
+        "a drain that forgets values in flight after those that nobody got",
+        "clients/hands.py",
+        "                    span = span._replace(state=None)\n                if fate is None",
+        "                    continue\n                if fate is None",
+        _TOPIC_TESTS,
+    ),
+    Mutant(
+        "values given up during a drain that are fetched again",
+        _DELIVERY,
+        "        self._ready.remove(partitions)\n        self._drop(partitions)\n        return",
+        "        self._drop(partitions)\n        return",
+        _TOPIC_TESTS,
+    ),
+    # The assigned hook
+    Mutant(
+        "a partition that is fetched without its assigned hook",
+        _READY,
+        "        await self._calls.assigned(partitions)\n",
+        "",
+        _CLAIM_TESTS,
+    ),
+    Mutant(
+        "the hook of a lost claim that starts the next claim of its partition",
+        _READY,
+        "if self._opening.get(partition) is state]",
+        "if partition in self._opening]",
+        _CLAIM_TESTS,
+    ),
+    Mutant(
+        "a claim that is handed over during its hook and starts all the same",
+        _READY,
+        "            self._opening.pop(partition, None)\n",
+        "            pass\n",
+        _CLAIM_TESTS,
+    ),
+    Mutant(
+        "an operator's offset that starts a partition during its hook",
+        _DELIVERY,
+        "if partition in self._ready and partition.topic in topics",
+        "if partition.topic in topics",
+        _CLAIM_TESTS,
+    ),
+    Mutant(
+        "the rest of a batch that is delivered after an operator's offset",
+        _DELIVERY,
+        "        self._drop(partitions)\n        topics = self._subscription.subscription\n",
+        "        topics = self._subscription.subscription\n",
+        _CLAIM_TESTS,
+    ),
+    # The subscription
+    Mutant(
+        "a dropped topic that flows until a plan takes it away",
+        _DELIVERY,
+        "if partition in self._ready and partition.topic in topics",
+        "if partition in self._ready",
+        _CLAIM_TESTS,
+    ),
+    Mutant(
+        "an error of a dropped topic that is raised",
+        _DELIVERY,
+        "        self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}\n",
+        "",
+        _CLAIM_TESTS,
+    ),
+    Mutant(
+        "a record in flight whose topic comes back, put back and skipped",
+        _DELIVERY,
+        "                self._fetch([record.topic_partition])\n",
+        "                pass\n",
+        _CLAIM_TESTS,
+    ),
+    Mutant(
+        "a claim of a topic that is not subscribed to",
+        _CLAIMS,
+        "            if claims.may_claim(partition):\n",
+        "            if True:\n",
+        _CORE_TESTS,
+    ),
+    Mutant(
+        "a wait for the owner of a topic that was dropped",
+        _CLAIMS,
+        "lambda p: Phase.WAITING if claims.may_claim(p) else None",
+        "lambda _: Phase.WAITING",
+        _CORE_TESTS,
+    ),
+    Mutant(
+        "a dropped topic whose owners are still waited for",
+        _CLAIMS,
+        "            return _reconcile(after, dict.fromkeys(dropped))\n",
+        "            return _reconcile(after, {})\n",
+        _CORE_TESTS,
+    ),
+    Mutant(
+        "a slice from before the registration that is reported",
+        _SLICE_TOPICS,
+        "if own is None or node.mzxid < own.czxid:",
+        "if own is None:",
+        _SLICE_TESTS,
+    ),
+    Mutant(
+        "a slice that is reported each time it is read",
+        _SLICE_TOPICS,
+        "            self._reported_zxid = node.mzxid\n",
+        "",
+        _SLICE_TESTS,
+    ),
+    # Deserializers
+    Mutant(
+        "a line for every value that cannot be deserialized",
+        "clients/log_limit.py",
+        "return self._flushed(window, now_s) if now_s >= window.until_s else None",
+        "return self._flushed(window, now_s)",
+        _DESERIALIZING_TESTS,
+    ),
+    Mutant(
+        "failures that are never logged because no other one follows",
+        _DESERIALIZING,
+        "        elif self._timer is None:\n            self._start_timer()\n",
+        "",
+        _DESERIALIZING_TESTS,
+    ),
+    Mutant(
+        "failures whose count is lost at the close",
+        _DESERIALIZING,
+        "        for partition, repeats in self._limit.rest(self._clock()):\n",
+        "        for partition, repeats in ():\n",
+        _DESERIALIZING_TESTS,
+    ),
+    Mutant(
+        "a consumer that ends without the counts of its failures",
+        _DELIVERY,
+        "        self._deserializing.close()\n",
+        "",
+        _DESERIALIZING_TESTS,
+    ),
+)

@@ -1,0 +1,71 @@
+"""Slices that are reported: they name topics for which their member was not registered when they were written."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+import pytest
+
+from kiel_groups.coordination.session import Node, Session
+from kiel_groups.coordination.slice_topics import SliceTopics
+from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes import MemberInfo, Slice
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = GroupLayout("g")
+BOTH = Slice(7, "m", frozenset({TopicPartition("kept", 0), TopicPartition("other", 0), TopicPartition("other", 1)}))
+
+
+class FakeSession:
+    """Answers with the member znode of one member, or with none."""
+
+    def __init__(self, *topics: str, zxid: int) -> None:
+        self.member: bytes | None = MemberInfo(member_id="m", session_timeout_ms=1, subscription=topics).encode()
+        self._zxid = zxid
+
+    async def get(self, path: str) -> Node | None:
+        assert path == LAYOUT.member("m")
+        return None if self.member is None else Node(self.member, 0, self._zxid, self._zxid, 1)
+
+
+def written(zxid: int) -> Node:
+    return Node(BOTH.encode(), 0, 1, zxid, 0)
+
+
+async def reports(session: FakeSession, *slices: Node, subscribed: str = "kept") -> int:
+    """How often the slices of a member are reported."""
+    topics = SliceTopics(cast(Session, session), LAYOUT, "m", metrics := Metrics())
+    for node in slices:
+        await topics.check(node, BOTH, frozenset({subscribed}))
+    return metrics.counter("slices_of_other_topics")
+
+
+async def test_a_slice_is_reported_once_each_time_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    """However often it is read."""
+    caplog.set_level(logging.ERROR)
+    session = FakeSession("kept", zxid=10)
+    assert await reports(session, written(11), written(11), written(12), written(12)) == 2
+    assert "generation 7, names 2 partitions" in caplog.text
+    assert "subscribed to: other; they are not claimed" in caplog.text
+
+
+async def test_a_slice_from_before_the_registration_is_not_reported() -> None:
+    """The leader made it for the subscription before."""
+    assert await reports(FakeSession("kept", zxid=10), written(9)) == 0
+
+
+async def test_a_slice_that_the_registration_allows_is_not_reported() -> None:
+    """The member has dropped a topic, and is about to register anew."""
+    assert await reports(FakeSession("kept", "other", zxid=10), written(11)) == 0
+
+
+@pytest.mark.parametrize("data", [None, b"garbled"])
+async def test_without_a_registration_nothing_is_said(data: bytes | None) -> None:
+    """The member is about to give its session up, or its leader reports it."""
+    session = FakeSession("kept", zxid=10)
+    session.member = data
+    assert await reports(session, written(11)) == 0
