@@ -12,9 +12,12 @@ from collections.abc import Callable, Collection
 import pytest
 
 from kiel_groups.clients import Producer
+from kiel_groups.clients.cluster import Cluster as ClusterView
+from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.coordination.inspect import read_group
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.proxy import Direction
+from kiel_groups.metrics import Metrics
 from kiel_groups.ops.checks import UNOPENED_MS, check_group
 from kiel_groups.ops.group_view import view_group
 from tests.failures.trial import RECOVERY_S, trial
@@ -65,6 +68,18 @@ async def fill(cluster: Cluster, partitions: Collection[int], each: int = 10, fi
     return {value for listed in values.values() for value in listed}
 
 
+async def is_known(cluster: Cluster, partitions: int) -> None:
+    """Wait until every broker tells of so many partitions: ZooKeeper has their leaders a moment earlier."""
+    for address in cluster.brokers:
+        view = ClusterView(BrokerConfig(hosts=parse_hosts(address, 9092, "brokers")), Metrics())
+        try:
+            async with asyncio.timeout(RECOVERY_S):
+                while len(view.known_partitions("t") or ()) < partitions:
+                    await view.refresh(["t"], "growth")
+        finally:
+            view.close()
+
+
 def led_by(cluster: Cluster, broker: int) -> list[int]:
     """The partitions of the topic whose only replica is on a broker."""
     with zookeeper(cluster) as client:
@@ -89,7 +104,8 @@ async def is_alarmed(group: Group, claims: int) -> None:
     """Wait until the only member has raised an alarm about so many claims."""
     metrics = group.members[0].consumer.metrics
     await eventually(lambda: metrics.total("open_alarms"), "an alarm is raised", RECOVERY_S)
-    assert ("claims_unopened", (), float(claims)) in set(metrics.samples())
+    gauge = ("claims_unopened", (), float(claims))
+    await eventually(lambda: gauge in set(metrics.samples()), f"{claims} claims count as unopened", RECOVERY_S)
 
 
 async def all_is_read(cluster: Cluster, group: Group, values: set[bytes]) -> None:
@@ -145,6 +161,7 @@ async def test_a_leader_is_away_when_a_topic_has_grown(start_cluster: Callable[.
         await group.delivered(await fill(cluster, [0, 1]), RECOVERY_S)
     assert stored(cluster) == {0: 10, 1: 10}
     await cluster.grow_topic("t", 4)
+    await is_known(cluster, 4)
     sound, away = led_by(cluster, 0), led_by(cluster, 1)
     assert len(sound) == len(away) == 2
     grown = sorted({2, 3} & {*sound})
