@@ -16,6 +16,7 @@ from kiel_groups.embedded.answers import with_error
 from kiel_groups.embedded.kafka_proxy import Answer, Exchange, Reply, failing
 from kiel_groups.errors import ClosedError, NoOffsetsError
 from kiel_groups.group.layout import GroupLayout
+from kiel_groups.model import TopicPartition
 from kiel_groups.wire.primitives import Reader
 from tests.integration.members import eventually, stored_offsets, zookeeper
 from tests.integration.test_kiel_api_grouped import committed, consumer_of, offsets, produce, values
@@ -176,10 +177,28 @@ async def test_what_a_fetch_says_by_default(cluster_39: Cluster, unique: Unique)
 
 
 @pytest.mark.parametrize(("start", "found"), [(SingleConsumer.BEGINNING, [1, 2]), (SingleConsumer.END, [2])])
-async def test_a_start_counts_after_the_broker_lost_the_position(
+async def test_a_start_counts_where_the_log_does_not_have_the_position(
     cluster_39: Cluster, unique: Unique, start: int, found: list[int]
 ) -> None:
-    """As by retention: offset out of range (1) is a second first time, and the start given last counts."""
+    """As after retention: offset out of range (1) is a second first time, and the start given last counts."""
+    topic = unique("topic")
+    await cluster_39.create_topic(topic, 1)
+    await produce(cluster_39, topic, 1)
+    async with SingleConsumer(cluster_39.brokers, max_wait_time=200) as consumer, asyncio.timeout(30):
+        while not await consumer.consume(topic, SingleConsumer.BEGINNING):
+            pass
+        assert await consumer.consume(topic, start) == []
+        consumer.seek(TopicPartition(topic, 0), 1_000)
+        await eventually(lambda: consumer.metrics.total("offset_resets"), "the position is another one")
+        await produce(cluster_39, topic, 2)
+        again: list[int] = []
+        while len(again) < len(found):
+            again += await consumer.consume(topic, start) or []
+        assert again == found
+
+
+async def test_one_answer_that_a_position_is_lost_is_not_believed(cluster_39: Cluster, unique: Unique) -> None:
+    """The log has the position when its leader is asked for its range: the consumer reads on from there."""
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
@@ -195,14 +214,13 @@ async def test_a_start_counts_after_the_broker_lost_the_position(
         async with SingleConsumer([proxy.address], max_wait_time=200) as consumer, asyncio.timeout(30):
             while not await consumer.consume(topic, SingleConsumer.BEGINNING):
                 pass
-            assert await consumer.consume(topic, start) == []
             proxy.say = lose_once
-            await eventually(lambda: consumer.metrics.total("offset_resets"), "the position is another one")
+            await eventually(lambda: lost, "the broker has answered that the offset is out of range")
             await produce(cluster_39, topic, 2)
-            again: list[int] = []
-            while len(again) < len(found):
-                again += await consumer.consume(topic, start) or []
-            assert again == found
+            while not (values := await consumer.consume(topic, SingleConsumer.BEGINNING)):
+                pass
+            assert values == [2]
+            assert consumer.metrics.total("offset_resets") == 0
 
 
 @pytest.mark.parametrize("moment", ["held", "opening"])
