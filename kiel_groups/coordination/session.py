@@ -176,6 +176,7 @@ class Session:
             self.gate.shut("session over")
         elif state == KazooState.CONNECTED:
             self.on_connected()
+        self._close.state_changed(state)
         self._call_loop(self._on_state, state)
 
     def _on_state(self, state: str) -> None:

@@ -67,7 +67,6 @@ class SessionClose:
         #: When the present client was told to stop; None while it is to connect.
         self._stopping_s: float | None = None
         self._ticker = machine.ticker(self._step, "close")
-        client.add_listener(self._state_changed)
 
     def granted(self, session_id: int, timeout_ms: int) -> None:
         """To be called on kazoo's thread with what a server answers to Connect."""
@@ -77,8 +76,8 @@ class SessionClose:
                 self._client._stopped.set()
         self._timeout_ms = max(self._timeout_ms, timeout_ms)
 
-    def _state_changed(self, state: str) -> None:
-        """On kazoo's thread."""
+    def state_changed(self, state: str) -> None:
+        """To be called on kazoo's thread with each state of the connection; kazoo calls its listeners in any order."""
         if state == KazooState.CONNECTED:
             self._connected = True
             self._session = self._session or self._client.client_id
@@ -129,7 +128,7 @@ class SessionClose:
         self._is_own, self._stopping_s = False, None
         self._client = client = machine.client(self._config, session)
         overhear_connect(client, self._config.session_timeout_ms, self.granted)
-        client.add_listener(self._state_changed)
+        client.add_listener(self.state_changed)
         client.start_async()
 
     def _leave(self) -> None:
