@@ -219,8 +219,6 @@ class HandingOut:
                 log.info("%s is handed out again from offset %d: nobody got what came from there", partition, start)
                 self._metrics.count("values_unclaimed")
                 state.position = start
-                # A reset that waited for these waits in vain: they are fetched again, and so is what follows them.
-                state.reset = None
                 self._fetch([partition])
 
     async def topics_finished(self) -> None:
@@ -341,12 +339,13 @@ class HandingOut:
         """
         self._drop(partitions)
         topics = self._subscription.subscription
-        states = {
-            partition: self._subscription.state(partition)
-            for partition in partitions
-            if partition in self._ready and partition.topic in topics
-        }
-        positions = {partition: state.position for partition, state in states.items() if state is not None}
+        positions = {}
+        for partition in partitions:
+            state = self._subscription.state(partition)
+            if state is not None and partition in self._ready and partition.topic in topics:
+                # A reset that waited for what was fetched waits in vain; the new fetch chooses again, if it must.
+                state.reset = None
+                positions[partition] = state.position
         # The caller's context is not for what the fetcher may start: it would pass for the caller.
         empty_handed().run(self._fetcher.assign, positions)
 

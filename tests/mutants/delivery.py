@@ -59,8 +59,8 @@ MUTANTS = (
     Mutant(
         "an operator's offset that starts a partition during its hook",
         _DELIVERY,
-        "if partition in self._ready and partition.topic in topics",
-        "if partition.topic in topics",
+        "if state is not None and partition in self._ready and partition.topic in topics:",
+        "if state is not None and partition.topic in topics:",
         _CLAIM_TESTS,
     ),
     Mutant(
@@ -74,8 +74,8 @@ MUTANTS = (
     Mutant(
         "a dropped topic that flows until a plan takes it away",
         _DELIVERY,
-        "if partition in self._ready and partition.topic in topics",
-        "if partition in self._ready",
+        "if state is not None and partition in self._ready and partition.topic in topics:",
+        "if state is not None and partition in self._ready:",
         _CLAIM_TESTS,
     ),
     Mutant(

@@ -11,6 +11,7 @@ from test_handing_out_topics import U0, take, who_gets
 
 from kiel_groups.clients.hands import Taker
 from kiel_groups.errors import NoOffsetsError
+from kiel_groups.group.reset import Reset
 from kiel_groups.group.subscription import StartPosition
 
 pytestmark = pytest.mark.unit
@@ -168,6 +169,19 @@ async def test_a_topic_that_comes_back_goes_on_at_its_position() -> None:
     bench.subscription.subscribe(["t", "u"])
     bench.out.follow_subscription()
     assert bench.fetcher.positions == {P0: 11, U0: 99}
+
+
+async def test_a_topic_that_comes_back_forgets_a_reset_that_was_not_stored() -> None:
+    """It waited for records that were dropped; until then the reset stays, to be stored by a release."""
+    bench = bench_of_one()
+    await bench.out.assigned([P0])
+    bench.state().reset = reset = Reset(lost=10, start=20, end=30, position=20)
+    bench.subscription.subscribe(["u"])
+    bench.out.follow_subscription()
+    assert bench.state().reset is reset
+    bench.subscription.subscribe(["t"])
+    bench.out.follow_subscription()
+    assert bench.state().reset is None
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["comes back", "stays away"])
