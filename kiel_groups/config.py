@@ -154,8 +154,8 @@ class BrokerConfig:
     How to reach the brokers.
 
     ``hosts`` are tried in turn until one answers; the rest of the cluster is learnt from it. ``backoff_ms`` doubles
-    up to ``max_backoff_ms``, with jitter. After ``metadata_max_age_ms``, another broker than last time is asked for
-    metadata, by whoever fetches or produces anything.
+    up to ``max_backoff_ms``, with jitter. Every ``metadata_max_age_ms``, a client that fetches or produces asks another
+    broker than last time for metadata.
     """
 
     hosts: tuple[HostPort, ...]

@@ -13,10 +13,11 @@ __all__ = ["BelievedLeaders"]
 
 class BelievedLeaders:
     """
-    What ZooKeeper said of leaders at one moment.
+    The leaders that ZooKeeper named in one read.
 
-    A broker writes nothing there once it is cut off, so its word counts less than this. A leader that fails or refuses
-    has lost the partition since, or does not know of it yet: then this is forgotten, and the brokers' word counts.
+    They outweigh the brokers' metadata, because a broker that is cut off from ZooKeeper keeps naming itself the leader.
+    A leader that fails or refuses has lost the partition since the read, or does not know yet that it leads it. It is
+    then dropped by ``forget``, and the brokers' metadata counts.
     """
 
     def __init__(

@@ -193,7 +193,7 @@ class Cluster:
         try:
             await self.refresh([topic], AGE)
         except KielGroupsError as error:
-            log.warning("what is known of %s stays as it is: %s", topic, error)
+            log.warning("keeping the current metadata of %s: %s", topic, error)
 
     async def renew(self, topics: Callable[[], Collection[str]]) -> None:
         """
@@ -209,7 +209,7 @@ class Cluster:
             try:
                 await self.refresh(wanted, AGE)
             except NoBrokersError as error:
-                log.info("the metadata of %d topics stays as it is: %s", len(wanted), error)
+                log.info("keeping the current metadata of %d topics: %s", len(wanted), error)
             else:
                 return
 

@@ -1,9 +1,9 @@
 """
 One connection to one broker.
 
-Requests are pipelined: written at once, answered in order. A 0.8 broker works on one request of a connection at a
-time, so a fetch that waits for data holds up everything behind it; whoever fetches needs a connection of its own. The
-correlation id says which request an answer belongs to; the order does not, since a proxy may change it.
+Requests are pipelined: each is written at once, without waiting for earlier answers. A 0.8 broker works on one request
+of a connection at a time, so a fetch that waits for data delays every request behind it; a fetcher needs a connection
+of its own. Answers are matched to requests by correlation id and not by order, because a proxy may reorder them.
 
 A connection has one life. It opens with its first request; once it is closed, by a failure or by ``close``, every
 request on it raises, and its owner makes a new one.

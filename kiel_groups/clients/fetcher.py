@@ -1,10 +1,10 @@
 """
-Fetching: keeps a little of every assigned partition at hand, from whichever broker leads it.
+Fetching: buffers a little of every assigned partition, from the broker that leads it.
 
-Partitions come and go one by one while the others keep flowing. Order within a partition is kept; partitions are
-served in turn, batch by batch. What can heal by itself (a leader that moves, a broker that restarts) is retried for as
-long as the partition is assigned, with backoff, and never silently. What may not is raised by ``poll``, and fetched
-again after that.
+Partitions are assigned and unassigned one by one while the others continue. Order within a partition is kept;
+partitions are served in turn, batch by batch. A failure that can pass by itself (a leader that moves, a broker that
+restarts) is retried with backoff for as long as the partition is assigned, and is always logged. Any other failure is
+raised by ``poll``, and the partition is fetched again after that.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ __all__ = ["Fetcher", "FetchedBatch", "Reset", "TRIES_UNREADABLE"]
 
 log = logging.getLogger(__name__)
 
-#: Called with a partition and the position that its log does not have; returns the position to go on from, None where
-#: the log is to be asked for the same one again. What is buffered of the partition is handed out meanwhile.
+#: Called with a partition and the position that its log does not have. Returns the position to resume at, or None to
+#: fetch the same position again. What is buffered of the partition is delivered meanwhile.
 Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
 
 #: An election is over by then; a failure that lasts longer is worth a warning.
@@ -368,7 +368,7 @@ class Fetcher:
         """Have an error raised by ``poll``; nothing more is fetched of the partition before it was."""
         if state.dropped:
             return
-        self._tell(state, f"{error}; it is raised to the application, and fetched again after that")
+        self._tell(state, f"{error}; raising this to the application, then fetching again")
         state.phase = Phase.HALTED
         self._buffer.put(state, error)
 

@@ -346,7 +346,7 @@ class HandingOut:
                 # A reset that waited for what was fetched waits in vain; the new fetch chooses again, if it must.
                 state.reset = None
                 positions[partition] = state.position
-        # The caller's context is not for what the fetcher may start: it would pass for the caller.
+        # Tasks that the fetcher starts must not inherit the caller's context: they would be taken for the caller.
         empty_handed().run(self._fetcher.assign, positions)
 
     def follow_subscription(self) -> None:

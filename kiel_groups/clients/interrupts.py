@@ -4,9 +4,10 @@ Ctrl-C between two callbacks of the event loop, instead of in the middle of one.
 Python raises KeyboardInterrupt at whatever instruction the main thread executes. Under ``IOLoop.start()`` that may be
 one of ours, and no code survives it everywhere: between a ``send()`` and the note of how much was sent, the same bytes
 are sent again; between taking a callback off the loop's queue and calling it, the callback is lost; in a ``__del__``
-Python prints the exception and drops it. ``asyncio.run`` has a handler of its own, which cancels the main task.
-Where there is none, ours has the loop itself raise KeyboardInterrupt. It comes out of ``IOLoop.start()`` or
-``run_until_complete()`` as ever; coroutines stand where they wait, and the loop can run again.
+Python prints the exception and drops it. ``asyncio.run`` installs a SIGINT handler that cancels the main task. If
+SIGINT has Python's default handler, this module replaces it with one that makes the loop itself raise
+KeyboardInterrupt. The exception leaves ``IOLoop.start()`` or ``run_until_complete()`` as before. Coroutines stay
+suspended where they wait, and the loop can run again.
 
 A second Ctrl-C before the first one has come out, or a callback that blocks the loop for ``BLOCKED_S``, raises
 KeyboardInterrupt on the spot.

@@ -37,11 +37,11 @@ class PositionReset:
     """
     The ``reset`` of a grouped consumer's fetcher.
 
-    A position is chosen once: it is stored before the first record after it is delivered, by the member itself, so that
-    the next owner continues there and does not choose again.
+    The member itself stores the chosen position before it delivers the first record after it. So the next owner
+    continues there and does not choose again.
 
-    A deposed leader that does not know it yet says "out of range" of what its successor has taken since. Therefore the
-    leader that ZooKeeper names is asked for the range of the log before a position is given up.
+    A deposed leader that does not know it yet answers "out of range" for offsets that its successor has appended since.
+    Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ The ``broker-v0`` offset store: the same znodes, written by the brokers on reque
 As kiel had it. The member itself still writes where the group and its claims start, and what a reset chose. A broker
 checks nothing: a commit that is late may step back, which repeats records and loses none (but in a topic that was
 created again meanwhile). So it is never waited for beyond the lease, and what stands there is read before and
-afterwards. Where somebody else wrote since, that is followed; what they write between that look and the broker's own
-write is lost, for which only the ``zookeeper`` store has a cure.
+afterwards. If another writer has changed it since, its offset is adopted. An offset that another writer sets between
+that read and the broker's own write is lost; only the ``zookeeper`` store prevents that.
 """
 
 from __future__ import annotations

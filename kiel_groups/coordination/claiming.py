@@ -95,9 +95,7 @@ class Claimant:
         folders = sorted(map(self._layout.topic_owners, topics))
         if folders:
             self._metrics.count("owner_folders_restored", len(folders))
-            log.warning(
-                "group %s: somebody deleted %s; the claims are made there anew", self._layout.group, ", ".join(folders)
-            )
+            log.warning("group %s: %s were deleted; creating them again", self._layout.group, ", ".join(folders))
             await self._session.ensure(folders)
 
     async def _prepare(self, topics: Collection[str]) -> None:
@@ -152,9 +150,9 @@ class Claimant:
         """
         Commit what is finished and delete the owner znodes, both at once for each partition.
 
-        Where the application commits by itself nothing is committed here, but what a reset chose. A partition whose
-        offset somebody else wrote is released without a commit: theirs stands. What is of a log that is gone by the
-        time is looked at before.
+        If the application commits by itself, only positions that a reset chose are committed here. A partition whose
+        offset another writer has changed is released without a commit, and the other offset stays. A partition whose
+        topic was created again meanwhile is checked first.
         """
         standing, gone = await self._look_at_unopened(partitions)
         waiting = {
@@ -196,10 +194,10 @@ class Claimant:
         self, partitions: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, StoredOffset], set[TopicPartition]]:
         """
-        Read the offsets of claims that were never opened, then whose these claims are.
+        Read the offsets of claims that were never opened, and after that the owners of these claims.
 
-        A new owner writes the offset before it delivers anything. Where its version is still the one that was read
-        before the owner, no other member can have opened a claim since.
+        A new owner writes the offset before it delivers anything. If the offset's version has not changed since it was
+        read, and it was read before the owner znode, then no other member has opened a claim in between.
 
         Returns:
             What is stored, and the claims that are gone.

@@ -134,7 +134,7 @@ class GroupMember:
             try:
                 await self._membership.resubscribe()
             except SessionLostError:
-                log.info("group %s: the subscription is told with the next session", self._config.group)
+                log.info("group %s: the new subscription is registered with the next session", self._config.group)
 
     async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
         """

@@ -69,9 +69,10 @@ class PartitionHandler(Protocol):
 
     def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Who leads what is held, as ZooKeeper names it, in the place of what was told before; ``brokers`` are registered.
+        Use these leaders, which ZooKeeper names for the owned partitions, instead of those of the call before.
 
-        A partition that is left out has no leader that is alive, as far as ZooKeeper knows.
+        ``brokers`` are the addresses of the registered brokers. A partition that is left out has no live leader as far
+        as ZooKeeper knows, or its znode cannot be read.
         """
 
     def in_progress(self) -> Collection[Work]:

@@ -174,7 +174,7 @@ class Holding:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(audit_due_s):
                     await self._look.wait()
-            # Not only after a timeout: a hint that is there already is returned without a look at the clock.
+            # Check the deadline after a hint, too: if one is set already, ``wait`` returns before the timeout can fire.
             if loop.time() >= audit_due_s:
                 await self._audit()
                 audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
@@ -188,7 +188,7 @@ class Holding:
         try:
             found = Slice.parse(node.data, self._slice_path)
         except ProtocolError as error:
-            log.error("group %s: %s; what is held stays", self._config.group, error)
+            log.error("group %s: %s; keeping the current partitions", self._config.group, error)
             self._metrics.count("znodes_unreadable")
             return claims.Wanted(None)
         if found.member_id == self._member_id:
@@ -382,7 +382,8 @@ class Holding:
             self._unopened.failed(topic, starts.failures)
         refusals = [error for error in starts.failures.values() if isinstance(error, NoOffsetsError)]
         if refusals:
-            # It will not mend by itself, perhaps: whoever wants this topic is to know; others need not.
+            # Only an operator may be able to fix this, so the caller that consumes this topic gets the error. Calls for
+            # other topics do not.
             self._handler.refused(topic, refusals[0])
         return starts.found
 

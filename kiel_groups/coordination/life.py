@@ -109,7 +109,7 @@ class Life:
         await self._entered()
 
     def _silence(self) -> str:
-        """What there was no answer to, for people."""
+        """Return an error message that says what ZooKeeper did not answer."""
         hosts, limit_s = self._zookeeper.hosts, self._zookeeper.connect_timeout_ms / 1000
         if not self.session.id:
             return f"no ZooKeeper server answered at {hosts} within {limit_s:g} s; is one running there?"
@@ -216,7 +216,7 @@ class Life:
             await self._look_at_registration()
 
     async def _look_at_registration(self) -> None:
-        """Restore what others expect to find of this process, and somebody has deleted."""
+        """Restore znodes of this process that an operator has deleted and that other processes rely on."""
 
     def _look_at_candidates(self) -> None:
         """The election znode may have been deleted by hand, or a watch may be lost."""

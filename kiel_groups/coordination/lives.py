@@ -57,9 +57,10 @@ class Lives(Generic[_Life]):
 
     async def start(self) -> None:
         """
-        Begin; what prevents the first life is raised, later losses are mended in the background.
+        Join with a first session, and keep replacing lost sessions in the background.
 
-        A session that ends before the first life has joined counts as silence: the next one has the rest of the time.
+        Raises what prevents the first session from joining. A first session that ends before it has joined is replaced,
+        and the next one gets the rest of the time.
         """
         by_s = self._due_s()
         while self.current is None:
@@ -67,7 +68,7 @@ class Lives(Generic[_Life]):
                 self.current = await self._begin(by_s)
             except SessionLostError as error:
                 self._metrics.count("joins_failed")
-                log.warning("group %s: could not join: %s; again", self._group, error)
+                log.warning("group %s: could not join: %s; retrying", self._group, error)
                 await asyncio.sleep(FIRST_PAUSE_S)
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 

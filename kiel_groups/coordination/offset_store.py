@@ -59,10 +59,10 @@ class Starts(NamedTuple):
 
 class _Standing(NamedTuple):
     """
-    The claims of a topic, looked over.
+    The claims of one topic, by whether their offsets may be rewritten now.
 
-    ``created`` is the topic's creation zxid, 0 where it is gone. ``ready`` may be rewritten, as ``stored`` where that
-    is known already; what ``failures`` are about may not.
+    ``created`` is the topic's creation zxid, 0 if the topic is gone. ``ready`` are the partitions to rewrite, and
+    ``stored`` their offsets as far as they were read already. ``failures`` says why the others have no offset yet.
     """
 
     created: int
@@ -155,10 +155,10 @@ class ZooKeeperOffsetStore:
         """
         Where freshly claimed partitions start.
 
-        Partitions whose offsets are sound are opened first: they need no broker, and wait for none. Only where there is
-        none of them are missing offsets looked up, for the whole topic, and stored, as many as leaders tell, so that
-        the group starts from one moment and tools that count offset znodes see them all. Offsets of one's own are
-        rewritten as they are, which gives them a new version and so fences every older writer.
+        Partitions whose stored offsets are valid are opened first, because they need no broker. Only if there are none
+        are the missing offsets looked up. They are looked up for the whole topic and stored as far as leaders return
+        them: so the group starts at one moment, and tools that count offset znodes see all of them. The member rewrites
+        the offsets of its own claims unchanged: the new version fences every older writer.
         """
         by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
         for partition in sorted(partitions):
@@ -178,9 +178,9 @@ class ZooKeeperOffsetStore:
 
     async def _look_over(self, topic: str, mine: Sequence[TopicPartition]) -> _Standing:
         """
-        Find those of ``mine`` that have a sound offset; where there is none, give them one as far as leaders tell.
+        Find the partitions of ``mine`` that have a valid offset; if none has one, create those that leaders tell.
 
-        With offsets of ``mine``, those that are missing of partitions that nobody owns yet are created, too.
+        If ``mine`` lack offsets, offsets of partitions that no member owns yet are created together with them.
         """
         renew = self.while_same(topic)
         topic_node, nodes = await asyncio.gather(
@@ -266,7 +266,7 @@ class ZooKeeperOffsetStore:
             standing = await self._look_over(topic, partitions)
             versions, offsets = await self._rewrite(standing.ready, standing.stored, renew)
             if self.creation(topic) == seen:
-                # Of the others a later call tells whether their topic was created again since this one began.
+                # The others stay in ``_begun``: a later call must notice if their topic was created again since.
                 self.forget(versions)
                 return _Taken(standing.created, versions, offsets, standing.failures)
 

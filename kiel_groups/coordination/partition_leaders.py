@@ -39,9 +39,9 @@ class PartitionLeaders:
     """
     Tells the handler who leads the partitions of its member.
 
-    A broker whose connections to ZooKeeper alone are cut goes on leading in its own eyes, and answers fetches of
-    partitions that another one leads by now: what is written there is not seen. The znode of the partition has the
-    leader that was elected.
+    A broker that is cut off from ZooKeeper alone does not learn that it was deposed. It keeps answering fetches of
+    partitions that another broker leads, and its readers miss what is written there. The partition's ``state`` znode
+    names the elected leader.
     """
 
     def __init__(self, session: Session, writer: FencedWriter, handler: PartitionHandler, metrics: Metrics) -> None:
@@ -54,8 +54,8 @@ class PartitionLeaders:
         """
         Read who leads these, and tell the handler.
 
-        A leader that is not registered is left out: where all replicas are dead, the last one stays in the znode, or −1
-        does. So is what cannot be read. There, the brokers' word counts.
+        A leader that is not registered is left out: if all replicas are dead, the znode keeps the last leader, or −1. A
+        znode that cannot be parsed is left out, too. For these partitions the brokers' metadata counts.
 
         Raises:
             SessionLostError: The session is over.
@@ -73,7 +73,7 @@ class PartitionLeaders:
             try:
                 leader = -1 if node is None else parse_leader(node.data, path)
             except ProtocolError as error:
-                log.warning("%s; brokers are asked who leads it", error)
+                log.warning("%s; using the leader that brokers name", error)
                 self._metrics.count("znodes_unreadable")
             else:
                 if leader in brokers:

@@ -221,8 +221,8 @@ class Session:
         """
         Close the session, once; that deletes its ephemeral znodes at once.
 
-        Ends when that is done, or when there is no connection to do it on: then it goes on in the background, and the
-        session is closed on the next connection, for as long as this process lives and the session may.
+        Return when that is done, or at once if there is no connection. In the latter case the session is closed in the
+        background, on the next connection, unless the process or the session ends before that.
         """
         self.gate.shut("closed")
         self._begin_closing()

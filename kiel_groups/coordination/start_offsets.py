@@ -96,9 +96,9 @@ class StartOffsets:
         """
         Create the missing offsets that leaders tell, in ascending order and in one transaction where they fit.
 
-        Create-only: who comes second keeps what stands there. A group starts in all partitions of a topic at one
-        moment. Later, each owner sees to its own: where somebody has deleted offsets, the owners of before still know
-        them.
+        Offsets are only created: a member that comes second keeps the stored ones. A group starts in all partitions of
+        a topic at one moment. After that, a member creates offsets of its own partitions only: if an operator has
+        deleted offsets, the owners of the other partitions still know theirs and store them again.
 
         Args:
             topic: Of which all of these are.
@@ -106,7 +106,7 @@ class StartOffsets:
             mine: Those of them that are claimed here and have no offset.
 
         Returns:
-            Why those of ``mine`` have none still that have none.
+            The partitions of ``mine`` that still have no offset, each with the reason.
         """
         folder = self._layout.topic_offsets(topic)
         stored, node = await self._look_into(folder)
@@ -138,9 +138,9 @@ class StartOffsets:
         """
         The transaction that creates offsets; where the group begins, only in the ``folder`` as it was seen.
 
-        Two members may know the leaders of different partitions. The second of them would begin in its own later than
-        the group did, at "latest" behind records that nobody read; by names alone they would not get in each other's
-        way. Writing the folder gives it a new version, which refuses the second one.
+        Two members may know the leaders of different partitions, so neither would create a znode that the other one
+        creates. The second member would start its partitions later than the group began, and "latest" would skip the
+        records in between. So the transaction also writes the folder: its new version makes the second one fail.
         """
         items: dict[str, tuple[Operation, ...]] = {}
         if folder is not None:
@@ -169,8 +169,8 @@ class StartOffsets:
     async def _look_into(self, folder: str) -> tuple[set[str], Node]:
         """The names in a folder, which is made where it is missing, and then the folder itself."""
         while True:
-            # In this order: what was created or deleted in between must not look as if that were long ago. It is later
-            # than the claims of whoever looks, so that these count as made before the group began.
+            # The names are read before the folder: a change in between then makes the folder's pzxid newer, not older.
+            # The claims of the caller are older than that change, so they count as made before the group began.
             names, node = await asyncio.gather(self._session.children(folder), self._session.get(folder))
             if node is not None and names is not None:
                 return set(names), node

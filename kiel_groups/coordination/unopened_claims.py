@@ -42,7 +42,7 @@ class UnopenedClaims:
         self._failures: dict[TopicPartition, _Failure] = {}
 
     def failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
-        """An attempt could not open these claims of a topic; it is repeated. Each is warned of once."""
+        """Note that an attempt to open these claims failed and will be repeated; warn once for each claim."""
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()
         due = []

@@ -13,8 +13,8 @@ Rules
      handed out. If it is wanted again after that, it starts anew, at the claim.
   7. A drain that began runs to its end, whatever the slice says meanwhile.
   8. A partition of a topic that the member does not subscribe to is never claimed, whatever the slice says: it may be
-     garbled, or older than the subscription. What is claimed already stays until a slice revokes it: of a member that
-     drops a topic, or leaves, the next plan takes the partitions away one by one.
+     garbled, or older than the subscription. Partitions that are claimed already stay until a slice revokes them: if a
+     member drops a topic, or leaves, the next plan revokes its partitions one by one.
   9. A slice of this member's slot that is for another member: who has nothing takes it for unknown (a returning
      instance is about to get its slice); who has something was replaced, gives everything back and claims no more.
 """

@@ -30,8 +30,8 @@ class Reset:
         """
         The next offset to store where everything before ``done`` is done.
 
-        Records between ``done`` and the lost position that are still in the log are owed to the group: then the policy
-        may take it back, but not forward beyond them.
+        Records between ``done`` and the lost position that are still in the log must still be delivered. If there are
+        any, the reset may move the offset back, but not forward past them.
         """
         owed = max(done, self.start)
         return min(owed, self.position) if owed < min(self.lost, self.end) else self.position

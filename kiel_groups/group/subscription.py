@@ -144,7 +144,7 @@ class SubscriptionState:
         return None if state is None else state.position
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Hand out from ``offset`` on; what follows it counts as neither handed out nor finished. This ends a reset."""
+        """Deliver from ``offset`` on: later records count as neither delivered nor finished. Ends a reset."""
         state = self._assigned[partition]
         state.position = state.finished = offset
         state.reset = None

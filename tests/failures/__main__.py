@@ -18,13 +18,13 @@ HEAD = """\
 What can fail, and what the group makes of it
 =============================================
 
-Each of these failures is brought about on real servers by a test of its name in ``tests/failures``, the ones at the
-end by tests in ``tests/integration``, some of them at a scripted broker (``tests/unit``) or on the fake servers of
-``tests/sim``; ``scripts/test -m failures`` runs them all. Most of the former note every hand-out with the claim under
-which it was made, and fail where one came under a claim that was not the newest of its partition, where a value was
-never handed out, or where an offset was committed that nobody had been given. Each waits a bounded time for the group
-to recover. What chance finds beyond them: ``simulation.rst`` and, on real servers, ``chaos.rst``; why it holds:
-``ownership.rst``.
+Each of these failures is caused on real servers by a test of its name in ``tests/failures``. The tests of those at the
+end are in ``tests/integration``; some use a scripted broker (``tests/unit``) or the fake servers of ``tests/sim``.
+``scripts/test -m failures`` runs them all. Most tests in ``tests/failures`` note every delivery with the claim under
+which it was made. They fail if a delivery was made under a claim that was not the newest of its partition, if a value
+was never delivered, or if an offset was committed that no member had been given. Each test waits a bounded time for the
+group to recover. ``simulation.rst`` and, on real servers, ``chaos.rst`` describe random faults; ``ownership.rst``
+explains why the guarantees hold.
 """
 
 #: Failures that are shown beside what they belong to: tests by file.

@@ -103,7 +103,7 @@ def tampered() -> Iterator[Tampered]:
 def test_another_members_claim_is_not_deleted(
     tampered: Tampered, monkeypatch: pytest.MonkeyPatch, deed: str, when: str
 ) -> None:
-    """Whose it is was read before; and who opens a claim gives the offset a new version, which is checked."""
+    """The owner is read before the release, which also checks the offset's version: opening a claim changes it."""
     done = tampered.release(deed, when, monkeypatch)
     assert (done.released, done.gone) == (frozenset(), {P0})
     assert tampered.owner == b"other-0"
