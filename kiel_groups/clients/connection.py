@@ -189,7 +189,9 @@ class Connection:
                 payload = bytearray(size)
                 if size:
                     await stream.read_into(payload)
-                self._answer(self._in_flight.pop(correlation_id), memoryview(payload))
+                # A timeout may have failed all requests while the rest of the answer came.
+                if (asked := self._in_flight.pop(correlation_id, None)) is not None:
+                    self._answer(asked, memoryview(payload))
         except StreamClosedError as error:
             self._fail(self._broken(f"the connection broke: {_reason(error)}"))
         except ProtocolError as error:

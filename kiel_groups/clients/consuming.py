@@ -279,7 +279,8 @@ class Consuming:
 
     async def _renew_metadata(self) -> None:
         while True:
-            await self._cluster.renew(lambda: {partition.topic for partition in self.fetcher.assignment})
+            # Also where this member owns nothing: its calls of consume() are to notice that all brokers are gone.
+            await self._cluster.renew(lambda: self._subscription.subscription)
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
         return await self._position_reset(partition, position)

@@ -254,6 +254,9 @@ class Fetcher:
         except ConfigError as error:
             for state in shares:
                 self._halt(state, error)
+        except ProtocolError as error:
+            for state in shares:
+                self._unreadable(state, error)
         except KielGroupsError as error:
             self._retry(shares, str(error))
         except Exception as error:
@@ -272,6 +275,10 @@ class Fetcher:
                 planned.wait_ms + self._cluster.config.request_timeout_ms,
                 max_response_bytes=MAX_RESPONSE_BYTES + sum(planned.shares.values()),
             )
+        except ProtocolError:
+            # The bytes may have been damaged on their way.
+            connection.close()
+            raise
         finally:
             # Free before the answer is looked at: what it leads to may use the lane again.
             del broker.in_flight[planned.lane]
@@ -378,7 +385,9 @@ class Fetcher:
 
     # ------------------------------------------------------------------ healing
 
-    def _retry(self, states: Collection[PartitionFetch], why: str, level: int = logging.INFO) -> None:
+    def _retry(
+        self, states: Collection[PartitionFetch], why: str, level: int = logging.INFO, *, doubt: bool = True
+    ) -> None:
         """Look up the leaders anew and go on, after a delay that grows with the failures in a row."""
         waiting = [state for state in states if not state.dropped]
         if not waiting:
@@ -391,7 +400,8 @@ class Fetcher:
             level = max(level, logging.WARNING)
         log.log(level, "cannot fetch %s (try %d): %s", names_of(waiting), failures, why)
         self._metrics.count("fetch_retries", len(waiting))
-        self._cluster.doubt(state.topic_partition for state in waiting)
+        if doubt:
+            self._cluster.doubt(state.topic_partition for state in waiting)
         self._start(self._heal(waiting, failures), "healing of fetches")
 
     async def _heal(self, states: list[PartitionFetch], failures: int) -> None:
@@ -425,7 +435,8 @@ class Fetcher:
             self._halt(state, error)
             return
         if position is None:
-            self._retry([state], f"the position {lost} is not settled")
+            # The leader was confirmed just now: the next fetch goes to it.
+            self._retry([state], f"the position {lost} is not settled", doubt=False)
         elif not state.dropped:
             log.warning("%s: offset %d is out of range, going on at %d", tp, lost, position)
             self._metrics.count("offset_resets")

@@ -344,6 +344,9 @@ class HandingOut:
             state = self._subscription.state(partition)
             if state is not None and partition in self._ready and partition.topic in topics:
                 # A reset that waited for what was fetched waits in vain; the new fetch chooses again, if it must.
+                # Until it has, no commit may store an offset beyond the end of the log.
+                if state.reset is not None:
+                    state.finished = min(state.finished, state.reset.end)
                 state.reset = None
                 positions[partition] = state.position
         # Tasks that the fetcher starts must not inherit the caller's context: they would be taken for the caller.
@@ -357,8 +360,9 @@ class HandingOut:
 
     def refused(self, topic: str, error: KielGroupsError) -> None:
         """Where to start in a topic cannot be told: whoever asks for it next is told why."""
-        self._refused[topic] = error
-        self._fetcher.wake(topic)
+        if topic in self._subscription.subscription:
+            self._refused[topic] = error
+            self._fetcher.wake(topic)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Fetch and hand out no more of these; returns those of which something is in hand."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from kiel_groups.clients.cluster import Cluster
@@ -12,11 +12,12 @@ from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.offset_lookup import log_range
 from kiel_groups.config import ResetPolicy
-from kiel_groups.errors import OffsetOutOfRangeError
+from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
 from kiel_groups.group.reset import Reset
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
 
 __all__ = ["PositionReset"]
 
@@ -72,11 +73,15 @@ class PositionReset:
         Raises:
             OffsetOutOfRangeError: The policy is ``none``.
             BrokerError: No broker tells where the log begins and ends.
-            SessionLostError: There is no session to look at leaders or to store the position with.
+            SessionLostError: There is no session to look at leaders with.
         """
         is_fetched = self._handing_out.while_fetched(partition)
         await self._confirm_leaders()
+        leader = self._cluster.leader_of(partition)
         start, end = await log_range(self._cluster, partition)
+        if leader is None or leader != self._cluster.leader_of(partition):
+            # The confirmed leader did not answer, and another broker did: its word would be believed unconfirmed.
+            raise LEADER_NOT_AVAILABLE.exception(f"{partition}: the leader changed while its log's range was looked up")
         if not is_fetched():
             return None
         if start <= position <= end:
@@ -92,7 +97,27 @@ class PositionReset:
         self._subscription.choose_reset(partition, reset)
         self._cut(partition, reset)
         await self._handing_out.put_down(partition, is_fetched)
-        return await self._member.store_reset(partition, reset) if is_fetched() else None
+        return await self._store(partition, reset, is_fetched)
+
+    async def _store(self, partition: TopicPartition, reset: Reset, is_fetched: Callable[[], bool]) -> int | None:
+        """
+        Have the member store the position, again and again while that fails.
+
+        Nothing is fetched meanwhile, and nothing is chosen anew: what is written between two choices of ``latest``
+        would be delivered to no member.
+        """
+        failures = 0
+        while is_fetched():
+            try:
+                return await self._member.store_reset(partition, reset)
+            except CoordinationError as error:
+                if not error.retriable:
+                    raise
+                failures += 1
+                self._metrics.count("resets_put_off")
+                log.warning("%s: the reset to %d is not stored yet: %s; retrying", partition, reset.position, error)
+                await asyncio.sleep(self._cluster.delay_s(failures))
+        return None
 
     async def _confirm_leaders(self) -> None:
         """Partitions that are reset at one time share one look: retention may overtake a thousand of them."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.session import Session
-from kiel_groups.errors import ProtocolError
+from kiel_groups.errors import CoordinationError, ProtocolError
 from kiel_groups.group.layout import BROKER_IDS, partition_state_path
 from kiel_groups.group.znodes import parse_broker, parse_leader
 from kiel_groups.metrics import Metrics
@@ -49,13 +49,15 @@ class PartitionLeaders:
         self._writer = writer
         self._handler = handler
         self._metrics = metrics
+        self._is_refused = False
 
     async def look(self, partitions: Collection[TopicPartition]) -> None:
         """
         Read who leads these, and tell the handler.
 
         A leader that is not registered is left out: if all replicas are dead, the znode keeps the last leader, or −1. A
-        znode that cannot be parsed is left out, too. For these partitions the brokers' metadata counts.
+        znode that cannot be parsed is left out, too. For these partitions the brokers' metadata counts. It counts for
+        all of them where an ACL denies reading: the group needs these znodes for nothing else.
 
         Raises:
             SessionLostError: The session is over.
@@ -65,11 +67,26 @@ class PartitionLeaders:
             return
         # A server that is behind could name a leader that brokers know to be deposed.
         await self._writer.prove()
-        listed = sorted(partitions)
-        paths = [partition_state_path(partition) for partition in listed]
+        try:
+            leaders, brokers = await self._read(sorted(partitions))
+        except CoordinationError as error:
+            if error.retriable:
+                raise
+            leaders, brokers = {}, {}
+            self._metrics.count("leaders_unreadable")
+            if not self._is_refused:
+                self._is_refused = True
+                log.warning("the leaders of partitions cannot be read: %s; using those that brokers name", error)
+        self._handler.leaders(leaders, brokers)
+
+    async def _read(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[int, HostPort]]:
+        """The registered leaders of partitions, and the addresses of the registered brokers."""
+        paths = [partition_state_path(partition) for partition in partitions]
         brokers = await registered_brokers(self._session)
         leaders: dict[TopicPartition, int] = {}
-        for partition, path, node in zip(listed, paths, await self._session.get_many(paths), strict=True):
+        for partition, path, node in zip(partitions, paths, await self._session.get_many(paths), strict=True):
             try:
                 leader = -1 if node is None else parse_leader(node.data, path)
             except ProtocolError as error:
@@ -78,4 +95,4 @@ class PartitionLeaders:
             else:
                 if leader in brokers:
                     leaders[partition] = leader
-        self._handler.leaders(leaders, brokers)
+        return leaders, brokers

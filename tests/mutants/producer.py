@@ -101,8 +101,8 @@ MUTANTS = (
     Mutant(
         "answers that belong to requests by their order",
         _CONNECTION,
-        "self._in_flight.pop(correlation_id)",
-        "self._in_flight.pop(next(iter(self._in_flight)))",
+        "self._in_flight.pop(correlation_id, None)",
+        "self._in_flight.pop(next(iter(self._in_flight)), None)",
         _CONNECTION_TESTS,
     ),
     # Spark

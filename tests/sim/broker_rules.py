@@ -73,7 +73,9 @@ class BrokerRules:
             if known is not None and offset > known and not is_mistaken:
                 raise self._violation(f"{what}, processed is {known}")
             is_old = self._ledger.is_set(partition) and not self._is_recent(partition)
-            if is_unaware and is_old and not is_mistaken:
+            # Where an operator set the very offset that the consumer requested last, brokers may have stored it twice.
+            is_told = is_old and not self.may_have_requested(consumer, partition, self._ledger.stored(partition))
+            if is_unaware and is_told and not is_mistaken:
                 raise self._violation(f"{what}, and an operator set it to {self._ledger.stored(partition)} long ago")
             request = Request(consumer, self._claim(partition), self._ledger.zxid, created, is_unaware)
             self._requests[partition, offset] = self._newest[partition] = request
@@ -87,7 +89,7 @@ class BrokerRules:
         """Whether what a consumer does not know may still be on its way to it."""
         return self._world.timeline.now_s < self._ledger.epoch_began(partition)[1] + UNDER_WAY_S
 
-    def may_have_requested(self, consumer: Consumer, partition: TopicPartition, offset: int) -> bool:
+    def may_have_requested(self, consumer: Consumer, partition: TopicPartition, offset: int | None) -> bool:
         """Whether this is what a consumer requested last."""
         return self._last.get((consumer, partition)) == offset
 

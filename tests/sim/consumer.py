@@ -246,10 +246,12 @@ class Consumer:
                 if stored is not None and partition in self.flowing:
                     self.flowing[partition] = self._epoch(partition)
             if self._fetches.get(partition) is fetch and self.world.logs[partition].has(state.position):
-                self._subscription.choose_reset(partition, None)
                 self.resets.discard(partition)
                 return
             await asyncio.sleep(self.world.timeline.random.uniform(0.01, 0.5))
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        return 0 if self.world.has_leader(partition) else None
 
     async def list_offsets(self, partitions: Sequence[TopicPartition], at: int) -> Mapping[TopicPartition, int]:
         (partition,) = partitions

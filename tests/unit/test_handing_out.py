@@ -359,6 +359,14 @@ async def test_a_topic_that_cannot_be_read_is_told_of_once() -> None:
     assert bench.take() == 10
 
 
+async def test_a_topic_that_left_the_subscription_is_not_refused() -> None:
+    """Its claims may still be looked up until a plan takes them away; the application does not want to know."""
+    bench = Bench()
+    bench.subscription.subscribe("u")
+    bench.out.refused("t", NoOffsetsError("no offsets of t"))
+    assert bench.take() is None
+
+
 async def test_who_waits_for_a_topic_that_cannot_be_read_is_woken() -> None:
     """Of other topics nobody is told."""
     bench = Bench()

@@ -19,6 +19,7 @@ from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import FetchConfig, HostPort, ResetPolicy
 from kiel_groups.coordination.partition_leaders import PartitionLeaders
+from kiel_groups.errors import BrokerError, CoordinationError, SessionLostError
 from kiel_groups.group.reset import Reset
 from kiel_groups.group.subscription import StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -244,6 +245,39 @@ async def test_a_group_asks_the_leader_that_zookeeper_names_before_it_resets(pol
         assert (member.looks, member.stored) == (1, [])
 
 
+async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> None:
+    """The broker that metadata comes from is deposed, too: only ZooKeeper's word leads away from it."""
+    async with bench() as b:
+        b.zombie.append(T0, messages(b"0", b"1"))
+        b.elected.append(T0, messages(b"0", b"1", b"2", b"3", b"4"))
+        subscription, member = SubscriptionState(), Member(b.cluster, b.elected)
+        subscription.subscribe("t")
+        subscription.assign_from_subscribed({T0: StartPosition(4, 1, 1)})
+        calls = ListenerCalls(None, b.metrics)
+        handing_out = HandingOut(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
+        b.fetcher._reset = PositionReset("earliest", b.cluster, subscription, handing_out, member, b.metrics)
+        b.fetcher.assign({T0: 4})
+        assert await b.next_values() == [b"4"]
+        assert (member.looks, member.stored, b.zombie.count(FETCH)) == (1, [], 1)
+
+
+async def test_another_brokers_range_does_not_stand_for_the_confirmed_leaders() -> None:
+    """The confirmed leader fails once, and the look-up falls back to a deposed one: the reset is tried anew."""
+    async with bench() as b:
+        b.zombie.append(T0, messages(b"0", b"1"))
+        b.elected.append(T0, messages(b"0", b"1", b"2", b"3"))
+        b.elected.fail_next(LIST_OFFSETS, T0, 6)
+        subscription, member = SubscriptionState(), Member(b.cluster, b.elected)
+        subscription.assign_from_subscribed({T0: StartPosition(3, 1, 1)})
+        calls = ListenerCalls(None, b.metrics)
+        handing_out = HandingOut(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
+        b.fetcher.assign({T0: 3})
+        reset = PositionReset("earliest", b.cluster, subscription, handing_out, member, b.metrics)
+        with pytest.raises(BrokerError, match="the leader changed"):
+            await reset(T0, 3)
+        assert member.stored == []
+
+
 class Handler:
     """Notes what it is told of leaders."""
 
@@ -293,3 +327,24 @@ async def test_leaders_that_are_not_registered_are_not_told() -> None:
     await leaders.look([])
     assert handler.told[1:] == [({}, {})], "what is not held is believed of nobody"
     assert len(tree.steps) == 4, "and nothing is read for it"
+
+
+async def test_leaders_that_an_acl_hides_are_left_to_the_brokers(caplog: pytest.LogCaptureFixture) -> None:
+    """The member goes on without them, and says so once; what may pass is raised."""
+    errors: list[CoordinationError] = [CoordinationError("NoAuth"), CoordinationError("NoAuth")]
+
+    class Hidden(Tree):
+        async def get_many(self, paths: Sequence[str]) -> list[Any]:
+            raise errors.pop(0)
+
+    tree, handler, metrics = Hidden({"/brokers/ids/1": b""}), Handler(), Metrics()
+    look: Any = PartitionLeaders
+    leaders = look(tree, tree, handler, metrics)
+    for _ in range(2):
+        await leaders.look([T0])
+    assert handler.told == [({}, {}), ({}, {})]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert metrics.counter("leaders_unreadable") == 2
+    errors.append(SessionLostError("over"))
+    with pytest.raises(SessionLostError):
+        await leaders.look([T0])
