@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
 from typing import Self, TypeVar
 
-from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.cluster import AGE, Cluster
 from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, RetriableBrokerError, UnknownTopicError
 from kiel_groups.metrics import Metrics
@@ -123,7 +123,8 @@ class LogView:
         if options.topic_pattern is not None:
             topics = {topic for topic in await self._topics() if options.topic_pattern.fullmatch(topic)}
         # Whoever takes what is there looks again, and has the patience.
-        await (self.cluster.learn(topics) if all_must_exist else self.cluster.refresh(topics, "trigger"))
+        # Each time of another broker than last time: one that is cut off from ZooKeeper would be asked for ever.
+        await (self.cluster.learn(topics) if all_must_exist else self.cluster.refresh(topics, AGE))
         numbers = {topic: self.cluster.known_partitions(topic) or () for topic in topics}
         found = {TopicPartition(topic, number) for topic in topics for number in numbers[topic]}
         if not options.assigned:

@@ -253,6 +253,9 @@ class Consumer:
     def leader_of(self, partition: TopicPartition) -> int | None:
         return 0 if self.world.has_leader(partition) else None
 
+    def delay_s(self, failures: int) -> float:
+        return min(0.1 * failures, 2.0)
+
     async def list_offsets(self, partitions: Sequence[TopicPartition], at: int) -> Mapping[TopicPartition, int]:
         (partition,) = partitions
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
