@@ -236,7 +236,8 @@ class FaultProxy(Startable):
         stream = await asyncio.open_connection(sock=client, limit=_CHUNK_BYTES)
         task = asyncio.current_task()
         assert task is not None
-        if len(self._links) >= self._most_connections:
+        # One that was accepted right before the close is no link yet when all links are cut.
+        if len(self._links) >= self._most_connections or self._closing.is_set():
             _end(stream[1], reset=True)
             return
         link = Link(stream, task)
