@@ -18,6 +18,7 @@ PACKAGE = Path(kiel_groups.__file__).parent
 #: A layer imports only what stands above it.
 LAYERS = (
     "lazily",
+    "wording",
     "model",
     "errors",
     "exc",
@@ -42,7 +43,7 @@ LAYERS = (
 
 #: Neither a clock nor chance nor a wire: these come in as arguments.
 IMPURE = {"kazoo", "tornado", "asyncio", "threading", "socket", "time", "random"}
-PURE_LAYERS = ("model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
+PURE_LAYERS = ("wording", "model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
 
 #: Whoever else needs one of these goes through the layer that has it.
 ONLY_IN = {

@@ -11,6 +11,7 @@ from kiel_groups.cli.completing import complete_topics
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
 from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.wording import some
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -191,21 +192,16 @@ def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
     if state.is_being_deleted:
         yield "  it is being deleted"
     if state.leaderless:
-        yield f"  without a leader: {_numbers(state.leaderless)}"
+        yield f"  without a leader: {some(state.leaderless, _MOST_NUMBERS)}"
     if dead := [each.topic_partition.partition for each in state.partitions if _is_dead(each.leader, alive)]:
-        yield f"  led by a broker that is not registered, so dead: {_numbers(dead)}"
+        yield f"  led by a broker that is not registered, so dead: {some(dead, _MOST_NUMBERS)}"
     if state.under_replicated:
-        yield f"  with replicas behind: {_numbers(state.under_replicated)}"
+        yield f"  with replicas behind: {some(state.under_replicated, _MOST_NUMBERS)}"
 
 
 def _is_dead(leader: int | None, alive: Container[int]) -> bool:
     """The last broker to go is named as the leader until another one is back."""
     return leader is not None and leader not in alive
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - _MOST_NUMBERS} more" if len(numbers) > _MOST_NUMBERS else ""
-    return ", ".join(map(str, numbers[:_MOST_NUMBERS])) + more
 
 
 def _table(state: TopicState, logs: _Logs, alive: Container[int]) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -13,11 +12,10 @@ from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.messages import decode_message_set
 
-__all__ = ["FetchedBatch", "PartitionFetch", "Phase", "names_of"]
+__all__ = ["FetchedBatch", "PartitionFetch", "Phase"]
 
 #: A partition is fetched again while it has fewer batches than this: one to work on, one to follow.
 _MOST_BATCHES = 2
-_MOST_NAMES = 3
 #: Between fetches that bring nothing, where the broker does not do the waiting (``max_wait_ms`` or ``min_bytes`` of 0).
 _IDLE = Backoff(base_ms=1, max_ms=100)
 
@@ -160,9 +158,3 @@ class PartitionFetch:
         held = sum(batch.size_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
         self.buffered.clear()
         return held
-
-
-def names_of(states: Sequence[PartitionFetch]) -> str:
-    """The partitions, for the log: the first few by name, the rest by number."""
-    names = ", ".join(str(state.topic_partition) for state in states[:_MOST_NAMES])
-    return names + (f" and {len(states) - _MOST_NAMES} more" if len(states) > _MOST_NAMES else "")

@@ -20,7 +20,7 @@ from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.connection import MAX_RESPONSE_BYTES, Connection
 from kiel_groups.clients.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch_lanes import BrokerLanes, PlannedFetch
-from kiel_groups.clients.fetch_state import FetchedBatch, PartitionFetch, Phase, names_of
+from kiel_groups.clients.fetch_state import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.clients.futures import spawn
 from kiel_groups.config import FetchConfig
 from kiel_groups.errors import (
@@ -36,6 +36,7 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.messages import PartialMessage
+from kiel_groups.wording import some
 
 __all__ = ["Fetcher", "FetchedBatch", "Reset", "TRIES_UNREADABLE"]
 
@@ -398,7 +399,7 @@ class Fetcher:
         failures = max(state.failures for state in waiting)
         if failures >= _FAILURES_TO_WARN:
             level = max(level, logging.WARNING)
-        log.log(level, "cannot fetch %s (try %d): %s", names_of(waiting), failures, why)
+        log.log(level, "cannot fetch %s (try %d): %s", some(state.topic_partition for state in waiting), failures, why)
         self._metrics.count("fetch_retries", len(waiting))
         if doubt:
             self._cluster.doubt(state.topic_partition for state in waiting)

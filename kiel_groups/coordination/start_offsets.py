@@ -20,6 +20,7 @@ from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.transactions import Create, Operation, Put
 from kiel_groups.group.znodes import encode_offset
 from kiel_groups.model import TopicPartition
+from kiel_groups.wording import some
 
 __all__ = ["LookUp", "StartOffsets"]
 
@@ -86,8 +87,8 @@ class StartOffsets:
     def _no_offsets(self, partitions: Sequence[TopicPartition]) -> NoOffsetsError:
         folder = self._layout.topic_offsets(partitions[0].topic)
         return NoOffsetsError(
-            f"group {self._layout.group} has no offsets of {_named(partitions)}, and auto_offset_reset is 'none'; write"
-            f" them to {folder} first, or choose 'earliest' or 'latest'"
+            f"group {self._layout.group} has no offsets of {some(partitions, _MOST_NAMES)}, and auto_offset_reset is"
+            f" 'none'; write them to {folder} first, or choose 'earliest' or 'latest'"
         )
 
     async def create(
@@ -161,7 +162,7 @@ class StartOffsets:
                 " when the others were stored. Nothing is skipped; records may be delivered that are older than the"
                 " group, or that it has processed before",
                 self._layout.group,
-                _named(partitions),
+                some(partitions, _MOST_NAMES),
                 self._reset,
                 topic,
             )
@@ -180,8 +181,3 @@ class StartOffsets:
         """Which of a topic's partitions nobody owns, or not longer than since then."""
         owners = await self._session.exists_many([self._layout.owner(TopicPartition(topic, n)) for n in numbers])
         return {n for n, owner in zip(numbers, owners, strict=True) if owner is None or owner.czxid > zxid}
-
-
-def _named(partitions: Sequence[TopicPartition]) -> str:
-    more = f" and {len(partitions) - _MOST_NAMES} more" if len(partitions) > _MOST_NAMES else ""
-    return ", ".join(map(str, partitions[:_MOST_NAMES])) + more

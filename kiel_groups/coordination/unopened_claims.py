@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wording import some
 
 __all__ = ["UnopenedClaims"]
 
@@ -59,7 +60,7 @@ class UnopenedClaims:
                 self._group,
                 len(due),
                 topic,
-                _named(due),
+                some(due, most=_MOST_NAMES),
                 errors[due[0]],
             )
 
@@ -81,15 +82,10 @@ class UnopenedClaims:
             self._group,
             len(partitions),
             topic,
-            _named(sorted(partitions)),
+            some(sorted(partitions), most=_MOST_NAMES),
             seconds,
             known[0] if known else "ZooKeeper or the brokers have not answered yet",
         )
 
     def _show(self) -> None:
         self._metrics.gauge("claims_unopened", len(self._failures))
-
-
-def _named(partitions: list[TopicPartition]) -> str:
-    more = f" and {len(partitions) - _MOST_NAMES} more" if len(partitions) > _MOST_NAMES else ""
-    return ", ".join(map(str, partitions[:_MOST_NAMES])) + more

@@ -23,6 +23,7 @@ from kiel_groups.embedded.progress import fetch_servers
 from kiel_groups.embedded.rundir import server_folder
 from kiel_groups.ops.group_view import GroupView
 from kiel_groups.ops.tables import offset_table
+from kiel_groups.wording import some
 
 __all__ = ["run_demo"]
 
@@ -113,9 +114,9 @@ def _print_verdict(console: Console, view: GroupView, proof: Proof) -> None:
         f"received more than once   {proof.repeated:>9,}   (at most {proof.most_often} times)",
     ]
     if proof.missing:
-        said.append(f"never received: {_some(proof.missing)}")
+        said.append(f"never received: {some(proof.missing)}")
     if proof.misplaced:
-        said.append(f"received from another place than sent to: {_some(proof.misplaced)}")
+        said.append(f"received from another place than sent to: {some(proof.misplaced)}")
     for partition, (committed, end) in sorted(proof.uncommitted.items()):
         said.append(f"partition {partition}: committed {committed}, but its log ends at {end}")
     console.print("\n".join(said), highlight=False, markup=False)
@@ -123,11 +124,6 @@ def _print_verdict(console: Console, view: GroupView, proof: Proof) -> None:
         console.print("proved: no record was lost", style="bold green")
     else:
         console.print("NOT proved: see above", style="bold red")
-
-
-def _some(things: tuple[object, ...]) -> str:
-    more = f" and {len(things) - 5:,} more" if len(things) > 5 else ""
-    return ", ".join(map(str, things[:5])) + more
 
 
 async def _hold(console: Console, show: Show, play: Play, cluster: Cluster) -> None:

@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.group_view import GroupView, PartitionView
+from kiel_groups.wording import counted, some
 
-__all__ = ["SETTLING_MS", "UNOPENED_MS", "Finding", "check_group", "some"]
+__all__ = ["SETTLING_MS", "UNOPENED_MS", "Finding", "check_group"]
 
 #: For so long after a plan, partitions without their owner are what a rebalance looks like.
 SETTLING_MS = 10_000
 #: A claim without an offset for so long is no start that takes its time: as long as ``drain_alarm_ms``, after which the
 #: owner's log says so, too.
 UNOPENED_MS = 30_000
-_MOST_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +50,6 @@ def check_group(view: GroupView, now_ms: int) -> tuple[Finding, ...]:
     rules = _RULES_OF_WHAT_IS_SEEN if view.closed else _RULES
     findings = [finding for rule in rules for finding in rule(view, now_ms)]
     return tuple(sorted(findings, key=lambda finding: finding.passing))
-
-
-def some(things: Iterable[object]) -> str:
-    """The first few of them, and how many more there are."""
-    listed = [str(thing) for thing in things]
-    more = f" and {len(listed) - _MOST_NAMES:,} more" if len(listed) > _MOST_NAMES else ""
-    return ", ".join(listed[:_MOST_NAMES]) + more
-
-
-def counted(things: Iterable[object], one: str, many: str) -> str:
-    """``1 partition is``, ``2 partitions are``."""
-    count = sum(1 for _ in things)
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def _brokerless(view: GroupView, now_ms: int) -> Iterator[Finding]:

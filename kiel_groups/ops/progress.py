@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.checks import Finding, counted, short_name, some
+from kiel_groups.ops.checks import Finding, short_name
 from kiel_groups.ops.group_view import GroupView, PartitionView
+from kiel_groups.wording import counted, some
 
 __all__ = ["STUCK_MS", "WATCHED_MS", "Progress"]
 

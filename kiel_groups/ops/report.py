@@ -13,9 +13,10 @@ from rich.text import Text
 
 from kiel_groups.group.history import HistoryEntry
 from kiel_groups.model import MemberId
-from kiel_groups.ops.checks import Finding, counted, short_name, some
+from kiel_groups.ops.checks import Finding, short_name
 from kiel_groups.ops.documents import outline_state
 from kiel_groups.ops.group_view import GroupView, PartitionView, lag_of
+from kiel_groups.wording import counted, some
 
 __all__ = ["Listed", "ago", "group_report", "groups_table"]
 

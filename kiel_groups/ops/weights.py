@@ -18,7 +18,8 @@ from kiel_groups.group.snapshot import Snapshot
 from kiel_groups.group.weights import Weights, printed_weights
 from kiel_groups.group.znodes import Pointer, Slice
 from kiel_groups.model import Allocation, MemberId, TopicPartition
-from kiel_groups.ops.checks import counted, short_name
+from kiel_groups.ops.checks import short_name
+from kiel_groups.wording import counted
 
 __all__ = ["PlanView", "view_plan", "weights_report"]
 

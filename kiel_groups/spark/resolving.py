@@ -9,6 +9,7 @@ from kiel_groups.errors import ConfigError, OffsetOutOfRangeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.log_view import LogView
 from kiel_groups.spark.options import EARLIEST, GROUP, LATEST, Place
+from kiel_groups.wording import some
 
 __all__ = ["check_bounds", "judge_loss", "resolve"]
 
@@ -16,7 +17,6 @@ log = logging.getLogger(__name__)
 
 _EARLIEST_OFFSET = -2
 _LATEST_OFFSET = -1
-_MOST_NAMES = 3
 
 
 def resolve(
@@ -121,6 +121,4 @@ def judge_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None =
 
 
 def _names(partitions: list[TopicPartition]) -> str:
-    more = f" and {len(partitions) - _MOST_NAMES} more" if len(partitions) > _MOST_NAMES else ""
-    are = "are" if len(partitions) > 1 else "is"
-    return f"{', '.join(map(str, partitions[:_MOST_NAMES]))}{more} {are}"
+    return f"{some(partitions, most=3)} {'are' if len(partitions) > 1 else 'is'}"

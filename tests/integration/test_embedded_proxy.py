@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -233,3 +235,21 @@ def test_misuse_is_refused() -> None:
         pass
     with pytest.raises(ServerError, match="does not run"):
         proxy.heal()
+
+
+def test_it_closes_while_connections_come_in() -> None:
+    """A connection that was accepted right before the close ends as well, even if the proxy is stalled."""
+
+    def close_while_clients_connect() -> None:
+        with FaultProxy("127.0.0.1:9") as proxy:
+            proxy.stall()
+            clients.extend(socket.create_connection(("127.0.0.1", proxy.port)) for _ in range(3))
+
+    clients: list[socket.socket] = []
+    for _ in range(10):
+        closing = threading.Thread(target=close_while_clients_connect, daemon=True)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive()
+    for client in clients:
+        client.close()
