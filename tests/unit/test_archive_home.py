@@ -1,4 +1,4 @@
-"""The folders of an archive: whose they are, how far it is done, and which files count."""
+"""The folders of an archive: which query owns them, how far it is done, which files count, and what a crash leaves."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Disk:
 
 
 def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash of the machine it is there as a whole or not at all, with every folder above it."""
+    """After a crash of the machine, the file exists with its whole content and every folder above it, or not at all."""
     disk = Disk(monkeypatch, tmp_path)
     LocalFolder(tmp_path / "archive").write("a/file", "text")
     assert disk.steps == [

@@ -1,4 +1,4 @@
-"""Connections, backoff and started futures, against a broker that misbehaves on command."""
+"""A broker answers wrongly, late, out of order or not at all on one connection."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_answers_out_of_order_find_their_requests() -> None:
 
 
 async def test_an_answer_to_no_request_leaves_the_others_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """The second of four has a wrong correlation id: the first is answered, the rest may be asked again."""
+    """The second of four answers has a wrong correlation id: the first request succeeds, the others may be repeated."""
     faults = iter([None, Fault.WRONG_CORRELATION_ID])
     async with FakeBroker({"t": 1}, script=lambda _: next(faults, Fault.SILENT)) as broker:
         link = connection(broker)

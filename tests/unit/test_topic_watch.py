@@ -1,4 +1,4 @@
-"""Looks at topics whose watches have fired, and who waits for them."""
+"""A watch on a topic fires: the member looks whether the topic was created again, and commits wait for that look."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_a_look_that_fails_is_made_again() -> None:
 
 
 async def test_a_look_on_a_lost_session_is_not_made_again() -> None:
-    """Each one would fail at once and start the next: a busy loop until the member ends."""
+    """A look that fails starts another one. On a lost session it does not: each would fail at once, in a busy loop."""
     topics = Topics()
     await topics.watch.follow({"t"})
     before = topics.looks
