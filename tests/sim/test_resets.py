@@ -158,6 +158,24 @@ def test_a_topic_created_again_wins(world: World, monkeypatch: pytest.MonkeyPatc
     assert world.ledger.stored(P0) == 0
 
 
+def test_a_connection_that_breaks_before_it_is_stored_changes_no_choice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written meanwhile comes after the chosen position, and is delivered."""
+    (consumer,) = world.consumers
+
+    def break_and_write() -> None:
+        consumer.process.reset()
+        world.logs[P0].grown = 3_000
+
+    world.retain(P0, 1_500)
+    before_the_reset_is_written(monkeypatch, break_and_write)
+    chosen = expected(world)
+    world.run_for(10.0)
+    assert world.logs[P0].end == 3_000
+    assert (world.ledger.resets, world.ledger.stored(P0)) == (1, chosen)
+
+
 def test_an_answer_that_is_lost_is_no_operators_word(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The write may have happened: what stands there tells, and nobody is accused."""
     (consumer,) = world.consumers
