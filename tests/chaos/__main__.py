@@ -19,6 +19,7 @@ from rich.console import Console
 
 from kiel_groups.cli.bar import bar, has_bar
 from kiel_groups.errors import KielGroupsError
+from tests.arguments import positive
 from tests.chaos.judge import Limits, judge
 from tests.chaos.report import print_report, report
 from tests.chaos.run import Progress, Run
@@ -77,7 +78,7 @@ def _parse() -> argparse.Namespace:
         description="A group on real servers under random faults: nothing may be lost, no partition may have two owners"
         " or none for long. Exit status 0: no finding; 1: findings; 2: the run could not be judged.",
     )
-    parser.add_argument("--faults", type=_positive, default=20, help="how many (20; some 5 s each)")
+    parser.add_argument("--faults", type=positive, default=20, help="how many (20; some 5 s each)")
     parser.add_argument("--seed", type=int, help="what the schedule is made of; another one each time unless given")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="inflict this schedule instead")
     parser.add_argument(
@@ -92,13 +93,6 @@ def _parse() -> argparse.Namespace:
         help="how long beyond the session timeout a partition may have no owner, in seconds (4); for slow machines",
     )
     return parser.parse_args()
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} given; expected at least 1")
-    return number
 
 
 def _schedule(options: argparse.Namespace) -> Schedule:

@@ -18,7 +18,7 @@ from kiel_groups.config import HostPort
 from kiel_groups.coordination import admin
 from kiel_groups.embedded import FaultProxy, KafkaBroker, KafkaProxy, ZooKeeperEnsemble
 from kiel_groups.embedded.process import ChildProcess
-from kiel_groups.embedded.server import in_thread
+from kiel_groups.embedded.server import Startable, in_thread
 from kiel_groups.errors import CoordinationError, ServerError
 from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
 from tests.chaos.places import TOPIC, Link, Place, RegistryProxy, boot_s, program
@@ -44,7 +44,7 @@ _RESTARTS = _STARTS = 4
 PRODUCER_END_S = 35.0
 
 
-class World:
+class World(Startable):
     """All of it, for the time of an ``async with`` block; nothing of it outlives the block but files in ``folder``."""
 
     def __init__(self, folder: Path, schedule: Schedule, rate: float) -> None:
@@ -66,17 +66,6 @@ class World:
     @property
     def transaction_logs(self) -> list[Path]:
         return [server.folder / "data" / "version-2" for server in self.ensemble.servers]
-
-    async def __aenter__(self) -> World:
-        try:
-            await in_thread(self._start)
-        except BaseException:
-            await in_thread(self._close)
-            raise
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await in_thread(self._close)
 
     def _start(self) -> None:
         for server in self.ensemble.servers:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from tests.arguments import positive
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.trials import Outcome, Trials, Verdict, fits
@@ -64,18 +65,11 @@ def _sum_up(verdicts: Sequence[Verdict], took_s: float) -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
-    parser.add_argument("--seeds", type=_positive, default=500, help="how many seeds a mutant may survive (500)")
-    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="killers at once (all cores)")
+    parser.add_argument("--seeds", type=positive, default=500, help="how many seeds a mutant may survive (500)")
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="killers at once (all cores)")
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose name, or killer, holds this text")
     parser.add_argument("--list", action="store_true", help="name them, with file and killer, and try none")
     return parser.parse_args()
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} given; expected at least 1")
-    return number
 
 
 _say = partial(print, flush=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from random import SystemRandom
 
+from tests.arguments import positive
 from tests.sim.play import Outcome, play
 from tests.sim.story import make_story
 from tests.sim.telling import shortened, tell
@@ -34,20 +35,13 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/sim", description="Simulated groups, each with faults of its own; every seed is a story."
     )
-    parser.add_argument("--seeds", type=_positive, default=1_000, help="how many to play (1000)")
-    parser.add_argument("--jobs", type=_positive, default=os.cpu_count() or 1, help="processes at once (all cores)")
+    parser.add_argument("--seeds", type=positive, default=1_000, help="how many to play (1000)")
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes at once (all cores)")
     parser.add_argument("--seed-base", type=int, help="the first seed; another one each time unless given")
     parser.add_argument("--first", action="store_true", help="stop at the first that fails")
     parser.add_argument("--replay", type=int, metavar="SEED", help="play one seed, shortened if it fails, and tell it")
     parser.add_argument("--whole", action="store_true", help="with --replay: do not shorten it")
     return parser.parse_args()
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} given; expected at least 1")
-    return number
 
 
 def _play_many(base: int, count: int, jobs: int, *, first: bool) -> int:
