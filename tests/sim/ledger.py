@@ -338,7 +338,7 @@ class Ledger:
         if is_damaged and not is_reset:
             before = self._before_damage(entry, partition, offset) if by_member else before
         if partition in self.restarting and by_member and offset in self._world.logs[partition].starts:
-            if not is_damaged:
+            if not (is_damaged or is_reset):
                 self._check_start(entry, partition)
             self.restarting.discard(partition)
             self._restarted[partition] = entry.zxid

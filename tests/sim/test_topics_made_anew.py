@@ -301,6 +301,20 @@ def test_an_offset_that_is_set_in_the_new_log_before_its_owner_has_started_over_
     assert holding.finished(partition) == (2, 2)
 
 
+def test_an_offset_that_is_set_in_the_new_log_may_be_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner has followed it instead of starting over, and retention deletes it: seed 460356246064."""
+    (partition, *_) = world.partitions()
+    with monkeypatch.context() as patch:
+        no_broker_knows(patch)
+        recreate(world)
+        world.run_for(0.5)
+        world.operator.set(world.layout.offset(partition), b"17")
+    world.run_for(10.0)
+    world.retain(partition, 1_500)
+    world.run_for(5.0)
+    assert stored(world) == [0, 0, 0, 1_500]
+
+
 def test_an_offset_that_is_set_in_the_new_log_is_not_overwritten_by_a_start_that_is_sent_again(world: World) -> None:
     """The start was stored and its answer lost; the operator was next: seed 999201219745."""
     (holding,) = world.consumers
