@@ -1,0 +1,111 @@
+"""``scripts/_setup``, with a Python that notes what it is asked to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+REPOSITORY = Path(__file__).parents[2]
+SOURCES = ("setup.py", "pyproject.toml")
+
+_PYTHON = """\
+#!/bin/bash
+case "$*" in
+    --version) echo "Python 3.11.0" ;;
+    "-m venv --clear "*) echo "$*" >>"$CALLS"; rm -rf "$4"; mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+    *"pip install"*) echo "$*" >>"$CALLS"; printf '%s\\n' "$PIP_SAYS"; exit "$PIP_STATUS" ;;
+    *sysconfig*) echo "$INCLUDE" ;;
+esac
+"""
+
+
+class Clone:
+    """A fresh clone, as far as its set-up looks at it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.calls = folder / "calls"
+        self.calls.touch()
+        for name in SOURCES:
+            shutil.copy(REPOSITORY / name, folder)
+        shutil.copytree(REPOSITORY / "kiel_groups" / "wire", folder / "kiel_groups" / "wire")
+        (folder / "scripts").mkdir()
+        shutil.copy(REPOSITORY / "scripts" / "_setup", folder / "scripts")
+        (folder / "include").mkdir()
+        (folder / "include" / "Python.h").touch()
+        python = folder / "python"
+        python.write_text(_PYTHON)
+        python.chmod(0o755)
+
+    def set_up(self, setup_for: str, says: str = "", status: int = 0) -> tuple[str, list[str]]:
+        """Run the set-up; returns what it prints, and which of its steps it made."""
+        self.calls.write_text("")
+        env = os.environ | {
+            "PYTHON": str(self.folder / "python"),
+            "CALLS": str(self.calls),
+            "INCLUDE": str(self.folder / "include"),
+            "PIP_SAYS": says,
+            "PIP_STATUS": str(status),
+        }
+        script = f"set -euo pipefail; setup_for={setup_for}; source scripts/_setup; echo ready >&2"
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert (done.returncode == 0) == (status == 0), done.stderr
+        return done.stderr, [_step(line) for line in self.calls.read_text().splitlines()]
+
+
+def _step(call: str) -> str:
+    if "-m venv" in call:
+        return "environment"
+    return "package and tests" if call.endswith("[dev]") else "package"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    return Clone(tmp_path)
+
+
+def test_the_demo_needs_nothing_of_the_tests(clone: Clone) -> None:
+    """Spark alone is 400 MB."""
+    assert clone.set_up("use")[1] == ["environment", "package"]
+    assert clone.set_up("use")[1] == []
+
+
+def test_what_the_tests_need_is_added(clone: Clone) -> None:
+    """The environment of the demo stays, and that of the tests serves the demo."""
+    clone.set_up("use")
+    assert clone.set_up("tests")[1] == ["package and tests"]
+    assert clone.set_up("use")[1] == []
+    assert clone.set_up("tests")[1] == []
+
+
+def test_other_requirements_make_a_new_environment(clone: Clone) -> None:
+    """For the tests, if the environment before was for them."""
+    clone.set_up("tests")
+    (clone.folder / "setup.py").write_text("# other requirements")
+    assert clone.set_up("use")[1] == ["environment", "package and tests"]
+
+
+def test_it_shows_which_package_is_being_installed(clone: Clone) -> None:
+    """A line for each; what else pip says is in a file."""
+    says = "Collecting kazoo>=2.11 (from kiel-groups==0.1.0)\n  Using cached kazoo.whl\nCollecting six>=1.16"
+    shown, _ = clone.set_up("use", says)
+    assert "\n  1: kazoo>=2.11\n  2: six>=1.16\n" in shown
+    assert (clone.folder / ".venv" / "pip.log").read_text() == says + "\n"
+
+
+def test_a_failure_of_pip_is_shown_and_tried_again(clone: Clone) -> None:
+    """With pip's own reason, and where everything is that pip said."""
+    says = "Collecting kazoo>=2.11\nERROR: Could not find a version that satisfies the requirement kazoo>=2.11"
+    shown, _ = clone.set_up("use", says, status=1)
+    assert "ERROR: Could not find a version that satisfies the requirement kazoo>=2.11" in shown
+    assert "error: pip could not install the package; all that it said is in " in shown
+    assert "ready" not in shown
+    assert clone.set_up("use")[1] == ["environment", "package"]
