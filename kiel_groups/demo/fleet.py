@@ -60,6 +60,7 @@ class Worker:
     receipts: ReceiptFile
     leaving: str = ""
     counts: deque[tuple[float, int]] = field(default_factory=deque)
+    _shown: int = 0
 
     @property
     def alive(self) -> bool:
@@ -71,6 +72,11 @@ class Worker:
             return 0.0
         (start_s, first), (end_s, last) = self.counts[0], self.counts[-1]
         return (last - first) / (end_s - start_s) if end_s > start_s else 0.0
+
+    def foreign(self) -> list[Receipt]:
+        """The receipts of records that the demo has not sent, as far as they are new since the last call."""
+        new, self._shown = self.receipts.receipts[self._shown :], len(self.receipts.receipts)
+        return [receipt for receipt in new if receipt.number is None]
 
     def look(self) -> None:
         """Read new receipts; raises DemoError where the process ended although nobody asked it to."""

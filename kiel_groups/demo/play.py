@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kiel_groups.clients.partitioners import hash_partitioner
@@ -33,6 +34,7 @@ PARTITIONS = 32
 #: Shares of all records after which the next act begins.
 _ADD_AT, _KILL_AT, _STOP_AT = 0.20, 0.40, 0.65
 _LOOK_S = 0.2
+_WATCH_S = 0.5
 _PATIENCE_S = 60.0
 
 
@@ -101,6 +103,25 @@ class Play:
     async def view(self) -> GroupView:
         """The group as ZooKeeper has it now."""
         return await self._view()
+
+    async def watch(self, enough: asyncio.Event) -> None:
+        """Until ``enough`` is set, show consumers that end and records that somebody else has sent."""
+        for worker in self._fleet.workers:
+            worker.foreign()
+        while not enough.is_set():
+            for worker in (worker for worker in self._fleet.workers if not worker.leaving):
+                try:
+                    await in_thread(worker.look)
+                except DemoError as error:
+                    worker.leaving = "ended"
+                    self._show.event(str(error))
+                for place in worker.foreign():
+                    self._show.event(
+                        f"{worker.name} received a record that the demo has not sent: partition {place.partition},"
+                        f" offset {place.offset}"
+                    )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(enough.wait(), _WATCH_S)
 
     async def _join(self) -> None:
         worker = self._fleet.start()

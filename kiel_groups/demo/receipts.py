@@ -2,7 +2,8 @@
 What a consumer writes down about each record it was given, and what the sum of that proves.
 
 A receipt is a line ``partition offset number`` in a file of the consumer's own. It is written before the consumer asks
-for its next record, so before the record can count as finished: what was committed has a receipt, whatever happens.
+for its next record, so before the record can count as finished: what was committed has a receipt, whatever happens. A
+record that the demo has not sent carries no number; its receipt has ``-`` in that place.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ __all__ = ["Receipt", "ReceiptFile", "Proof", "prove"]
 
 
 class Receipt(NamedTuple):
-    """One delivery: where the record stood, and the number it carried."""
+    """One delivery: where the record stood, and the number it carried; None for a foreign record."""
 
     partition: int
     offset: int
-    number: int
+    number: int | None
 
     def line(self) -> str:
-        return f"{self.partition} {self.offset} {self.number}\n"
+        return f"{self.partition} {self.offset} {'-' if self.number is None else self.number}\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> Receipt:
+        """Read what ``line`` returned."""
+        partition, offset, number = line.split()
+        return cls(int(partition), int(offset), None if number == b"-" else int(number))
 
 
 class ReceiptFile:
@@ -43,7 +50,7 @@ class ReceiptFile:
             file.seek(self._position)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._position += len(whole) + len(newline)
-        self.receipts += [Receipt(*map(int, line.split())) for line in whole.splitlines()]
+        self.receipts += map(Receipt.parse, whole.splitlines())
         return len(self.receipts)
 
 
@@ -92,6 +99,8 @@ def prove(
     delivered: Counter[int] = Counter()
     misplaced = []
     for receipt in receipts:
+        if receipt.number is None:
+            continue
         delivered[receipt.number] += 1
         if sent.get(receipt.number) != (receipt.partition, receipt.offset):
             misplaced.append(receipt)

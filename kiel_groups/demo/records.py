@@ -70,6 +70,9 @@ def visitor_of(value: bytes) -> bytes:
     return value.split(b" ")[2]
 
 
-def received_number(record: Record, *, number_in_key: bool) -> int:
-    """The number of a record that was consumed."""
-    return int(record.key or b"") if number_in_key else number_of(record.value)
+def received_number(record: Record, *, number_in_key: bool) -> int | None:
+    """The number of a record that was consumed; None of one that the demo has not sent."""
+    try:
+        return int(record.key or b"") if number_in_key else number_of(record.value or b"")
+    except ValueError:
+        return None

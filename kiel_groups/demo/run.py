@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -132,21 +133,45 @@ async def _hold(console: Console, show: Show, play: Play, cluster: Cluster) -> N
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, enough.set)
     await play.gather(2)
     show.end_table()
+    _print_farewell(console, cluster)
+    await play.watch(enough)
+
+
+def _zk_cli(cluster: Cluster) -> Path:
+    """A script that starts zkCli on the demo's ZooKeeper: its class path fills several lines."""
     classes = java_class_path(zookeeper_class_path(cluster.zookeeper.version))
+    script = server_folder("zkcli") / "zkCli"
+    main = f"org.apache.zookeeper.ZooKeeperMain -server {cluster.zk_hosts}"
+    script.write_text(f"#!/bin/sh\nexec java -cp '{classes}' {main} \"$@\"\n", encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
+def _print_farewell(console: Console, cluster: Cluster) -> None:
+    command = ".venv/bin/kiel-groups" if Path(".venv").resolve() == Path(sys.prefix) else "kiel-groups"
     console.print(
         f"""
-The cluster stays up, with two consumers in the group; Ctrl-C ends it. Look at it with zkCli:
+The cluster stays up, with two consumers in the group; Ctrl-C ends it.
+ZooKeeper is at {cluster.zk_hosts}, the broker at {cluster.brokers[0]}.
 
-  java -cp '{classes}' org.apache.zookeeper.ZooKeeperMain -server {cluster.zk_hosts}
+Look at the group:
 
-  ls /kiel-groups/{GROUP}/members               who is there
+  {command} describe {GROUP} --zookeeper {cluster.zk_hosts}
+
+Send it a record; a consumer says here that it got it:
+
+  echo /a | {command} produce {TOPIC} --brokers {cluster.brokers[0]}
+
+Or look at it with nothing but ZooKeeper's own zkCli:
+
+  {_zk_cli(cluster)}
+
+  ls /kiel-groups/{GROUP}/members               its members
   get /kiel-groups/{GROUP}/allocation           the plan in force
-  ls /consumers/{GROUP}/owners/{TOPIC}    what is claimed
-  get /consumers/{GROUP}/offsets/{TOPIC}/0  the next offset of partition 0
-
-The broker is at {cluster.brokers[0]}.""",
+  ls /consumers/{GROUP}/owners/{TOPIC}       the partitions that are claimed
+  get /consumers/{GROUP}/offsets/{TOPIC}/0   the next offset of partition 0
+""",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
-    await enough.wait()

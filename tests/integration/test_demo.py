@@ -105,17 +105,50 @@ def test_the_demo_proves_that_nothing_was_lost_and_keeps_the_cluster_when_asked(
     for act in ("start 3 consumer processes", "a fourth member", "kill -9 consumer-", "stop consumer-", "a new leader"):
         assert act in said
     assert re.search(r"sent +100,000\nreceived at least once +100,000\nreceived more than once +[\d,]+ ", said)
-    match = re.search(r"ZooKeeperMain -server (\S+)", said)
-    assert match is not None
-    with group_reader(match[1], GROUP) as read:
+    farewell = said[said.index("The cluster stays up") :].splitlines()
+    assert max(len(line) for line in farewell if "zkCli" not in line) <= 80
+    with group_reader(told(said, "describe demo --zookeeper"), GROUP) as read:
         view = view_group(GROUP, read(), {})
     assert len(view.members) == 2
     assert view.owned == PARTITIONS
     assert sum(partition.committed or 0 for partition in view.partitions) == 100_000
     children = performance.children()
     assert len(children) == 4
+    assert_zk_cli_starts(said)
+    assert_a_foreign_record_is_shown(performance)
+    assert_the_end_of_a_consumer_is_shown(performance)
     assert performance.end(signal.SIGINT, timeout_s=20) == 0
     assert_nothing_left(children, tmp_path, within_s=1)
+
+
+def told(said: str, option: str) -> str:
+    """The word that follows an option in what the demo says at its end."""
+    match = re.search(rf"{option} (\S+)", said)
+    assert match is not None, said
+    return match[1]
+
+
+def assert_zk_cli_starts(said: str) -> None:
+    match = re.search(r"^  (\S+/zkCli)$", said, re.MULTILINE)
+    assert match is not None, said
+    done = subprocess.run([match[1], "ls", "/consumers/demo/owners"], capture_output=True, text=True, timeout=60)
+    assert "[page-views]" in done.stdout + done.stderr
+
+
+def assert_a_foreign_record_is_shown(performance: Demo) -> None:
+    """A newcomer sends the first record of his own."""
+    command = [sys.executable, "-m", "kiel_groups", "produce", "page-views", "--brokers"]
+    broker = told(performance.output, "produce page-views --brokers")
+    subprocess.run([*command, broker], input="/index.html\n", text=True, check=True, timeout=60)
+    performance.wait_for("received a record that the demo has not sent: partition ", timeout_s=30)
+
+
+def assert_the_end_of_a_consumer_is_shown(performance: Demo) -> None:
+    listed = subprocess.run(
+        ["pgrep", "-P", str(performance.process.pid), "-f", "kiel_groups.demo.consumer"], capture_output=True, text=True
+    )
+    os.kill(int(listed.stdout.split()[0]), signal.SIGKILL)
+    performance.wait_for("ended with status -9; its log ends:", timeout_s=30)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.demo.receipts import Receipt, ReceiptFile, prove
-from kiel_groups.demo.records import load_records, number_of, visitor_of
+from kiel_groups.demo.records import load_records, number_of, received_number, visitor_of
+from kiel_groups.model import Record
 
 pytestmark = pytest.mark.unit
 
@@ -43,6 +44,17 @@ def test_an_offset_that_is_not_the_end_of_the_log_is_named(committed: int | None
     proof = prove(SENT, RECEIPTS, {0: 1, 1: committed})
     assert not proof.holds
     assert proof.uncommitted == {1: (committed, 2)}
+
+
+def test_a_foreign_record_is_no_part_of_the_proof() -> None:
+    """It has no number, whatever it holds, and its receipt says so."""
+    for value in (b"/index.html", b"", None):
+        record = Record("page-views", 0, 1, None, value)
+        assert received_number(record, number_in_key=False) is None
+        assert received_number(record, number_in_key=True) is None
+    foreign = Receipt(0, 1, None)
+    assert Receipt.parse(foreign.line().encode()) == foreign
+    assert prove(SENT, [*RECEIPTS, foreign], COMMITTED).holds
 
 
 def test_receipts_are_read_while_they_are_written(tmp_path: Path) -> None:
