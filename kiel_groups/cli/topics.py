@@ -62,7 +62,7 @@ def list_topics(*, zookeeper: str, as_json: bool) -> int:
 @click.option(
     "--replication", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="On how many brokers each is."
 )
-@click.option("--if-missing", is_flag=True, help="Leave those alone that are there already, whatever they have.")
+@click.option("--if-missing", is_flag=True, help="Leave those alone that exist already, whatever they have.")
 @click.option(
     "--wait",
     "wait_s",
@@ -70,7 +70,10 @@ def list_topics(*, zookeeper: str, as_json: bool) -> int:
     metavar="SECONDS",
     help="How long enough brokers may take to register; without, they must have done so.",
 )
+@click.pass_obj
 def create(
+    lines: Lines,
+    /,
     *,
     names: tuple[str, ...],
     zookeeper: str,
@@ -82,26 +85,49 @@ def create(
     """Create topics, and wait until every partition has a leader."""
     from kiel_groups.coordination import admin
 
+    wanted = list(dict.fromkeys(names))
+    for name in wanted:
+        admin.check_topic(name, partitions)
     if wait_s is not None:
         admin.await_brokers(zookeeper, replication, timeout_s=wait_s)
-    if if_missing:
-        with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-            there = set(admin.topics(client))
-        names = tuple(name for name in names if name not in there)
-    for name in names:
-        admin.create_topic(zookeeper, name, partitions, replication)
+    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        if if_missing:
+            existing = {name: len(admin.partitions_of(client, name)) for name in admin.topics(client) if name in wanted}
+        else:
+            existing = {}
+            admin.check_absent(client, wanted)
+    for name in wanted:
+        if name in existing:
+            _say_existing(lines, name, existing[name], partitions)
+        else:
+            admin.create_topic(zookeeper, name, partitions, replication)
+            lines.say("info", f"topic {name} created with {_partitions(partitions)}")
     return DONE
+
+
+def _say_existing(lines: Lines, name: str, partitions: int, wanted: int) -> None:
+    if partitions == wanted:
+        lines.say("info", f"topic {name} exists already")
+        return
+    grow = f"; 'kiel-groups topics grow {name} --partitions {wanted}' adds the others" if wanted > partitions else ""
+    lines.say("warning", f"topic {name} exists already, with {_partitions(partitions)} and not {wanted:,}{grow}")
+
+
+def _partitions(count: int) -> str:
+    return f"{count:,} {'partition' if count == 1 else 'partitions'}"
 
 
 @topics.command(epilog=EPILOG)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @zookeeper_option
 @click.option("--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="How many there are to be in all.")
-def grow(*, name: str, zookeeper: str, partitions: int) -> int:
+@click.pass_obj
+def grow(lines: Lines, /, *, name: str, zookeeper: str, partitions: int) -> int:
     """Give a topic more partitions; keys may go to others from then on."""
     from kiel_groups.coordination import admin
 
     admin.grow_topic(zookeeper, name, partitions)
+    lines.say("info", f"topic {name} has {_partitions(partitions)} now")
     return DONE
 
 
@@ -109,14 +135,19 @@ def grow(*, name: str, zookeeper: str, partitions: int) -> int:
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @zookeeper_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def delete(*, names: tuple[str, ...], zookeeper: str, yes: bool) -> int:
+@click.pass_obj
+def delete(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, yes: bool) -> int:
     """Delete topics with all of their records."""
     from kiel_groups.coordination import admin
 
+    wanted = list(dict.fromkeys(names))
+    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        admin.check_present(client, wanted)
     if not yes:
-        _confirm(names)
-    for name in names:
+        _confirm(wanted)
+    for name in wanted:
         admin.delete_topic(zookeeper, name)
+        lines.say("info", f"topic {name} deleted")
     return DONE
 
 

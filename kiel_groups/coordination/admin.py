@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from typing import Any, TypeAlias
@@ -30,6 +30,7 @@ from kiel_groups.errors import (
     UnknownTopicError,
 )
 from kiel_groups.group.znodes import parse_broker
+from kiel_groups.wording import some
 
 __all__ = [
     "Client",
@@ -43,6 +44,9 @@ __all__ = [
     "controller_id",
     "topics",
     "partitions_of",
+    "check_topic",
+    "check_absent",
+    "check_present",
     "create_topic",
     "grow_topic",
     "delete_topic",
@@ -55,6 +59,8 @@ _POLL_S = 0.01
 _TOPICS = "/brokers/topics"
 _BROKERS = "/brokers/ids"
 _CONTROLLER = "/controller"
+#: The longest name of a folder on the file systems that brokers use.
+_LONGEST_FOLDER = 255
 
 # kazoo warns about every refused connection, which is what waiting for a server consists of.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
@@ -177,10 +183,66 @@ def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
     try:
         data, _ = client.get(f"{_TOPICS}/{topic}")
     except NoNodeError as error:
-        near = get_close_matches(topic, topics(client), 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise UnknownTopicError(f"topic {topic!r} does not exist in ZooKeeper at {_place(client)}{hint}") from error
+        raise _unknown(client, [topic]) from error
     return {int(number): replicas for number, replicas in json.loads(data)["partitions"].items()}
+
+
+def check_topic(topic: str, partitions: int) -> None:
+    """
+    Check that brokers can store a topic of this name with so many partitions.
+
+    Raises:
+        ConfigError: A name that Kafka 0.8 does not allow, no partition, or a folder name that would be too long.
+    """
+    check_name(topic, "topic")
+    if partitions < 1:
+        raise ConfigError(f"partitions: {partitions} given for topic {topic!r}; expected at least 1")
+    # A broker creates a folder "topic-partition" for each replica, and fails for ever where the file system refuses.
+    if len(f"{topic}-{partitions - 1}") > _LONGEST_FOLDER:
+        longest = _LONGEST_FOLDER - len(f"-{partitions - 1}")
+        raise ConfigError(
+            f"topic {topic!r}: a name of {len(topic)} characters; with {partitions:,} partitions it may have {longest},"
+            f" because brokers keep partition {partitions - 1} in a folder 'name-{partitions - 1}' and file systems"
+            f" allow {_LONGEST_FOLDER} characters"
+        )
+
+
+def check_absent(client: Client, names: Collection[str]) -> None:
+    """
+    Check that no topic has one of these names.
+
+    Raises:
+        ConfigError: Some exist; all of those are named.
+    """
+    found = set(topics(client))
+    if there := [name for name in names if name in found]:
+        one = len(there) == 1
+        do = "exists already; delete it first, or choose another name"
+        raise ConfigError(f"{_named(there)} {do if one else 'exist already; delete them first, or choose other names'}")
+
+
+def check_present(client: Client, names: Collection[str]) -> None:
+    """
+    Check that topics of all of these names exist.
+
+    Raises:
+        UnknownTopicError: Some do not; all of those are named.
+    """
+    found = set(topics(client))
+    if missing := [name for name in names if name not in found]:
+        raise _unknown(client, missing)
+
+
+def _unknown(client: Client, missing: Sequence[str]) -> UnknownTopicError:
+    found = topics(client)
+    near = [match for name in missing for match in get_close_matches(name, found, 1)]
+    hint = f" (did you mean {some(map(repr, near))}?)" if near else ""
+    do = "does" if len(missing) == 1 else "do"
+    return UnknownTopicError(f"{_named(missing)} {do} not exist in ZooKeeper at {_place(client)}{hint}")
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{'topic' if len(names) == 1 else 'topics'} {some(map(repr, names), 10)}"
 
 
 def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, *, timeout_s: float = 30.0) -> None:
@@ -194,9 +256,7 @@ def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, 
         NoBrokersError: No broker is registered.
         CoordinationError: Partitions were left without a leader.
     """
-    check_name(topic, "topic")
-    if partitions < 1:
-        raise ConfigError(f"partitions: {partitions} given for topic {topic!r}; expected at least 1")
+    check_topic(topic, partitions)
     with zookeeper(hosts) as client:
         assignment = _assign(range(partitions), _brokers(client), replication)
         try:
@@ -217,7 +277,7 @@ def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30
 
     Raises:
         UnknownTopicError: There is no such topic.
-        ConfigError: It has as many partitions already.
+        ConfigError: It has as many partitions already, or its name is too long for so many.
         NoBrokersError: No broker is registered.
         CoordinationError: Partitions were left without a leader.
     """
@@ -225,8 +285,10 @@ def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30
         assignment = partitions_of(client, topic)
         if partitions <= len(assignment):
             raise ConfigError(
-                f"topic {topic!r} has {len(assignment)} partitions; growing it takes more than {partitions}"
+                f"topic {topic!r} has {len(assignment):,} partition{'s' if len(assignment) > 1 else ''} already;"
+                f" --partitions {partitions} given, expected more"
             )
+        check_topic(topic, partitions)
         replication = len(assignment[0])
         added = _assign(range(len(assignment), partitions), _brokers(client), replication)
         client.set(f"{_TOPICS}/{topic}", _topic_data(assignment | added))

@@ -37,9 +37,11 @@ def described(cluster: Cluster, topic: str) -> dict[str, Any]:
 async def test_a_topic_through_its_whole_life(release_cluster: Cluster, unique: Unique) -> None:
     """Created, filled, grown, described and deleted, on every release; 0.8.0 cannot delete."""
     topic = unique("topic")
-    assert topics(release_cluster, "create", topic, "--partitions=2") == (0, "", "")
+    created = topics(release_cluster, "create", topic, "--partitions=2")
+    assert created == (0, "", f"info: topic {topic} created with 2 partitions\n")
     await produce(release_cluster, topic, 10)
-    assert topics(release_cluster, "grow", topic, "--partitions=3") == (0, "", "")
+    grown = topics(release_cluster, "grow", topic, "--partitions=3")
+    assert grown == (0, "", f"info: topic {topic} has 3 partitions now\n")
     found = described(release_cluster, topic)
     partitions = found.pop("partitions")
     assert found == {"topic": topic, "config": {}, "being_deleted": False}
@@ -51,7 +53,7 @@ async def test_a_topic_through_its_whole_life(release_cluster: Cluster, unique: 
     listed = json.loads(topics(release_cluster, "list", "--json")[1])
     assert {"topic": topic, "partitions": 3, "replication": 1} in listed
     if release_cluster.kafka[0].version != "0.8.0":
-        assert topics(release_cluster, "delete", topic, "--yes") == (0, "", "")
+        assert topics(release_cluster, "delete", topic, "--yes") == (0, "", f"info: topic {topic} deleted\n")
         with zookeeper(release_cluster) as client:
             assert topic not in admin.topics(client)
 
@@ -102,7 +104,13 @@ async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, uniq
         (["create", "a topic"], 2, "topic: 'a topic' is not a legal name; Kafka 0.8 allows letters, digits"),
         (["create", "new", "--replication=3"], 2, "replication: 3 given; expected 1 to 1, the number of live brokers"),
         (["create", "new", "--partitions=0"], 2, "'--partitions': 0 is not in the range x>=1."),
-        (["grow", "{topic}", "--partitions=1"], 2, "topic '{topic}' has 1 partitions; growing it takes more than 1"),
+        (
+            ["grow", "{topic}", "--partitions=1"],
+            2,
+            "topic '{topic}' has 1 partition already; --partitions 1 given, expected more",
+        ),
+        (["create", "x" * 250, "--partitions=20000"], 2, "with 20,000 partitions it may have 249"),
+        (["create", "{topic}", "{topic}s", "--partitions=1"], 2, "topic '{topic}' exists already; delete it first"),
         (["delete", "{topic}"], 2, "nobody is there to be asked; give --yes."),
         (["remove", "{topic}"], 2, "No such command 'remove'."),
         (["list", "{topic}"], 2, "Got unexpected extra argument ({topic})"),
@@ -164,8 +172,33 @@ def test_a_topic_that_is_there_may_be_left_alone(cluster_39: Cluster, unique: Un
     """A script may run again; without being told so, it is a mistake."""
     topic = unique("topic")
     again = ("create", topic, "--partitions=2", "--if-missing", "--wait=30")
-    assert topics(cluster_39, *again) == topics(cluster_39, *again) == (0, "", "")
+    assert topics(cluster_39, *again) == (0, "", f"info: topic {topic} created with 2 partitions\n")
+    assert topics(cluster_39, *again) == (0, "", f"info: topic {topic} exists already\n")
     assert topics(cluster_39, "create", topic)[0] == 2
+    assert topics(cluster_39, "create", topic, "--partitions=9", "--if-missing") == (
+        0,
+        "",
+        f"warning: topic {topic} exists already, with 2 partitions and not 9;"
+        f" 'kiel-groups topics grow {topic} --partitions 9' adds the others\n",
+    )
+
+
+async def test_all_names_are_checked_first(cluster_39: Cluster, unique: Unique) -> None:
+    """One wrong name among others: nothing is created, and nothing deleted."""
+    first, second, new = unique("first"), unique("second"), unique("new")
+    for name in (first, second):
+        await cluster_39.create_topic(name, 1)
+    status, out, err = topics(cluster_39, "delete", first, "nosuch", second, "--yes")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "topic 'nosuch' does not exist" in err
+    for words in (["create", new, first, second], ["create", new, "a topic"], ["create", new, "x" * 254]):
+        status, out, err = topics(cluster_39, *words)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+    with zookeeper(cluster_39) as client:
+        assert {first, second} <= set(admin.topics(client))
+        assert new not in admin.topics(client)
+    done = topics(cluster_39, "delete", first, first, second, "--yes")
+    assert done == (0, "", f"info: topic {first} deleted\ninfo: topic {second} deleted\n")
 
 
 async def test_what_starts_with_the_brokers_waits_for_them(cluster_39: Cluster, unique: Unique) -> None:
