@@ -50,7 +50,7 @@ class FetchBuffer:
             self.turns.add(state)
 
     def pop(self, topic: str | None) -> tuple[PartitionFetch, FetchedBatch | Exception] | None:
-        """Take the next item, of one topic or of any; None where none is buffered, or while muted."""
+        """Take the next item, of one topic or of any; None where none is buffered."""
         state = self.turns.pop(topic)
         if state is None:
             return None

@@ -28,6 +28,7 @@ from kiel_groups.errors import (
     ClosedError,
     ConfigError,
     KielGroupsError,
+    NoBrokersError,
     OffsetOutOfRangeError,
     ProtocolError,
 )
@@ -73,7 +74,6 @@ class Fetcher:
         self._lanes: dict[int, BrokerLanes] = {}
         self._buffer = FetchBuffer(config.max_bytes)
         self._epochs = itertools.count(1)
-        self._paused = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ assignment
@@ -83,16 +83,20 @@ class Fetcher:
         """The partitions being fetched."""
         return frozenset(self._partitions)
 
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+    def assign(self, positions: Mapping[TopicPartition, int], lost: Collection[TopicPartition] = ()) -> None:
         """
         Add partitions, and begin to fetch them at once from these offsets.
 
-        One that is assigned already starts over at its new position, as with ``seek``.
+        One that is assigned already starts over at its new position, as with ``seek``. The positions of ``lost`` are
+        known to be out of range: they are reset before anything is fetched.
         """
         self.unassign(positions)
         states = [PartitionFetch(tp, next(self._epochs), position) for tp, position in positions.items()]
         self._partitions |= {state.topic_partition: state for state in states}
-        self._offer(states)
+        for state in states:
+            if state.topic_partition in lost:
+                self._start_reset(state)
+        self._offer([state for state in states if state.topic_partition not in lost])
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop partitions and what is buffered of them; answers in flight are ignored when they come."""
@@ -144,25 +148,9 @@ class Fetcher:
 
     # ------------------------------------------------------------------ handing out
 
-    @property
-    def paused(self) -> bool:
-        """Whether nothing is handed out and no new request goes out."""
-        return self._paused
-
-    def pause(self) -> None:
-        """Hand out nothing and send no new requests, until ``resume``; what comes meanwhile is buffered."""
-        self._paused = True
-        self._buffer.turns.mute()
-
-    def resume(self) -> None:
-        """End a pause."""
-        self._paused = False
-        self._buffer.turns.unmute()
-        self._send_all(list(self._lanes.values()))
-
     def poll(self, topic: str | None = None) -> FetchedBatch | None:
         """
-        The next batch, of one topic or of any, without waiting; None where none is at hand, or while paused.
+        The next batch, of one topic or of any, without waiting; None where none is at hand.
 
         Raises:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
@@ -230,10 +218,7 @@ class Fetcher:
     def _send_all(self, lanes: Iterable[BrokerLanes]) -> None:
         for broker in lanes:
             self._reroute(broker)
-            while not self._paused:
-                planned = broker.plan(self._config, self._buffer.budget_bytes)
-                if planned is None:
-                    break
+            while planned := broker.plan(self._config, self._buffer.budget_bytes):
                 self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
     def _reroute(self, broker: BrokerLanes) -> None:
@@ -313,8 +298,7 @@ class Fetcher:
                 else:
                     again.append(state)
             elif fetched.error == OFFSET_OUT_OF_RANGE:
-                state.phase = Phase.WAITING
-                self._start(self._find_position(state), f"reset of {state.topic_partition}")
+                self._start_reset(state)
             else:
                 # Also what looks final: a right that is given back, a broker that is mended, are seen only by asking.
                 moved.setdefault(str(fetched.error), []).append(state)
@@ -408,16 +392,25 @@ class Fetcher:
     async def _heal(self, states: list[PartitionFetch], failures: int) -> None:
         # The first refresh goes out at once: most leaders have moved before anybody notices.
         await asyncio.sleep(self._cluster.delay_s(failures - 1))
-        topics = {state.topic_partition.topic for state in states if not state.dropped}
-        try:
-            if topics:
+        while topics := {state.topic_partition.topic for state in states if not state.dropped}:
+            try:
                 await self._cluster.refresh(topics, "fetch")
-        except ClosedError:
-            return
-        except KielGroupsError as error:
-            # Not louder than that: the next fetch fails too, and says so as loudly as it should.
-            log.info("no metadata for %d topics: %s", len(topics), error)
+            except ClosedError:
+                return
+            except NoBrokersError:
+                # Ask again rather than fetch: at a silent broker a fetch costs the whole request timeout.
+                failures += 1
+                await asyncio.sleep(self._cluster.delay_s(failures))
+                continue
+            except KielGroupsError as error:
+                # Not louder than that: the next fetch fails too, and says so as loudly as it should.
+                log.info("no metadata for %d topics: %s", len(topics), error)
+            break
         self._offer(states)
+
+    def _start_reset(self, state: PartitionFetch) -> None:
+        state.phase = Phase.WAITING
+        self._start(self._find_position(state), f"reset of {state.topic_partition}")
 
     async def _find_position(self, state: PartitionFetch) -> None:
         tp, lost = state.topic_partition, state.position

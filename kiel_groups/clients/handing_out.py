@@ -341,18 +341,22 @@ class HandingOut:
         """
         self._drop(partitions)
         topics = self._subscription.subscription
-        positions = {}
+        positions, lost = {}, set()
         for partition in partitions:
             state = self._subscription.state(partition)
             if state is not None and partition in self._ready and partition.topic in topics:
-                # A reset that waited for what was fetched waits in vain; the new fetch chooses again, if it must.
-                # Until it has, no commit may store an offset beyond the end of the log.
-                if state.reset is not None:
-                    state.finished = min(state.finished, state.reset.end)
-                state.reset = None
                 positions[partition] = state.position
+                reset = state.reset
+                if reset is not None and reset.start <= state.position <= reset.end:
+                    # What was dropped is in the log still: fetched again, it leads to the records after the choice.
+                    # Nothing beyond the end of the log counts as finished.
+                    state.finished, state.reset = min(state.finished, reset.end), None
+                elif reset is not None:
+                    # The log may have grown past the lost position: only the choice leads to what is before that.
+                    positions[partition] = reset.lost
+                    lost.add(partition)
         # Tasks that the fetcher starts must not inherit the caller's context: they would be taken for the caller.
-        empty_handed().run(self._fetcher.assign, positions)
+        empty_handed().run(self._fetcher.assign, positions, lost)
 
     def follow_subscription(self) -> None:
         """Deliver no more of topics that were unsubscribed; topics that came back go on from their positions."""

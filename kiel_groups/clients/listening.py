@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.clients.futures import spawn
@@ -22,13 +22,14 @@ __all__ = ["ListenerCalls", "check_listener"]
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Running:
-    """A hook that runs, and what it was told of; a hook that tells of a loss is not cut short."""
+    """A hook that runs, its partitions, and those of them that were lost meanwhile."""
 
     task: asyncio.Task[None]
     partitions: frozenset[TopicPartition]
     is_loss: bool
+    lost: set[TopicPartition] = field(default_factory=set)
 
 
 def check_listener(listener: RebalanceListener | None) -> None:
@@ -47,7 +48,8 @@ class ListenerCalls:
     """
     The hooks of one listener, never two at once; without a listener every call ends at once.
 
-    A loss does not wait for its turn: it cancels the hook that runs for the partitions that are gone.
+    A loss cancels the hook that runs if all partitions of that hook are lost. While one of them is still owned, the
+    hook runs on, because its partitions are delivered, or released, once it has ended; the loss waits for its turn.
     """
 
     def __init__(self, listener: RebalanceListener | None, metrics: Metrics) -> None:
@@ -69,8 +71,10 @@ class ListenerCalls:
         if self._listener is None:
             return
         running = self._running
-        if running is not None and not running.is_loss and running.partitions & set(partitions):
-            running.task.cancel()
+        if running is not None and not running.is_loss:
+            running.lost |= running.partitions & set(partitions)
+            if running.lost == running.partitions:
+                running.task.cancel()
         spawn(self._in_turn(self._listener.on_partitions_lost, partitions, is_loss=True), "on_partitions_lost")
 
     def in_progress(self) -> list[Work]:
@@ -112,7 +116,7 @@ class ListenerCalls:
             if inspect.isawaitable(result):
                 await result
         except asyncio.CancelledError:
-            log.warning("the listener's %s was cut short: the session is over", hook.__name__)
+            log.warning("the listener's %s was cancelled: all of its partitions are lost", hook.__name__)
             raise
         except Exception:
             # The application's error; the hand-over goes on, or others would wait for these partitions.

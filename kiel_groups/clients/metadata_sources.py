@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from copy import copy
@@ -20,9 +21,13 @@ log = logging.getLogger(__name__)
 #: Where else brokers may be found, such as ``/brokers/ids``; called when no known address answers.
 BrokerSource: TypeAlias = Callable[[], Awaitable[Iterable[HostPort]]]
 
-#: So many refreshes in a row without an answer make the brokers unreachable: some six seconds with the default backoff,
-#: which is longer than an election takes, or the restart of a lone broker.
+#: So many refreshes in a row without an answer make the brokers unreachable. Where connections are refused that takes
+#: some six seconds with the default backoff: longer than an election, or the restart of a lone broker. Each broker that
+#: is silent takes ``connect_timeout_ms`` a refresh.
 UNREACHABLE_AFTER = 8
+
+#: How long a row of refreshes may last before it is worth a warning, and each further one, in seconds.
+_WARN_AFTER_S = 10.0
 
 _MOST_REASONS = 5
 
@@ -52,6 +57,7 @@ class MetadataSources:
         #: How many questions in a row no address has answered.
         self.failures = 0
         self._unanswered: NoBrokersError | None = None
+        self._warn_at_s = 0.0
         self._closed = False
 
     @property
@@ -107,8 +113,12 @@ class MetadataSources:
         self.failures += 1
         self._unanswered = copy(error)
         self._metrics.gauge("metadata_unanswered", self.failures)
-        # Not each time: they come every max_backoff_ms by then.
-        if self.failures % UNREACHABLE_AFTER == 0:
+        now_s = asyncio.get_running_loop().time()
+        if self.failures == 1:
+            self._warn_at_s = now_s + _WARN_AFTER_S
+        # Not each time: where connections are refused they come every max_backoff_ms by then.
+        if self.failures % UNREACHABLE_AFTER == 0 or now_s >= self._warn_at_s:
+            self._warn_at_s = now_s + _WARN_AFTER_S
             log.warning("%d metadata requests in a row were not answered: %s; trying again", self.failures, error)
 
     async def _further_addresses(self, reasons: list[str]) -> list[HostPort]:

@@ -60,7 +60,8 @@ class PositionReset:
         self._handing_out = handing_out
         self._member = member
         self._metrics = metrics
-        self._confirming: asyncio.Task[None] | None = None
+        self._look: asyncio.Task[None] | None = None
+        self._next_look: asyncio.Task[None] | None = None
 
     async def __call__(self, partition: TopicPartition, position: int) -> int | None:
         """
@@ -76,6 +77,14 @@ class PositionReset:
             SessionLostError: There is no session to look at leaders with.
         """
         is_fetched = self._handing_out.while_fetched(partition)
+        reset = self._subscription.reset_of(partition) or await self._choose(partition, position, is_fetched)
+        if reset is None:
+            return None
+        await self._handing_out.put_down(partition, is_fetched)
+        return await self._store(partition, reset, is_fetched)
+
+    async def _choose(self, partition: TopicPartition, position: int, is_fetched: Callable[[], bool]) -> Reset | None:
+        """Choose a position; None where no reset is due. A choice stays until it is stored, or overruled."""
         await self._confirm_leaders()
         leader = self._cluster.leader_of(partition)
         start, end = await log_range(self._cluster, partition)
@@ -96,8 +105,7 @@ class PositionReset:
         reset = Reset(position, start, end, start if self._policy == "earliest" else end)
         self._subscription.choose_reset(partition, reset)
         self._cut(partition, reset)
-        await self._handing_out.put_down(partition, is_fetched)
-        return await self._store(partition, reset, is_fetched)
+        return reset
 
     async def _store(self, partition: TopicPartition, reset: Reset, is_fetched: Callable[[], bool]) -> int | None:
         """
@@ -120,12 +128,20 @@ class PositionReset:
         return None
 
     async def _confirm_leaders(self) -> None:
-        """Partitions that are reset at one time share one look: retention may overtake a thousand of them."""
-        if self._confirming is None or self._confirming.done():
-            self._confirming = spawn(self._look_at_leaders(), "look at leaders before a reset")
-        await asyncio.shield(self._confirming)
+        """
+        Have leaders looked at, by a look that begins after this call.
 
-    async def _look_at_leaders(self) -> None:
+        Partitions that are reset at one time share a look: retention may overtake a thousand of them. A look that has
+        begun already may have passed this partition by, or read its leader before that changed; the next one counts.
+        """
+        if self._next_look is None:
+            self._next_look = spawn(self._look_at_leaders(self._look), "look at leaders before a reset")
+        await asyncio.shield(self._next_look)
+
+    async def _look_at_leaders(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        self._look, self._next_look = self._next_look, None
         await self._member.confirm_leaders()
 
     def _cut(self, partition: TopicPartition, reset: Reset) -> None:

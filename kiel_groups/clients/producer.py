@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
@@ -362,9 +362,7 @@ class Producer(ProducerAttributes):
             lookup.cancel()
         for topic, records in self._unplaced.items():
             error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
-            log.error("%s (%d records)", error, len(records))
-            for record in records:
-                reject(record.future, error)
+            self._fail(topic, records, error)
         self._lookups.clear()
         self._unplaced.clear()
         self._unplaced_bytes = 0
@@ -418,10 +416,14 @@ class Producer(ProducerAttributes):
         records = self._unplaced.pop(topic)
         self._unplaced_bytes -= sum(record.size_bytes for record in records)
         if failure is not None:
-            log.error("%d records for %s cannot be sent: %s", len(records), topic, failure)
-            self.metrics.count("produce_failures", len(records))
+            self._fail(topic, records, failure)
+            return
         for record in records:
-            if failure is not None:
-                reject(record.future, failure)
-            else:
-                self._place(topic, partitions, record)
+            self._place(topic, partitions, record)
+
+    def _fail(self, topic: str, records: Sequence[_Unplaced], error: KielGroupsError) -> None:
+        """None of these has been sent."""
+        log.error("%d records for %s cannot be sent: %s", len(records), topic, error)
+        self.metrics.count("produce_failures", len(records))
+        for record in records:
+            reject(record.future, error)

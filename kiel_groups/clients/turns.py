@@ -23,7 +23,6 @@ class Turns:
         self._bell = asyncio.Event()
         #: One for each topic that somebody has ever asked for by itself.
         self._bells: dict[str, asyncio.Event] = {}
-        self._muted = False
 
     def add(self, state: PartitionFetch) -> None:
         """Put a partition at the end of the circle."""
@@ -35,8 +34,8 @@ class Turns:
         self._circle = deque(other for other in self._circle if other is not state)
 
     def pop(self, topic: str | None) -> PartitionFetch | None:
-        """Take out the next partition, of one topic or of any; None where there is none, or while muted."""
-        for _ in range(0 if self._muted else len(self._circle)):
+        """Take out the next partition, of one topic or of any; None where there is none."""
+        for _ in range(len(self._circle)):
             state = self._circle.popleft()
             if state.dropped:
                 continue
@@ -52,22 +51,9 @@ class Turns:
 
     def ring(self, topic: str) -> None:
         """There is something new of a topic."""
-        if not self._muted:
-            self._bell.set()
-            if topic in self._bells:
-                self._bells[topic].set()
-
-    def mute(self) -> None:
-        """Hand out nothing until ``unmute``, and let everybody wait."""
-        self._muted = True
-        for bell in (self._bell, *self._bells.values()):
-            bell.clear()
-
-    def unmute(self) -> None:
-        """Go on with what is there."""
-        self._muted = False
-        for state in self._circle:
-            self.ring(state.topic_partition.topic)
+        self._bell.set()
+        if topic in self._bells:
+            self._bells[topic].set()
 
     def wake_all(self) -> None:
         """Wake everybody who waits, although there may be nothing."""
@@ -79,6 +65,6 @@ class Turns:
             return self._bell
         if topic not in self._bells:
             bell = self._bells[topic] = asyncio.Event()
-            if not self._muted and any(state.topic_partition.topic == topic for state in self._circle):
+            if any(state.topic_partition.topic == topic for state in self._circle):
                 bell.set()
         return self._bells[topic]

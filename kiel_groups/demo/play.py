@@ -121,7 +121,8 @@ class Play:
                         f" offset {place.offset}"
                     )
             with suppress(TimeoutError):
-                await asyncio.wait_for(enough.wait(), _WATCH_S)
+                async with asyncio.timeout(_WATCH_S):
+                    await enough.wait()
 
     async def _join(self) -> None:
         worker = self._fleet.start()

@@ -153,6 +153,11 @@ class SubscriptionState:
         """A position was chosen in the place of one that the log lacks; None: the log has the old one again."""
         self._assigned[partition].reset = reset
 
+    def reset_of(self, partition: TopicPartition) -> Reset | None:
+        """The reset of a partition that is chosen and not stored yet."""
+        state = self._assigned.get(partition)
+        return None if state is None else state.reset
+
     def resetting(self) -> frozenset[TopicPartition]:
         """The partitions with a reset that is chosen and not stored yet."""
         return frozenset(partition for partition, state in self._assigned.items() if state.reset is not None)

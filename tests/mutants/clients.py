@@ -172,9 +172,37 @@ MUTANTS = (
     Mutant(
         "a look at leaders for each partition that is reset",
         "clients/position_reset.py",
-        "if self._confirming is None or self._confirming.done():",
+        "if self._next_look is None:",
         "if True:",
         _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a reset that joins a look at leaders which began before it",
+        "clients/position_reset.py",
+        "        self._look, self._next_look = self._next_look, None\n        await self._member.confirm_leaders()\n",
+        "        await self._member.confirm_leaders()\n        self._look, self._next_look = self._next_look, None\n",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a topic that comes back and forgets the reset of its partition",
+        _DELIVERY,
+        "                    positions[partition] = reset.lost\n                    lost.add(partition)\n",
+        "                    state.reset = None\n",
+        "tests/unit/test_position_reset.py",
+    ),
+    Mutant(
+        "a topic that comes back and commits beyond the end of its log",
+        _DELIVERY,
+        "state.finished, state.reset = min(state.finished, reset.end), None",
+        "state.reset = None",
+        "tests/unit/test_delivery_and_claims.py",
+    ),
+    Mutant(
+        "a fetch from a silent broker for each metadata request that is not answered",
+        _FETCHER,
+        "                await asyncio.sleep(self._cluster.delay_s(failures))\n                continue\n",
+        "                pass\n",
+        "tests/unit/test_brokers_unreachable.py",
     ),
     Mutant(
         "a reset of a single consumer that no other broker confirms",

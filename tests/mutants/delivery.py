@@ -156,4 +156,11 @@ MUTANTS = (
         "",
         _DESERIALIZING_TESTS,
     ),
+    Mutant(
+        "a hook that is cancelled although one of its partitions is still owned",
+        "clients/listening.py",
+        "if running.lost == running.partitions:",
+        "if running.lost:",
+        "tests/unit/test_listening.py",
+    ),
 )

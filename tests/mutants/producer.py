@@ -127,4 +127,11 @@ MUTANTS = (
         "    source.replace(target)\n",
         "tests/unit/test_archive_home.py",
     ),
+    Mutant(
+        "records of an unknown topic that a close does not count",
+        "clients/producer.py",
+        '        self.metrics.count("produce_failures", len(records))\n        for record',
+        "        for record",
+        "tests/unit/test_clients_producer.py",
+    ),
 )

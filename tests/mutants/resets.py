@@ -100,8 +100,8 @@ MUTANTS = (
     Mutant(
         "values that come again under a reset that waits for them",
         _HANDING_OUT,
-        "                state.reset = None\n",
-        "",
+        "state.finished, state.reset = min(state.finished, reset.end), None",
+        "state.finished = min(state.finished, reset.end)",
         _AT_A_BROKER,
     ),
     Mutant(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from typing import Any
 
 import pytest
-from fake_broker import FakeBroker
+from fake_broker import FETCH, FakeBroker, Fault
 from test_clients_single import T0, consuming, messages
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
@@ -59,14 +60,37 @@ async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
                 await consumer.consume("t")
         assert time.monotonic() - started_s >= 3 * 0.05
         broker.append(T0, messages(b"1"))
-        found: list[bytes] = []
         async with broker, asyncio.timeout(5):
-            while not found:
-                try:
-                    found = await consumer.consume("t") or []
-                except NoBrokersError:
-                    continue
-        assert found == [1]
+            assert await values_after_errors(consumer) == [1]
+
+
+async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None:
+    """One fetch runs into its timeout; after that only metadata is asked for, and then the error comes."""
+    quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 100}
+    async with consuming(b"0", **quick) as (broker, consumer):
+        while not await consumer.consume("t", BEGINNING):
+            pass
+        broker.script = lambda _: Fault.SILENT
+        fetches = broker.count(FETCH)
+        async with asyncio.timeout(10):
+            with pytest.raises(NoBrokersError, match="no answer to a MetadataRequest within 100 ms"):
+                await consume_until_raised(consumer)
+        # The one that was under way, and the one that ran into its timeout.
+        assert broker.count(FETCH) <= fetches + 2
+        broker.script = None
+        broker.append(T0, messages(b"1"))
+        async with asyncio.timeout(5):
+            assert await values_after_errors(consumer) == [1]
+
+
+async def values_after_errors(consumer: SingleConsumer) -> list[Any]:
+    """The next values; brokers may not have answered yet."""
+    while True:
+        try:
+            if values := await consumer.consume("t"):
+                return values
+        except NoBrokersError:
+            continue
 
 
 async def test_iteration_waits_on(caplog: pytest.LogCaptureFixture) -> None:

@@ -235,27 +235,6 @@ async def test_seek_starts_over() -> None:
             b.fetcher.seek(T1, 0)
 
 
-async def test_pause_holds_everything_back() -> None:
-    """While paused nothing is handed out, although it is there; afterwards nothing is missing."""
-    async with bench() as b:
-        b.broker.append(T0, messages(b"0"))
-        b.fetcher.assign({T0: 0})
-        await b.fetcher.wait_for_batch()
-        b.fetcher.pause()
-        assert b.fetcher.poll() is None
-        waiting = asyncio.create_task(b.fetcher.wait_for_batch())
-        b.broker.append(T0, messages(b"comes while paused"))
-        b.fetcher.assign({T1: 0})
-        await settle()
-        assert not waiting.done()
-        b.fetcher.resume()
-        await waiting
-        assert values(await b.next_batch()) == [b"0"]
-        assert values(await b.next_batch()) == [b"comes while paused"]
-        b.broker.append(T1, messages(b"1"))
-        assert values(await b.next_batch()) == [b"1"]
-
-
 async def test_a_message_larger_than_its_share_is_fetched_all_the_same() -> None:
     """The share of that partition grows; the others, and what follows, go on with ordinary shares."""
     async with bench(max_bytes=8_192) as b:

@@ -377,7 +377,7 @@ async def test_closing_sends_what_waits() -> None:
 
 
 async def test_closing_does_not_wait_longer_than_told() -> None:
-    """After the timeout, what was sent is called unknown, what was not is called not sent, and nothing is a failure."""
+    """After the timeout, what was sent is called unknown, what was not is called not sent; each is counted as that."""
 
     def script(asked: Asked) -> Fault | None:
         return Fault.SILENT if asked.api_key == PRODUCE else None
@@ -394,6 +394,7 @@ async def test_closing_does_not_wait_longer_than_told() -> None:
         assert (sent[3].topic, sent[3].partition, sent[3].code) == ("t", 1, None)
         assert producer.buffered_bytes == 0
         assert producer.metrics.counter("produce_unknown") == 10
+        assert producer.metrics.counter("produce_failures") == 1
 
 
 async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> None:

@@ -171,8 +171,8 @@ async def test_a_topic_that_comes_back_goes_on_at_its_position() -> None:
     assert bench.fetcher.positions == {P0: 11, U0: 99}
 
 
-async def test_a_topic_that_comes_back_forgets_a_reset_that_was_not_stored() -> None:
-    """It waited for records that were dropped; until then the reset stays, to be stored by a release."""
+async def test_a_topic_that_comes_back_keeps_a_reset_that_was_not_stored() -> None:
+    """The fetch resumes with it: the log may have grown past the lost position by now."""
     bench = bench_of_one()
     await bench.out.assigned([P0])
     bench.state().reset = reset = Reset(lost=10, start=20, end=30, position=20)
@@ -181,7 +181,21 @@ async def test_a_topic_that_comes_back_forgets_a_reset_that_was_not_stored() -> 
     assert bench.state().reset is reset
     bench.subscription.subscribe(["t"])
     bench.out.follow_subscription()
-    assert bench.state().reset is None
+    assert bench.state().reset is reset
+    assert (bench.fetcher.positions, bench.fetcher.lost) == ({P0: 10}, {P0})
+
+
+async def test_a_topic_that_comes_back_where_the_log_has_its_position_needs_no_reset() -> None:
+    """What was buffered beyond it was lost; fetched from its position, the log leads to all that has come since."""
+    bench = bench_of_one()
+    await bench.out.assigned([P0])
+    bench.state().position, bench.state().finished = 5, 8
+    bench.state().reset = Reset(lost=10, start=0, end=7, position=7)
+    for topic in ("u", "t"):
+        bench.subscription.subscribe([topic])
+        bench.out.follow_subscription()
+    assert (bench.state().reset, bench.state().finished) == (None, 7)
+    assert (bench.fetcher.positions, bench.fetcher.lost) == ({P0: 5}, set())
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["comes back", "stays away"])

@@ -39,6 +39,7 @@ class FakeFetcher:
     def __init__(self) -> None:
         self.batches: deque[FetchedBatch | Exception] = deque()
         self.positions: dict[TopicPartition, int] = {}
+        self.lost: set[TopicPartition] = set()
         self.has_batch = asyncio.Event()
 
     def add(self, partition: TopicPartition, *offsets: int) -> None:
@@ -47,9 +48,10 @@ class FakeFetcher:
         self.batches.append(FetchedBatch(partition, records, offsets[-1] + 1, 1, 1))
         self.has_batch.set()
 
-    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+    def assign(self, positions: Mapping[TopicPartition, int], lost: Collection[TopicPartition] = ()) -> None:
         self.unassign(positions)
         self.positions |= positions
+        self.lost = set(lost)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:

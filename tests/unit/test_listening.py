@@ -194,6 +194,30 @@ async def test_a_loss_leaves_hooks_of_other_partitions_alone() -> None:
     assert listener.most_running == 1
 
 
+@pytest.mark.parametrize("hook", ["assigned", "revoked"])
+async def test_a_loss_of_a_part_does_not_cancel_the_hook(hook: str) -> None:
+    """The hook ends before its other partition is delivered, or released. If that is lost too, it is cancelled."""
+    listener = Listener()
+    release = listener.hold(hook)
+    calls = ListenerCalls(listener, Metrics())
+    waiting = asyncio.ensure_future(getattr(calls, hook)({P0, P1}))
+    await until(lambda: listener.running == 1)
+    calls.lost({P0})
+    await settled()
+    assert (listener.cut_short, listener.told) == ([], [(hook, [P0, P1])])
+    release.set()
+    await waiting
+    await until(lambda: listener.told[1:] == [("lost", [P0])])
+    release.clear()
+    waiting = asyncio.ensure_future(getattr(calls, hook)({P0, P1}))
+    await until(lambda: listener.running == 1)
+    calls.lost({P1})
+    calls.lost({P0})
+    await asyncio.wait_for(waiting, 5)
+    await until(lambda: listener.told[3:] == [("lost", [P1]), ("lost", [P0])])
+    assert (listener.cut_short, listener.most_running) == ([hook], 1)
+
+
 async def test_a_loss_does_not_cut_an_earlier_loss_short() -> None:
     """Each loss is told to its end."""
     listener = Listener()

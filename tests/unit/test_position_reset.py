@@ -239,6 +239,31 @@ async def test_values_that_come_again_undo_the_reset() -> None:
         assert b.state.reset is None
 
 
+@pytest.mark.parametrize(
+    ("policy", "cut", "following"),
+    [("latest", (0, 4), 4), ("earliest", (0, 4), 0), ("latest", (12, 12), 12), ("earliest", (12, 12), 12)],
+)
+async def test_a_topic_that_is_unsubscribed_during_a_reset(
+    policy: ResetPolicy, cut: tuple[int, int], following: int
+) -> None:
+    """It comes back when the log has the lost position again: the choice stands, and skips nothing written since."""
+    async with bench(policy) as b:
+        b.produce(8)
+        await b.claim(0)
+        for _ in range(8):
+            await b.next()
+        b.cut(*cut)
+        await b.out_of_range()
+        b.produce(6)
+        for topic in ("u", "t"):
+            b.subscription.subscribe(topic)
+            b.out.follow_subscription()
+        b.out.take()
+        offsets = [await b.next() for _ in range(b.broker.logs[T0].end - following)]
+        assert offsets == list(range(following, b.broker.logs[T0].end))
+        assert b.stored == [following]
+
+
 async def test_records_that_cannot_be_deserialized_hold_up_no_reset() -> None:
     """They are passed over, and nothing is in flight then."""
 

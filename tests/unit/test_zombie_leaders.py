@@ -226,6 +226,22 @@ class Member:
         return reset.position
 
 
+class SlowMember(Member):
+    """Looks at the leaders of what it holds when the look begins; the answer comes when it may."""
+
+    def __init__(self, cluster: Cluster, leader: FakeBroker) -> None:
+        super().__init__(cluster, leader)
+        self.held = [T0]
+        self.looking, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def confirm_leaders(self) -> None:
+        held = tuple(self.held)
+        self.looks += 1
+        self.looking.set()
+        await self.answer.wait()
+        self._cluster.believe(dict.fromkeys(held, self._leader.node_id), {self._leader.node_id: self._leader.address})
+
+
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
 async def test_a_group_asks_the_leader_that_zookeeper_names_before_it_resets(policy: ResetPolicy) -> None:
     """Also where every broker that tells of metadata is deposed. Resets at one time share one look at ZooKeeper."""
@@ -243,6 +259,30 @@ async def test_a_group_asks_the_leader_that_zookeeper_names_before_it_resets(pol
         reset = PositionReset(policy, b.cluster, subscription, handing_out, member, b.metrics)
         assert await asyncio.gather(reset(T0, 4), reset(T1, 4)) == [None, None]
         assert (member.looks, member.stored) == (1, [])
+
+
+async def test_a_reset_does_not_join_a_look_that_began_before_it() -> None:
+    """That look may have passed its partition by: the partition was opened since."""
+    async with bench() as b:
+        for partition in (T0, T1):
+            b.zombie.append(partition, messages(b"0", b"1"))
+            b.elected.append(partition, messages(b"0", b"1", b"2", b"3", b"4"))
+        member = SlowMember(b.cluster, b.elected)
+        subscription = SubscriptionState()
+        subscription.assign_from_subscribed({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
+        calls = ListenerCalls(None, b.metrics)
+        handing_out = HandingOut(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
+        b.fetcher.assign({T0: 4, T1: 4})
+        reset = PositionReset("earliest", b.cluster, subscription, handing_out, member, b.metrics)
+        first = asyncio.ensure_future(reset(T0, 4))
+        await member.looking.wait()
+        member.held.append(T1)
+        second = asyncio.ensure_future(reset(T1, 4))
+        await asyncio.sleep(0)
+        member.answer.set()
+        async with asyncio.timeout(5):
+            assert await asyncio.gather(first, second) == [None, None]
+        assert (member.looks, member.stored) == (2, [])
 
 
 async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> None:
