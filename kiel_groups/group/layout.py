@@ -12,13 +12,25 @@ from functools import cached_property
 
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
-__all__ = ["GroupLayout", "BROKER_IDS", "TOPICS", "ROOT", "topic_path", "partition_state_path", "consumer_root"]
+__all__ = [
+    "GroupLayout",
+    "BROKER_IDS",
+    "TOPICS",
+    "ROOT",
+    "SPARK_GROUPS",
+    "topic_path",
+    "partition_state_path",
+    "consumer_root",
+]
 
 ROOT = "/kiel-groups"
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 KIEL_GROUPS = "/kiel/groups"
+
+#: What the names of groups begin with in which Spark queries and archives commit that were given no group.
+SPARK_GROUPS = "kiel-spark-"
 
 #: Between the uuid of a candidate and the sequence number that ZooKeeper appends.
 CANDIDATE_INFIX = "-n_"

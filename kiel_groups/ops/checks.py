@@ -63,7 +63,9 @@ def _brokerless(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
     behind = [each for each in view.partitions if each.lag]
-    if behind and not view.members and not view.foreigners:
+    # A group that no member has ever joined belongs to a program that only commits offsets, such as an archive between
+    # two of its runs: a member would take its partitions over.
+    if behind and view.was_joined and not view.members and not view.foreigners:
         yield Finding(
             "unconsumed",
             f"nobody consumes; {sum(each.lag or 0 for each in behind):,} behind, in "

@@ -31,7 +31,7 @@ def outline_state(view: GroupView) -> str:
     """
     As far as it can be told without owners.
 
-    ``unreadable``, ``foreign``, ``empty``, ``unplanned``, ``publishing`` or ``done``.
+    ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``.
     """
     if view.closed or not view.members:
         return view.state

@@ -87,6 +87,7 @@ class GroupView:
     where that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None where nobody looked.
     ``closed`` are paths of znodes whose ACL keeps whoever looked out: what stands there, and below, is not known.
     ``history`` is of its last generations, the newest first; ``weights`` how many partitions somebody gave one.
+    ``was_joined`` tells whether a member has ever registered.
     """
 
     group: str
@@ -106,6 +107,7 @@ class GroupView:
     closed: tuple[str, ...] = ()
     history: tuple[HistoryEntry, ...] = ()
     weights: int = 0
+    was_joined: bool = True
 
     @property
     def lag(self) -> int:
@@ -131,13 +133,15 @@ class GroupView:
         """
         One word.
 
-        ``unreadable`` (part of it is closed), ``foreign``, ``empty``, ``publishing``, ``moving`` (not everybody owns
-        its share) or ``settled``.
+        ``unreadable`` (part of it is closed), ``foreign``, ``empty``, ``memberless`` (no member has ever joined),
+        ``publishing``, ``moving`` (not everybody owns its share) or ``settled``.
         """
         if self.closed:
             return "unreadable"
         if not self.members:
-            return "foreign" if self.foreigners else "empty"
+            if self.foreigners:
+                return "foreign"
+            return "empty" if self.was_joined else "memberless"
         if self.pointer is not None and self.pointer.state == "publishing":
             return "publishing"
         owned = {member.info.member_id: {each.topic_partition for each in member.owned} for member in self.members}
@@ -198,6 +202,7 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         refused=refused,
         history=reading.history(),
         weights=reading.weights(),
+        was_joined=reading.was_joined(),
         unreadable=tuple(dict.fromkeys(reading.unreadable)),
         closed=reading.closed,
     )

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kiel_groups.group.history import HistoryEntry
+from kiel_groups.group.layout import SPARK_GROUPS
 from kiel_groups.model import MemberId
 from kiel_groups.ops.checks import Finding, short_name
 from kiel_groups.ops.documents import outline_state
@@ -119,6 +120,8 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
     pointer, settings = view.pointer, view.settings
     seen = "partitions that can be seen" if view.closed else "partitions"
     yield "state", f"{view.state}: {view.owned:,} of {len(view.partitions):,} {seen} are owned"
+    if view.state == "memberless":
+        yield "offsets", f"{_committer(view.group)}, which is no member; one that joins would take over from it"
     yield "leader", _leader(view)
     if pointer is not None:
         yield "generation", f"{pointer.generation}, {pointer.state}, {ago(pointer.created_at_ms, now_ms)}"
@@ -133,6 +136,12 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
     if view.weights:
         yield "weights", f"of {view.weights:,} partitions; 'kiel-groups weights show {view.group}' shows them"
     yield "lag", "".join(_whole_lag(view, lag_problem))
+
+
+def _committer(group: str) -> str:
+    """Spark's queries and archives without a group of their own have one of a name that tells."""
+    other = "" if group.startswith(SPARK_GROUPS) else "another program, such as "
+    return f"committed by {other}a Spark query or an archive"
 
 
 def _follows(view: GroupView) -> Iterator[str]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from kiel_groups.errors import ConfigError
+from kiel_groups.group.layout import SPARK_GROUPS
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.batch_bounds import BatchBounds
 from kiel_groups.spark.group_offsets import GroupOffsets, committed_offsets, refuse_live_group
@@ -181,4 +182,4 @@ def group_name(named: str | None, positions: Positions) -> str | None:
     """The group that was named or, without one, that of the query; None where that is not known (yet)."""
     if named is not None or positions.query is None:
         return named
-    return f"kiel-spark-{positions.query}"
+    return f"{SPARK_GROUPS}{positions.query}"

@@ -128,7 +128,7 @@ async def test_a_group_that_keeps_us_out_is_listed_as_unreadable(cluster_39: Clu
             assert outcome.returncode == 0
             assert f"parts of group {closed}: /kiel-groups/{closed}" in outcome.stderr
             rows = {line.split()[0]: line.split()[1:] for line in outcome.stdout.splitlines() if line.strip()}
-            assert (rows[closed], rows[other]) == (["?", "?", "unreadable"], ["0", "empty"])
+            assert (rows[closed], rows[other]) == (["?", "?", "unreadable"], ["0", "memberless"])
             documents = json.loads((await looked(cluster_39, "groups", "--lag", "--json")).stdout)
             (document,) = [each for each in documents if each["group"] == closed]
             assert (document["state"], document["members"], document["lag"]) == ("unreadable", None, None)

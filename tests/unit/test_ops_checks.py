@@ -88,7 +88,10 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
         "config: field 'debonce' means nothing here; did you mean 'debounce'?",
     ),
     "unconsumed": (
-        {path: znode for path, znode in WELL.items() if path.startswith("/consumers/g/offsets/")},
+        {
+            "/consumers/g/ids": Znode(),
+            **{path: znode for path, znode in WELL.items() if path.startswith("/consumers/g/offsets/")},
+        },
         "nobody consumes; 6 behind, in 3 partitions",
     ),
     "leaderless": (
@@ -231,7 +234,8 @@ def test_a_group_of_others_is_not_wrong() -> None:
 @pytest.mark.parametrize(
     ("state", "znodes"),
     [
-        ("empty", {}),
+        ("empty", {"/kiel-groups/g/config": config()}),
+        ("memberless", {}),
         ("moving", WRONG["unowned"][0]),
         ("moving", WRONG["unplanned"][0]),
         ("publishing", WRONG["publishing"][0]),
@@ -269,6 +273,20 @@ def test_a_group_at_rest_is_not_wrong(log_ends: dict[TopicPartition, int]) -> No
     assert check_group(view_group("g", at_rest, log_ends), LATER_MS) == ()
     java = {**at_rest, "/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7)}
     assert check_group(view_group("g", java, LOG_ENDS), LATER_MS) == ()
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ("kiel-spark-0a1b", "committed by a Spark query or an archive, which is no member"),
+        ("lake", "committed by another program, such as a Spark query or an archive, which is no member"),
+    ],
+)
+def test_a_group_of_a_spark_query_is_known_as_that(group: str, said: str) -> None:
+    """No member has ever joined: that nobody consumes is right, and a member would take over from the query."""
+    view = view_group(group, {f"/consumers/{group}/offsets/t/0": Znode(b"10")}, LOG_ENDS)
+    assert (view.state, check_group(view, LATER_MS)) == ("memberless", ())
+    assert said in drawn(view, width=200)
 
 
 def test_what_the_group_follows_is_shown() -> None:
