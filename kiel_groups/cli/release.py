@@ -38,9 +38,11 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
     from kiel_groups.cli.rendering import show_json
     from kiel_groups.coordination.admin import zookeeper as session
     from kiel_groups.coordination.force_release import force_release, member_called
+    from kiel_groups.coordination.inspect import check_group
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        check_group(client, group, zookeeper)
         member = member_called(client, group, member)
         released = force_release(client, group, member, wait_ms=wait_ms, tell=lambda text: lines.say("info", text))
     if as_json:

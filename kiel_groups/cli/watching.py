@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NoReturn, get_args
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
@@ -82,15 +82,20 @@ def clock() -> str:
 
 
 def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> list[str]:
-    """With as many partitions as there is room for; what stands last is cut where there is none even without them."""
+    """With as many partitions as fit, those that are wrong first. If not even the rest fits, its last lines are cut."""
     from kiel_groups.cli.rendering import rendered
-    from kiel_groups.ops.report import Listed
 
-    lines: list[str] = []
-    for listed in get_args(Listed):
-        lines = rendered(*report(listed))
-        if len(lines) <= rows:
-            return lines
+    lines = rendered(*report("all"))
+    if len(lines) <= rows:
+        return lines
+    lines = rendered(*report("none"))
+    # A table takes lines of its own, so fewer partitions may fit than there are lines left.
+    for count in range(rows - len(lines), 0, -1):
+        filled = rendered(*report(count))
+        if len(filled) <= rows:
+            return filled
+    if len(lines) <= rows:
+        return lines
     kept = max(0, rows - 1)
     return [*lines[:kept], f"… and {len(lines) - kept} lines that do not fit here"]
 

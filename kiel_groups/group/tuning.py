@@ -7,6 +7,7 @@ leading process was started with.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -74,9 +75,17 @@ class Tuning:
             yield f"field {name!r} means nothing here; {meant}"
 
     def strangers(self, slots: Container[Slot]) -> tuple[Slot, ...]:
-        """The drained ones that are none of these: ids of members that went, or misspelt."""
-        return tuple(slot for slot in sorted(self.drained) if slot not in slots)
+        """
+        The drained slots that are none of these, and not ids of members either: misspelt, most likely.
 
+        The id of a member ends in its session. After that session it means nothing, and stays in the list until somebody
+        takes it out.
+        """
+        return tuple(slot for slot in sorted(self.drained) if slot not in slots and not _MEMBER_ID.fullmatch(slot))
+
+
+#: ``group_host-milliseconds-session``, the id of a member without an instance id.
+_MEMBER_ID = re.compile(r".+_.+-\d+-[0-9a-f]+")
 
 #: What people may set.
 _FIELDS = tuple(field.name for field in fields(Tuning) if field.name != "unknown")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Literal, TypeAlias
 
 from rich import box
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kiel_groups.group.history import HistoryEntry
 from kiel_groups.group.layout import SPARK_GROUPS
-from kiel_groups.model import MemberId
+from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.checks import Finding, short_name
 from kiel_groups.ops.documents import outline_state
 from kiel_groups.ops.group_view import GroupView, PartitionView, lag_of
@@ -21,8 +21,8 @@ from kiel_groups.wording import counted, some
 
 __all__ = ["Listed", "ago", "group_report", "groups_table"]
 
-#: Which partitions a report lists, from the longest to the shortest.
-Listed: TypeAlias = Literal["all", "wrong", "none"]
+#: Which partitions a report lists: all, those with which something is wrong, none, or so many (the wrong ones first).
+Listed: TypeAlias = Literal["all", "wrong", "none"] | int
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -67,7 +67,7 @@ def group_report(
         lag_problem: Why some ends of logs are unknown, "" where none is.
         now_ms: Epoch milliseconds, for ages.
         clock: What time that is, where one look is one of many.
-        listed: Which partitions are shown; ``wrong`` are those that a finding is about, or of unknown lag.
+        listed: Which partitions are shown. With ``wrong`` a finding is about them, or their lag is unknown.
         generations: How many of the last ones to tell of.
     """
     at = f", {clock}" if clock else ""
@@ -81,8 +81,9 @@ def group_report(
         parts += [Text("\nmembers, by the session that their ids end in", style="bold"), _members(view, now_ms)]
     elif view.partitions:
         parts.append("")
+    shown = _listed(view.partitions, findings, listed)
     for _, partitions in groupby(view.partitions, key=lambda each: each.topic_partition.topic):
-        parts += _topic(list(partitions), findings, listed, view.member_ids, now_ms)
+        parts += _topic(list(partitions), shown, view.member_ids, now_ms)
     return parts
 
 
@@ -158,7 +159,10 @@ def _follows(view: GroupView) -> Iterator[str]:
         yield f"static_grace_ms {tuning.static_grace_ms:,}"
     strangers = tuning.strangers(view.slots)
     for slot in sorted(tuning.drained):
-        yield f"drained {slot}" + (" (which is no member)" if slot in strangers else "")
+        if slot in strangers:
+            yield f"drained {slot} (which is no member)"
+        elif slot in view.slots:
+            yield f"drained {slot}"
 
 
 def _whole_lag(view: GroupView, problem: str) -> Iterator[str]:
@@ -226,23 +230,29 @@ def _members(view: GroupView, now_ms: int) -> Table:
 
 def _listed(
     partitions: Sequence[PartitionView], findings: Sequence[Finding], listed: Listed
-) -> Sequence[PartitionView]:
-    if listed == "all":
-        return partitions
-    if listed == "none":
-        return ()
+) -> Collection[TopicPartition]:
     named = {partition for finding in findings for partition in finding.partitions}
-    return [each for each in partitions if each.lag is None or each.topic_partition in named]
+    # In their order: a dict keeps it, and has each once.
+    wrong = {each.topic_partition: None for each in partitions if each.lag is None or each.topic_partition in named}
+    everyone = wrong | {each.topic_partition: None for each in partitions}
+    match listed:
+        case "all":
+            return everyone
+        case "wrong":
+            return wrong
+        case "none":
+            return set()
+        case count:
+            return set(islice(everyone, count))
 
 
 def _topic(
     partitions: Sequence[PartitionView],
-    findings: Sequence[Finding],
-    listed: Listed,
+    listed: Collection[TopicPartition],
     members: frozenset[MemberId],
     now_ms: int,
 ) -> Iterator[RenderableType]:
-    shown = _listed(partitions, findings, listed)
+    shown = [each for each in partitions if each.topic_partition in listed]
     hidden = len(partitions) - len(shown)
     aside = f": {hidden:,} of {len(partitions):,} partitions are not listed; lag of all: {_lag(partitions)}"
     topic = partitions[0].topic_partition.topic

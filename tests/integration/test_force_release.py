@@ -112,6 +112,14 @@ def test_a_member_has_several_names(cluster_39: Cluster, unique: Unique) -> None
         client.delete(layout.root, recursive=True)
 
 
+def test_a_group_that_does_not_exist_is_said(cluster_39: Cluster, unique: Unique) -> None:
+    """``describe`` would not know it either."""
+    name = unique("group")
+    done = kiel_groups("release", name, "nobody", f"--zookeeper={cluster_39.zk_hosts}")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"group '{name}' does not exist in ZooKeeper" in done.stderr
+
+
 def test_who_owns_nothing_and_is_nobody_is_named(cluster_39: Cluster, unique: Unique) -> None:
     """One line, and where to look."""
     name = unique("group")

@@ -60,8 +60,9 @@ def test_an_error_takes_one_row_of_a_terminal(
 
 
 def report(listed: Listed) -> Sequence[RenderableType]:
-    """Forty lines with all partitions, ten with those that are wrong, five with none."""
-    return [f"{listed} {number}" for number in range({"all": 40, "wrong": 10, "none": 5}[listed])]
+    """Forty lines with all partitions, five with none, and three more than partitions with so many of them."""
+    lines = {"all": 40, "none": 5}
+    return [f"{listed} {number}" for number in range(5 + 3 + listed if isinstance(listed, int) else lines[listed])]
 
 
 @pytest.fixture
@@ -81,8 +82,9 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     ("count", "first", "last"),
     [
         (42, "all 0", "all 39"),
-        (41, "wrong 0", "wrong 9"),
-        (11, "none 0", "none 4"),
+        (41, "31 0", "31 38"),
+        (11, "1 0", "1 8"),
+        (10, "none 0", "none 4"),
         (6, "none 0", "… and 2 lines that do not fit here"),
     ],
 )

@@ -290,19 +290,22 @@ def test_a_group_of_a_spark_query_is_known_as_that(group: str, said: str) -> Non
 
 
 def test_what_the_group_follows_is_shown() -> None:
-    """What people have set stands in the report and in JSON; a drained id that is no member is marked."""
-    tuned = config(allocator="sticky", debounce={"quiet_ms": 0}, static_grace_ms=5_000, drained=[A, "typo"])
+    """What people have set stands in the report and in JSON; a drained id that never was a member's is marked."""
+    tuned = config(
+        allocator="sticky", debounce={"quiet_ms": 0}, static_grace_ms=5_000, drained=[A, "typo", "g_host-1-dead"]
+    )
     view = view_group("g", {**WELL, "/kiel-groups/g/config": tuned}, LOG_ENDS)
     text = " ".join(drawn(view, width=200).split())
     assert (
         "config allocator sticky, debounce quiet_ms 0, static_grace_ms 5,000, "
         f"drained {A}, drained typo (which is no member)" in text
     )
+    assert "g_host-1-dead" not in text
     assert group_document(view, (), lag_problem="")["follows"] == {
         "allocator": "sticky",
         "debounce": {"quiet_ms": 0},
         "static_grace_ms": 5_000,
-        "drained": [A, "typo"],
+        "drained": [A, "g_host-1-dead", "typo"],
         "drained_strangers": ["typo"],
     }
     refused = view_group("g", WRONG["refused"][0])
@@ -368,6 +371,8 @@ def test_partitions_that_are_not_listed_are_counted() -> None:
     assert [row[0] for row in rows if row and row[0].isdigit()] == ["1", "2"]
     assert "not listed" not in listed("all")
     assert listed("wrong").startswith(": 1 of 3 partitions are not listed; lag of all: ≥ 4\n")
+    assert listed(1).startswith(": 2 of 3 partitions are not listed")
+    assert (listed(2), listed(3)) == (listed("wrong"), listed("all"))
     assert listed("none") == ": 3 of 3 partitions are not listed; lag of all: ≥ 4\n"
 
 
