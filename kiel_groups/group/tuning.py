@@ -78,8 +78,7 @@ class Tuning:
         """
         The drained slots that are none of these, and not ids of members either: misspelt, most likely.
 
-        The id of a member ends in its session. After that session it means nothing, and stays in the list until somebody
-        takes it out.
+        The id of a member ends in its session. After that session it means nothing, also if it is left in the list.
         """
         return tuple(slot for slot in sorted(self.drained) if slot not in slots and not _MEMBER_ID.fullmatch(slot))
 
