@@ -30,6 +30,8 @@ setup(
     license="Apache-2.0",
     # tornado 6.6 and cramjam 2.14 ask for 3.11.
     python_requires=">=3.11",
+    # Spark finds data sources by listing the folders of sys.path: an editable install must add this one to it.
+    package_dir={"": "."},
     packages=find_packages(include=["kiel_groups", "kiel_groups.*"]),
     # Spark looks for data sources in modules of such names.
     py_modules=["pyspark_kiel"],

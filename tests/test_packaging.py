@@ -38,8 +38,8 @@ print(kiel_groups.__file__)
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy, so that nothing of an earlier build gets into it."""
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the package is built from, so that nothing of an earlier build gets into it."""
     sources = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         source = REPOSITORY / name
@@ -47,6 +47,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, sources / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:
             shutil.copy(source, sources)
+    return sources
+
+
+@pytest.fixture(scope="module")
+def wheel(sources: Path) -> Path:
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", ".", folder=sources)
     (built,) = (sources / "dist").iterdir()
     return built
@@ -81,3 +86,14 @@ def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) ->
     run(binaries / "python", "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
     assert run(binaries / "python", "-I", "-c", _TRY_OUT, folder=tmp_path).startswith(str(tmp_path))
     assert run(binaries / "kiel-groups", "--version", folder=tmp_path) == f"kiel-groups {__version__}\n"
+
+
+def test_spark_finds_an_editable_install_from_anywhere(sources: Path, tmp_path: Path) -> None:
+    """It lists the modules of all folders on the path: a finder of the build backend alone has nothing to list."""
+    run(sys.executable, "-m", "venv", "env", folder=tmp_path)
+    python = tmp_path / "env" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--editable", sources, folder=tmp_path)
+    listing = (
+        "import pkgutil; print([each.name for each in pkgutil.iter_modules() if each.name.startswith('pyspark_')])"
+    )
+    assert run(python, "-c", listing, folder=tmp_path) == "['pyspark_kiel']\n"
