@@ -9,7 +9,14 @@ from kiel_groups.errors import ConfigError
 
 __all__ = ["OPTION_NAMES", "check_known", "spelled"]
 
-_EVERYWHERE = ("kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "includeHeaders")
+#: ``kiel.zookeeper.connect`` is not used by batches and writes; they accept it, so that one map of options serves all.
+_EVERYWHERE = (
+    "kafka.bootstrap.servers",
+    "kafka.client.id",
+    "kafka.request.timeout.ms",
+    "includeHeaders",
+    "kiel.zookeeper.connect",
+)
 _ANY_READ = (
     "subscribe",
     "subscribePattern",
@@ -30,7 +37,6 @@ _STREAM_READ = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
-    "kiel.zookeeper.connect",
     "membership",
     "kiel.commit",
     "failOnCommitError",

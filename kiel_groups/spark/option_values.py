@@ -74,9 +74,12 @@ def refuse_headers(name: str, text: str) -> None:
 
 
 def pattern(name: str, text: str) -> re.Pattern[str]:
-    """A regular expression that whole topic names are to match."""
+    """A regular expression that whole topic names are to match; blanks around it do not count."""
+    expression = text.strip()
+    if not expression:
+        raise ConfigError(f"{name}: {text!r} is blank, and no topic has such a name; expected such as 'logs-.*'")
     try:
-        return re.compile(text)
+        return re.compile(expression)
     except re.error as error:
         raise ConfigError(f"{name}: {text!r} is no regular expression: {error}") from error
 

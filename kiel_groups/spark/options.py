@@ -146,7 +146,7 @@ class ReadOptions:
             offset_retries=texts.get("fetchOffset.numRetries", whole_number, 3, 0),
             offset_retry_interval_ms=texts.get("fetchOffset.retryIntervalMs", whole_number, 1_000, 0),
             group=texts.get("kafka.group.id", _name, None),
-            zookeeper=texts.get("kiel.zookeeper.connect", _zookeeper, None),
+            zookeeper=texts.get("kiel.zookeeper.connect", zookeeper_config, None),
             joins=texts.get("membership", one_of, "none", ("none", "join")) == "join",
             commits=texts.get("kiel.commit", flag, True),
             fail_on_commit_error=texts.get("failOnCommitError", flag, False),
@@ -174,7 +174,9 @@ def _start(name: str, text: str, streaming: bool) -> Place:
         raise ConfigError(f"{name}: a batch that starts at 'latest' has nothing to read; expected 'earliest' or JSON")
     if word in (EARLIEST, LATEST, GROUP):
         return word
-    return offsets_by_partition(name, text, (_EARLIEST_OFFSET, _LATEST_OFFSET))
+    # A batch that starts at the latest offset has nothing to read.
+    special = (_EARLIEST_OFFSET, _LATEST_OFFSET) if streaming else (_EARLIEST_OFFSET,)
+    return offsets_by_partition(name, text, special)
 
 
 def _end(name: str, text: str) -> Place:
@@ -192,7 +194,7 @@ def _text(_: str, text: str) -> str:
     return text
 
 
-def _zookeeper(name: str, text: str) -> ZooKeeperConfig:
+def zookeeper_config(name: str, text: str) -> ZooKeeperConfig:
     try:
         return ZooKeeperConfig.parse(text)
     except ConfigError as error:

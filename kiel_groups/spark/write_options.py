@@ -11,7 +11,7 @@ from kiel_groups.config import CLIENT_ID, HostPort, check_name
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.option_names import check_known
 from kiel_groups.spark.option_values import one_of, refuse_headers, whole_number
-from kiel_groups.spark.options import Texts
+from kiel_groups.spark.options import Texts, zookeeper_config
 
 __all__ = ["WriteColumns", "WriteOptions"]
 
@@ -57,6 +57,7 @@ class WriteOptions:
         check_known(options, "write")
         texts = Texts(options)
         texts.get("includeHeaders", refuse_headers, None)
+        texts.get("kiel.zookeeper.connect", zookeeper_config, None)
         return cls(
             brokers=texts.brokers(),
             topic=texts.get("topic", lambda name, text: check_name(text.strip(), name), None),

@@ -10,6 +10,7 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.option_names import OPTION_NAMES
 from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.write_options import WriteOptions
 
 pytestmark = pytest.mark.spark
 
@@ -47,6 +48,23 @@ def test_offsets_by_partition_are_json() -> None:
     }
 
 
+def test_blanks_around_a_pattern_do_not_count() -> None:
+    """As with Spark's own source: no topic has a name with blanks."""
+    given = {"kafka.bootstrap.servers": "one", "subscribePattern": " c.* "}
+    read = ReadOptions.parse(given, streaming=True)
+    assert read.topic_pattern is not None
+    assert read.topic_pattern.fullmatch("clicks")
+
+
+def test_one_map_of_options_serves_all() -> None:
+    """Batches and writes have no use for ZooKeeper's address, and take it; one that is none is refused there, too."""
+    where = {"kafka.bootstrap.servers": "one", "kiel.zookeeper.connect": "z:2181/kafka"}
+    ReadOptions.parse({**where, "subscribe": "clicks"}, streaming=False)
+    WriteOptions.parse({**where, "topic": "clicks"})
+    with pytest.raises(ConfigError, match=r"kiel\.zookeeper\.connect: 'z:0' is not an address"):
+        WriteOptions.parse({**where, "topic": "clicks", "kiel.zookeeper.connect": "z:0"})
+
+
 def test_partitions_are_assigned_by_json() -> None:
     """Each once, in their order."""
     given = {"kafka.bootstrap.servers": "one", "assign": '{"b": [2, 0, 2], "a": [1]}'}
@@ -74,6 +92,7 @@ REFUSED = [
     ({"subscribe": " , "}, "names no topic"),
     ({"subscribe": "a b"}, "subscribe: 'a b' is not a legal name"),
     ({"subscribePattern": "("}, "subscribePattern: '(' is no regular expression"),
+    ({"subscribePattern": " "}, "subscribePattern: ' ' is blank, and no topic has such a name"),
     ({"startingOffsets": "soon"}, "startingOffsets: 'soon' is no JSON"),
     ({"startingOffsets": "[1]"}, "startingOffsets: '[1]' given; expected such as"),
     ({"startingOffsets": '{"t": 3}'}, "3 given for t"),
@@ -159,6 +178,7 @@ def test_what_a_member_cannot_do_is_refused(options: dict[str, str | None], reas
         ({"startingOffsets": "latest"}, "a batch that starts at 'latest' has nothing to read"),
         ({"endingOffsets": "earliest"}, "a batch that ends at 'earliest' has nothing to read"),
         ({"endingOffsets": '{"clicks": {"0": -2}}'}, "expected 0 or more, -1"),
+        ({"startingOffsets": '{"clicks": {"0": -1}}'}, "the offset -1 of clicks:0 cannot be; expected 0 or more, -2,"),
         ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger: has no meaning when reading a batch"),
         ({"membership": "join"}, "membership: has no meaning when reading a batch"),
     ],
