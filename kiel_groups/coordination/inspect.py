@@ -172,7 +172,9 @@ def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None
                 found[path] = Znode(closed=True)
                 continue
             # zkCli and Kafka make znodes without any data: null.
-            found[path] = Znode(data or b"", stat.ephemeralOwner, stat.ctime, stat.mtime)
+            found[path] = Znode(
+                data or b"", stat.ephemeralOwner, stat.ctime, stat.mtime, czxid=stat.czxid, mzxid=stat.mzxid
+            )
             if parents is not None and stat.numChildren:
                 parents.append(path)
     return found

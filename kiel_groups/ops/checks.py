@@ -15,7 +15,7 @@ __all__ = ["SETTLING_MS", "UNOPENED_MS", "Finding", "check_group"]
 
 #: For so long after a plan, partitions without their owner are what a rebalance looks like.
 SETTLING_MS = 10_000
-#: A claim without an offset for so long is no start that takes its time: as long as ``drain_alarm_ms``, after which the
+#: A claim that is not open for so long is no start that takes its time: as long as ``drain_alarm_ms``, after which the
 #: owner's log says so, too.
 UNOPENED_MS = 30_000
 
@@ -192,9 +192,7 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
     left = [
         each
         for each in view.partitions
-        if each.owner in view.member_ids
-        and each.committed_ms is None
-        and now_ms - (each.claimed_ms or now_ms) >= UNOPENED_MS
+        if each.owner in view.member_ids and not each.opened and now_ms - (each.claimed_ms or now_ms) >= UNOPENED_MS
     ]
     if left:
         what = counted(left, "partition is", "partitions are")
@@ -202,7 +200,7 @@ def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
         topics = sorted({each.topic_partition.topic for each in left})
         yield Finding(
             "unopened",
-            f"{what} claimed, for up to {seconds:,} s, and without a stored offset: {some(_names(left))}; their"
+            f"{what} claimed, for up to {seconds:,} s, and without an offset stored since: {some(_names(left))}; their"
             " owners do not know where to start, or somebody deleted the offsets",
             f"look at the logs of their owners; 'kiel-groups topics describe {topics[0]}' shows which partitions have"
             " no leader: start their brokers",

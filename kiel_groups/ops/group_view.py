@@ -28,6 +28,8 @@ class PartitionView:
     ``owner`` is None while it is claimed by nobody, ``target`` where the plan gives it to nobody, ``committed`` None
     without an offset that can be read, ``log_end`` None where the brokers were not asked or did not answer.
     ``claimed_ms`` and ``committed_ms`` are when, in epoch milliseconds; the latter is None without an offset znode.
+    ``opened`` is False where no offset was written since the claim: an owner that opens a claim rewrites the offset,
+    or creates it, before it delivers anything. It is True where an operator sets the offset of an unopened claim.
     """
 
     topic_partition: TopicPartition
@@ -37,6 +39,7 @@ class PartitionView:
     target: MemberId | None = None
     claimed_ms: int | None = None
     committed_ms: int | None = None
+    opened: bool = False
 
     @property
     def lag(self) -> int | None:
@@ -231,11 +234,18 @@ def _partitions(
     known = {partition for topic in sorted(subscribed) for partition in reading.partitions_of(topic)}
     found = []
     for partition in sorted({*owners, *committed, *target, *known, *log_ends}):
-        owner, claimed_ms = owners.get(partition, (None, None))
-        offset, committed_ms = committed.get(partition, (None, None))
+        owner, claim = owners.get(partition, (None, None))
+        offset, written = committed.get(partition, (None, None))
         found.append(
             PartitionView(
-                partition, owner, offset, log_ends.get(partition), target.get(partition), claimed_ms, committed_ms
+                partition,
+                owner,
+                offset,
+                log_ends.get(partition),
+                target.get(partition),
+                claim.created_ms if claim else None,
+                written.modified_ms if written else None,
+                opened=claim is not None and written is not None and written.mzxid >= claim.czxid,
             )
         )
     return tuple(found)

@@ -131,17 +131,14 @@ class Reading:
         there = self._znodes.keys() | set(self.closed)
         return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in there))
 
-    def owners(self) -> dict[TopicPartition, tuple[MemberId, int]]:
-        """Who claimed what, and when (epoch milliseconds)."""
-        return {
-            partition: (_owner(znode.data), znode.created_ms)
-            for partition, _, znode in self._partitions(self._layout.owners)
-        }
+    def owners(self) -> dict[TopicPartition, tuple[MemberId, Znode]]:
+        """The owner of each claimed partition, and its owner znode."""
+        return {partition: (_owner(znode.data), znode) for partition, _, znode in self._partitions(self._layout.owners)}
 
-    def offsets(self) -> dict[TopicPartition, tuple[int | None, int]]:
-        """The committed offsets, None where one is unreadable, and when each was written (epoch milliseconds)."""
+    def offsets(self) -> dict[TopicPartition, tuple[int | None, Znode]]:
+        """The committed offsets, None where one is unreadable, and the znode of each."""
         return {
-            partition: (self._parsed(parse_offset, path), znode.modified_ms)
+            partition: (self._parsed(parse_offset, path), znode)
             for partition, path, znode in self._partitions(self._layout.offsets)
         }
 

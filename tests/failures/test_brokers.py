@@ -177,6 +177,36 @@ async def test_a_leader_is_away_when_a_topic_has_grown(start_cluster: Callable[.
         await all_is_read(cluster, group, wanted | missed)
 
 
+async def test_a_leader_is_away_when_a_topic_is_made_anew(start_cluster: Callable[..., Cluster]) -> None:
+    """
+    Offsets of the deleted topic still stand in ZooKeeper; the claims that have no leader are an alarm all the same, and
+    a finding of ``describe``.
+    """
+    cluster = start_cluster(brokers=2)
+    await cluster.create_topic("t", 4)
+    old = await fill(cluster, [0, 1, 2, 3])
+    async with group_of(cluster, "g", ["t"], auto_commit_interval_ms=100) as group:
+        await group.join()
+        await group.delivered(old, RECOVERY_S)
+    await cluster.delete_topic("t")
+    await cluster.create_topic("t", 4)
+    await is_known(cluster, 4)
+    sound, away = led_by(cluster, 0), led_by(cluster, 1)
+    wanted, missed = await fill(cluster, sound, first=10), await fill(cluster, away, first=10)
+    await cluster.kafka[1].kill()
+    async with group_of(cluster, "g", ["t"], drain_alarm_ms=ALARM_MS) as group:
+        await group.join()
+        await group.delivered(wanted, RECOVERY_S)
+        await is_alarmed(group, len(away))
+        assert {number: offset for number, offset in stored(cluster).items() if number in away} == dict.fromkeys(
+            away, 10
+        )
+        assert unopened(cluster) == {*away}
+        await all_is_read(cluster, group, wanted | missed)
+        assert unopened(cluster) == set()
+    assert set(group.values) == wanted | missed
+
+
 async def test_a_leader_is_frozen_when_a_group_begins(start_cluster: Callable[..., Cluster]) -> None:
     """It is still the leader of its partitions: those of others wait for it no longer than ``connect_timeout_ms``."""
     cluster = start_cluster(brokers=2, broker_overrides={"zookeeper.session.timeout.ms": 10_000})

@@ -116,7 +116,7 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
             "/consumers/g/owners/t/1": Znode(f"{A}-0".encode(), 0xAAAA, created_ms=LATER_MS - UNOPENED_MS),
             "/consumers/g/owners/t/2": Znode(f"{B}-0".encode(), 0xBBBB, created_ms=LATER_MS - UNOPENED_MS + 1),
         },
-        "1 partition is claimed, for up to 30 s, and without a stored offset: t:1;",
+        "1 partition is claimed, for up to 30 s, and without an offset stored since: t:1;",
     ),
     "unassigned": (
         {**WELL, "/brokers/topics/t": Znode(b'{"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}')},
@@ -198,6 +198,19 @@ def test_a_claim_whose_offset_is_garbage_was_opened() -> None:
     garbled = {**WELL, "/consumers/g/offsets/t/1": Znode(b"garbage", modified_ms=PLANNED_MS)}
     garbled["/consumers/g/owners/t/1"] = Znode(f"{A}-0".encode(), 0xAAAA, created_ms=PLANNED_MS)
     assert [finding.kind for finding in findings(garbled, PLANNED_MS + 2 * UNOPENED_MS)] == ["unreadable"]
+
+
+@pytest.mark.parametrize(("written", "kinds"), [(6, ["unopened"]), (8, [])], ids=["before", "after"])
+def test_an_offset_that_is_older_than_the_claim_opens_nothing(written: int, kinds: list[str]) -> None:
+    """As where a topic was deleted and created again, and has no leader: an owner that opens a claim rewrites it."""
+    claimed = {
+        **WELL,
+        "/consumers/g/owners/t/1": Znode(f"{A}-0".encode(), 0xAAAA, created_ms=PLANNED_MS, czxid=7),
+        "/consumers/g/offsets/t/1": Znode(b"10", modified_ms=PLANNED_MS, czxid=1, mzxid=written),
+    }
+    found = findings(claimed, PLANNED_MS + UNOPENED_MS)
+    assert [finding.kind for finding in found] == kinds
+    assert all(finding.partitions == (PARTITIONS[1],) for finding in found)
 
 
 def test_static_members_are_known_by_their_slots() -> None:
