@@ -299,9 +299,13 @@ class Cluster:
             log.debug("asking for the metadata of %d topics (%s)", len(topics), reason)
             self._metrics.count("metadata_refreshes", reason=reason)
             named = topics if self._names_unknown or topics <= self._topics.keys() else ()
+            request = MetadataRequest(tuple(sorted(named)))
             if reason in _ASK_ANOTHER:
+                if not self._sources.knows_last(self._brokers.values()):
+                    self._sources.rotate(self._brokers.values())
+                    self._apply(topics, *await self._sources.ask(request))
                 self._sources.rotate(self._brokers.values())
-            self._apply(topics, *await self._sources.ask(MetadataRequest(tuple(sorted(named)))))
+            self._apply(topics, *await self._sources.ask(request))
         except KielGroupsError:
             self._metrics.count("metadata_failures")
             raise

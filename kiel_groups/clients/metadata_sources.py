@@ -136,9 +136,19 @@ class MetadataSources:
             self._addresses.remove(address)
             self._addresses.append(address)
 
+    def knows_last(self, live: Collection[HostPort]) -> bool:
+        """
+        Whether it is known which of the ``live`` brokers answered last; also true where none has answered yet.
+
+        A bootstrap name such as ``localhost`` is not the address that a broker registers, and the answer does not say
+        which broker gave it: the next one may be the same broker by its other name. Two live brokers have to be asked
+        in turn, then; one of them is another.
+        """
+        return self.last is None or self.last in live
+
     def rotate(self, live: Collection[HostPort]) -> None:
         """
-        Ask another of the ``live`` brokers than last time next, if there is another.
+        Ask another of the ``live`` brokers than last time next, if there is another; see ``knows_last``.
 
         A broker that is cut off from ZooKeeper goes on answering with what it knew then. The others do not name it as
         live: once one of them has answered, it is not asked any more.

@@ -214,8 +214,15 @@ MUTANTS = (
     Mutant(
         "metadata by age from the broker that answered last",
         _CLUSTER,
-        "            if reason in _ASK_ANOTHER:\n                self._sources.rotate(self._brokers.values())\n",
-        "",
+        "            if reason in _ASK_ANOTHER:\n",
+        "            if False:\n",
+        _ZOMBIE_TESTS,
+    ),
+    Mutant(
+        "a bootstrap name that counts as another broker than its own address",
+        _SOURCES,
+        "return self.last is None or self.last in live",
+        "return True",
         _ZOMBIE_TESTS,
     ),
     Mutant(

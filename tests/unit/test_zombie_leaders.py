@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +13,7 @@ import pytest
 from fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.cluster import AGE, DOUBT, Cluster
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.listening import ListenerCalls
@@ -164,6 +165,24 @@ async def test_metadata_by_age_is_asked_of_another_broker() -> None:
         assert b.zombie.count(METADATA) == 1
         await b.cluster.refresh(["t"], "fetch")
         assert b.cluster.leader_of(T0) == ELECTED, "nor for another reason"
+
+
+@pytest.mark.parametrize("reason", [AGE, DOUBT])
+@pytest.mark.parametrize("first", [ZOMBIE, ELECTED])
+async def test_a_bootstrap_name_of_a_deposed_leader_is_no_other_broker(reason: str, first: int) -> None:
+    """The broker does not advertise it, so nobody knows which of the live brokers has answered by that name."""
+    async with FakeBroker({"t": 1}, ZOMBIE) as zombie, FakeBroker({"t": 1}, ELECTED) as elected:
+        zombie.peers = [zombie, elected] if first == ZOMBIE else [elected, zombie]
+        elected.peers = [elected]
+        cluster = Cluster(replace(zombie.config(), hosts=(HostPort("localhost", zombie.port),)), Metrics())
+        await cluster.refresh(["t"], "test")
+        assert cluster.leader_of(T0) == ZOMBIE
+        await cluster.refresh(["t"], reason)
+        assert cluster.leader_of(T0) == ELECTED
+        assert (zombie.count(METADATA), elected.count(METADATA)) == ((2, 1) if first == ZOMBIE else (1, 2))
+        await cluster.refresh(["t"], reason)
+        assert zombie.count(METADATA) + elected.count(METADATA) == 4, "once a broker is known, one request is enough"
+        cluster.close()
 
 
 async def test_metadata_by_age_goes_round() -> None:
