@@ -6,13 +6,13 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kiel_groups.clients.closing import running_loop
 from kiel_groups.clients.log_limit import LogLimit, Repeats
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import Record, TopicPartition
+from kiel_groups.model import PartitionBatch, Record, TopicPartition
 
 __all__ = ["Deserializing"]
 
@@ -91,6 +91,14 @@ class Deserializing:
                 if unreadable is not None:
                     unreadable.add(record.offset)
         return values
+
+    def part(self, partition: TopicPartition, records: Sequence[Record], token: int) -> PartitionBatch:
+        """Return the values of records of one partition, and the records that could be read."""
+        unreadable: set[int] = set()
+        values = self.values(records, unreadable)
+        if unreadable:
+            records = [record for record in records if record.offset not in unreadable]
+        return PartitionBatch(partition, token, values, records)
 
     def close(self) -> None:
         """Log what was only counted so far; needs no event loop."""

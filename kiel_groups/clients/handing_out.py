@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from kiel_groups.clients.deserializing import Deserializing
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
-from kiel_groups.clients.hands import Hand, RecordHand, Span, Taker, TopicHand, empty_handed
+from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.hands import UNCLAIMED_S, Hand, RecordHand, Span, Taker, TopicHand, empty_handed
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.ready_claims import ReadyClaims
 from kiel_groups.coordination.gate import Gate
@@ -149,7 +150,7 @@ class HandingOut:
             state = self._subscription.state(tp)
             if state is None:
                 continue
-            parts.append(self._part(batch, state.token))
+            parts.append(self._deserializing.part(tp, batch.records, state.token))
             start = spans[tp].start if tp in spans else batch.records[0].offset
             state.position = batch.records[-1].offset + 1
             spans[tp] = Span(state, start, state.position)
@@ -163,15 +164,6 @@ class HandingOut:
                 taker.got = True
                 self.finish_topics([topic], {taker})
         return Batch(part for part in parts if part.values)
-
-    def _part(self, batch: FetchedBatch, token: int) -> PartitionBatch:
-        """What there is to be read of a batch."""
-        unreadable: set[int] = set()
-        values = self._deserializing.values(batch.records, unreadable)
-        readable = batch.records
-        if unreadable:
-            readable = [record for record in readable if record.offset not in unreadable]
-        return PartitionBatch(batch.topic_partition, token, values, readable)
 
     def _poll_topic(self, topic: str, *, or_raise: bool) -> FetchedBatch | None:
         if self._ended or not self._member.gate.is_open(boot_time_s()):
@@ -204,9 +196,9 @@ class HandingOut:
         """Hand out again what nobody will get of a topic; whether something may still be about to be got."""
         return topic in self._topics and self._settle(topic)
 
-    def _settle(self, topic: str) -> bool:
-        hand, now_s = self._topics[topic], boot_time_s()
-        self._hand_out_again(hand.settle(now_s))
+    def _settle(self, topic: str, now_s: float | None = None, *, finishes: bool = True) -> bool:
+        hand, now_s = self._topics[topic], boot_time_s() if now_s is None else now_s
+        self._hand_out_again(hand.settle(now_s, finishes=finishes))
         if not hand.takers:
             del self._topics[topic]
         self._let_go.set()
@@ -379,13 +371,24 @@ class HandingOut:
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
         """Ends when nobody is busy with anything of these, and the listener was told."""
         self._drains += 1
+        looking = spawn(self._drop_unclaimed({partition.topic for partition in partitions}), "drop of unclaimed values")
         try:
             while self._busy_with(partitions):
                 self._let_go.clear()
                 await self._let_go.wait()
         finally:
+            looking.cancel()
             self._drains -= 1
         await self._calls.revoked(partitions)
+
+    async def _drop_unclaimed(self, topics: Collection[str]) -> None:
+        """Give up the values of these topics that no caller has got, now and then: perhaps none asks again."""
+        while True:
+            # A blocked event loop delays a caller as well, so the time of the pause does not count.
+            now_s = boot_time_s()
+            await asyncio.sleep(UNCLAIMED_S)
+            for topic in self._topics.keys() & topics:
+                self._settle(topic, now_s, finishes=False)
 
     def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
         """Return a function that tells whether a partition is still fetched as it is now: held, and not sought."""

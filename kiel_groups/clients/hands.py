@@ -194,9 +194,12 @@ class TopicHand:
         for taken in self._taken:
             taken.done = taken.done or (taken.taker.got and (takers is None or taken.taker in takers))
 
-    def settle(self, now_s: float) -> dict[TopicPartition, int]:
+    def settle(self, now_s: float, *, finishes: bool = True) -> dict[TopicPartition, int]:
         """
         Let go of what has ended; what somebody is busy with stays, and what may be about to be got.
+
+        Without ``finishes``, keep all that a caller has got, also of a coroutine that has ended: another coroutine may
+        be processing what it returned.
 
         Returns:
             Where to hand out again from, by partition: what nobody got, and never will.
@@ -205,7 +208,7 @@ class TopicHand:
         undecided: set[TopicPartition] = set()
         busy: set[TopicPartition] = set()
         for taken in self._taken:
-            fate, done = taken.fate(now_s), taken.done or taken.taker.over
+            fate, done = taken.fate(now_s), finishes and (taken.done or taken.taker.over)
             stays: dict[TopicPartition, Span] = {}
             for tp, span in taken.spans.items():
                 if tp in back and span.state is not None:

@@ -122,7 +122,10 @@ ELSEWHERE = {
         "a_java_consumer_that_is_there_first_is_a_refusal",
         "a_member_of_kiel_that_comes_later_is_an_alarm",
     ),
-    "integration/test_kiel_api_hand_overs.py": ("a_drain_waits_for_the_work_on_values_after_those_that_nobody_got",),
+    "integration/test_kiel_api_hand_overs.py": (
+        "a_drain_waits_for_the_work_on_values_after_those_that_nobody_got",
+        "a_drain_gives_up_values_that_nobody_got",
+    ),
     "integration/test_kiel_api_grouped.py": ("a_deserializer_that_fails_on_every_value",),
     "sim/test_sizes.py": (
         "a_thousand_members_at_once",

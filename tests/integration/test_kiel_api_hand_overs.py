@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from tornado import gen
 
 from kiel_groups.clients import hands
 from kiel_groups.embedded import Cluster
@@ -74,3 +76,31 @@ async def test_a_drain_waits_for_the_work_on_values_after_those_that_nobody_got(
     await asyncio.gather(first.close(), second.close())
     await asyncio.gather(*taking)
     assert await offsets(cluster_39, group, topic) == {0: 2}
+
+
+async def test_a_drain_gives_up_values_that_nobody_got(cluster_39: Cluster, unique: Unique) -> None:
+    """Their caller had given up, and its program asks for nothing any more: the next owner gets them."""
+    topic, group = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 2)
+    first = consumer_of(cluster_39, group, max_wait_time=5_000)
+    await first.connect()
+    await first.subscribe(topic)
+    await eventually(lambda: len(first.allocation[topic]) == 2, "all partitions are held")
+    given_up = first.consume(topic)
+    with pytest.raises(gen.TimeoutError):
+        await gen.with_timeout(timedelta(seconds=0.1), given_up)
+    await produce(cluster_39, topic, *range(20))
+    await asyncio.wait({given_up})
+    second = consumer_of(cluster_39, group)
+    found: list[Any] = []
+
+    async def take() -> None:
+        while (values := await second.consume(topic)) is not None:
+            found.extend(values)
+
+    taking = asyncio.ensure_future(take())
+    await eventually(lambda: len(second.allocation[topic]) == 1, "a partition is handed over")
+    await first.close()
+    await eventually(lambda: sorted(found) == [*range(20)], "nothing is lost")
+    await second.close()
+    await taking

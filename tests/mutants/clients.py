@@ -170,6 +170,20 @@ MUTANTS = (
         _DELIVERY_TESTS,
     ),
     Mutant(
+        "a drain that waits for values that nobody gets",
+        _DELIVERY,
+        "self._settle(topic, now_s, finishes=False)",
+        "pass",
+        _TOPIC_TESTS,
+    ),
+    Mutant(
+        "a drain that finishes what a coroutine that has ended got",
+        _DELIVERY,
+        "self._settle(topic, now_s, finishes=False)",
+        "self._settle(topic, now_s)",
+        _TOPIC_TESTS,
+    ),
+    Mutant(
         "a look at leaders for each partition that is reset",
         "clients/position_reset.py",
         "if self._next_look is None:",

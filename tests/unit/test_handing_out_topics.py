@@ -10,7 +10,7 @@ import pytest
 from test_handing_out import P0, P1, Bench, settled
 from tornado import gen
 
-from kiel_groups.clients import hands
+from kiel_groups.clients import handing_out, hands
 from kiel_groups.clients.asking import asking
 from kiel_groups.clients.fetch_state import FetchedBatch
 from kiel_groups.clients.futures import spawn
@@ -364,6 +364,50 @@ async def test_a_drain_waits_for_who_gets_values_after_those_that_nobody_got() -
     bench.out.finish_topics(["t"], ())
     assert bench.out.stop([P0]) == frozenset()
     assert bench.finished == {}
+
+
+async def test_a_drain_gives_up_values_that_nobody_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Their caller had given up, and no coroutine asks for the topic again. What was got stays in flight, also if the
+    coroutine that got it has ended: another one may be processing it.
+    """
+    monkeypatch.setattr(handing_out, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(hands, "UNCLAIMED_S", 0.01)
+    bench = Bench()
+    helper, abandoned = who_gets(), Taker()
+    bench.fetcher.add(P0, 10)
+    take(bench, taker=helper)
+    bench.fetcher.add(P1, 10)
+    take(bench, taker=abandoned)
+    helper.known()
+    assert helper.over
+    bench.out.stop([P0, P1])
+    busy = asyncio.ensure_future(bench.out.drained([P0]))
+    await asyncio.wait_for(bench.out.drained([P1]), 5)
+    assert not busy.done()
+    assert bench.finished == {}
+    bench.out.finish_topics(["t"], ())
+    await asyncio.wait_for(busy, 5)
+    assert bench.finished == {P0: 11}
+
+
+async def test_a_drain_leaves_values_that_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that gets them within a second is processing them: the drain waits for it."""
+    monkeypatch.setattr(handing_out, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(hands, "UNCLAIMED_S", 3_600.0)
+    bench = Bench()
+    late = Taker()
+    bench.fetcher.add(P0, 10)
+    take(bench, taker=late)
+    bench.out.stop([P0])
+    draining = asyncio.ensure_future(bench.out.drained([P0]))
+    await asyncio.sleep(0.05)
+    late.got = True
+    assert not draining.done()
+    late.passed = True
+    bench.out.finish_topics(["t"], ())
+    await asyncio.wait_for(draining, 5)
+    assert bench.finished == {P0: 11}
 
 
 async def test_values_before_those_that_nobody_got_are_finished() -> None:
