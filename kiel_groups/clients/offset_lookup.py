@@ -16,7 +16,7 @@ from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListedOffsets, ListO
 if TYPE_CHECKING:
     from kiel_groups.clients.cluster import Cluster
 
-__all__ = ["Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range", "policy_offsets"]
+__all__ = ["ELECTION_S", "Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range", "policy_offsets"]
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _TRIES = 8
 #: How long a look-up of log ends asks again while leaders are missing, in seconds: an election takes one or two. A
 #: partition that misses the look-up of a new group's first offsets is read from its beginning later, which may be days
 #: of records, so this is worth the wait. Where a log begins is the same at every moment: that is asked once.
-_ELECTION_S = 2.0
+ELECTION_S = 2.0
 
 
 class Failure(NamedTuple):
@@ -60,7 +60,7 @@ async def list_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], 
 async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
     """Look up where a reset policy, "earliest" or "latest", has partitions start; see ``PartitionHandler``."""
     if policy == "latest":
-        return await cluster.find_offsets(partitions, LATEST, patience_s=_ELECTION_S)
+        return await cluster.find_offsets(partitions, LATEST, patience_s=ELECTION_S)
     return await cluster.find_offsets(partitions, EARLIEST)
 
 

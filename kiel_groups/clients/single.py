@@ -15,7 +15,8 @@ from kiel_groups.clients.cluster import DOUBT, Cluster
 from kiel_groups.clients.deserializing import Deserializing
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.futures import failed, spawn, started
-from kiel_groups.clients.offset_lookup import log_range
+from kiel_groups.clients.late_starts import LateStarts
+from kiel_groups.clients.offset_lookup import ELECTION_S, log_range
 from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.starting import StartAt, offset_time
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name, topic_names
@@ -88,6 +89,7 @@ class SingleConsumer(ConsumerAttributes):
         self._deserializing = Deserializing(deserializer, self.metrics)
         self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
         self._fetcher = Fetcher(self._cluster, self._fetching, self.metrics, reset=self._reset)
+        self._late = LateStarts(self._cluster, self.metrics, self._fetcher.assign)
         self._topics: set[str] = set()
         #: Those of them that are read as a whole.
         self._growing: set[str] = set()
@@ -171,7 +173,8 @@ class SingleConsumer(ConsumerAttributes):
             topic: One that does not exist gives no values until it does.
             start: BEGINNING, END, a datetime (in UTC where it names no zone) or a timedelta into the past; brokers know
                 times only as exactly as their log segments are cut. Counts at the first call for a topic, and after a
-                position that the log does not have any more.
+                position that the log does not have any more. Partitions without a leader keep no others waiting; under
+                END they are read from their beginning when they have one.
 
         Returns:
             Values that the deserialiser made (``json.loads`` without one), [] where none came within
@@ -226,8 +229,14 @@ class SingleConsumer(ConsumerAttributes):
     async def _find_start(self, topic: str) -> None:
         try:
             partitions = [TopicPartition(topic, number) for number in await self._cluster.partitions_of(topic)]
-            self._read(topic, await self._cluster.list_offsets(partitions, self._time_of(topic)))
+            at = self._time_of(topic)
+            offsets = await self._cluster.find_offsets(partitions, at, patience_s=ELECTION_S if at == END else 0.0)
+            if not offsets.found:
+                raise offsets.failures[min(offsets.failures)]
+            self._read(topic, offsets.found)
             self._growing.add(topic)
+            # The end of a log that has a leader again may be later than the moment that was meant.
+            self._late.add(dict.fromkeys(offsets.failures, BEGINNING if at == END else at))
         except KielGroupsError as error:
             if not self._ended.is_set():
                 log.error("%s cannot be consumed yet: %s; the next call tries again", topic, error)
@@ -331,6 +340,7 @@ class SingleConsumer(ConsumerAttributes):
         self._batch = ()
         if self._watch is not None:
             self._watch.cancel()
+        self._late.close()
         self._fetcher.close()
         self._cluster.close()
         self._deserializing.close()
@@ -385,13 +395,14 @@ class SingleConsumer(ConsumerAttributes):
         while not self._ended.is_set():
             try:
                 await self._cluster.renew(lambda: self._topics)
-                await self._read_new_partitions()
             except KielGroupsError as error:
                 log.warning("could not look for new partitions: %s", error)
+            else:
+                self._read_new_partitions()
 
-    async def _read_new_partitions(self) -> None:
+    def _read_new_partitions(self) -> None:
         known = {TopicPartition(t, p) for t in self._growing for p in self._cluster.known_partitions(t) or ()}
-        fresh = known - self._fetcher.assignment
+        fresh = {tp for tp in known - self._fetcher.assignment if tp not in self._late}
         if fresh:
             log.info("reading %d new partitions from their beginning", len(fresh))
-            self._fetcher.assign(await self._cluster.list_offsets(fresh, BEGINNING))
+            self._late.add(dict.fromkeys(fresh, BEGINNING))

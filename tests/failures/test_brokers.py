@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from kiel_groups.clients import Producer
+from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.clients.cluster import Cluster as ClusterView
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.coordination.inspect import read_group
@@ -205,6 +205,30 @@ async def test_a_leader_is_away_when_a_topic_is_made_anew(start_cluster: Callabl
         await all_is_read(cluster, group, wanted | missed)
         assert unopened(cluster) == set()
     assert set(group.values) == wanted | missed
+
+
+async def test_a_leader_is_away_when_a_consumer_without_a_group_begins(start_cluster: Callable[..., Cluster]) -> None:
+    """What has leaders is read at once, and the rest when its broker is back."""
+    cluster = start_cluster(brokers=2)
+    await cluster.create_topic("t", 4)
+    sound, away = led_by(cluster, 0), led_by(cluster, 1)
+    wanted, missed = await fill(cluster, sound), await fill(cluster, away)
+    await cluster.kafka[1].kill()
+    found: list[bytes] = []
+    async with SingleConsumer(cluster.brokers, deserializer=bytes) as consumer:
+
+        async def has(values: set[bytes]) -> None:
+            async with asyncio.timeout(RECOVERY_S):
+                while set(found) < values:
+                    found.extend(await consumer.consume("t", BEGINNING) or [])
+
+        await has(wanted)
+        assert set(found) == wanted
+        unopened = ("partitions_unopened", (), float(len(away)))
+        await eventually(lambda: unopened in set(consumer.metrics.samples()), "the others count as unopened")
+        await cluster.kafka[1].restart()
+        await has(wanted | missed)
+        assert len(found) == len(wanted | missed), "nothing was delivered twice"
 
 
 async def test_a_leader_is_frozen_when_a_group_begins(start_cluster: Callable[..., Cluster]) -> None:

@@ -51,8 +51,22 @@ MUTANTS = (
     Mutant(
         "new partitions that a single consumer reads from their end",
         _SINGLE,
-        "await self._cluster.list_offsets(fresh, BEGINNING)",
-        "await self._cluster.list_offsets(fresh, END)",
+        "dict.fromkeys(fresh, BEGINNING)",
+        "dict.fromkeys(fresh, END)",
+        _SINGLE_TESTS,
+    ),
+    Mutant(
+        "a late partition that starts at the end",
+        _SINGLE,
+        "BEGINNING if at == END else at",
+        "at",
+        _SINGLE_TESTS,
+    ),
+    Mutant(
+        "a late partition that is asked for once",
+        "clients/late_starts.py",
+        "        while self._times:\n",
+        "        if self._times:\n",
         _SINGLE_TESTS,
     ),
     Mutant(

@@ -13,10 +13,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from fake_broker import FETCH, LIST_OFFSETS, FakeBroker, Log
+from fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, Log
 from tornado.ioloop import IOLoop
 
-from kiel_groups.clients import BEGINNING, END, SingleConsumer
+from kiel_groups.clients import BEGINNING, END, SingleConsumer, single
 from kiel_groups.errors import (
     ClosedError,
     ConfigError,
@@ -199,6 +199,51 @@ async def test_a_position_outside_the_log_without_a_policy() -> None:
         with pytest.raises(OffsetOutOfRangeError, match="t:0: the log does not have offset 7") as caught:
             await take(consumer, 1)
         assert caught.value.code == 1
+
+
+@pytest.mark.parametrize("start", [BEGINNING, END])
+async def test_a_partition_without_a_leader_keeps_no_others_waiting(
+    start: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The others are read, and its leader is asked for again: then it is read from its beginning, so that nothing is
+    skipped.
+    """
+    monkeypatch.setattr(single, "ELECTION_S", 0.05)
+    async with consuming(b"1", max_wait_time=3_000) as (broker, consumer):
+        broker.leaders = {T1: -1}
+        broker.append(T1, messages(b"3"))
+        asked = consumer.consume("t", start)
+        if start == END:
+            await broker.until_asked(FETCH, 1)
+            broker.append(T0, messages(b"2"))
+        async with asyncio.timeout(5):
+            assert await asked == ([1] if start == BEGINNING else [2])
+            assert consumer.assignment == {T0}
+            while ("partitions_unopened", (), 1.0) not in consumer.metrics.samples():
+                await broker.until_asked(METADATA, broker.count(METADATA) + 1)
+            broker.leaders = {}
+            assert await consumer.consume("t", start) == [3]
+        assert consumer.assignment == {T0, T1}
+        assert ("partitions_unopened", (), 0.0) in consumer.metrics.samples()
+    assert [entry.levelname for entry in caplog.records if "(t:1) are not known yet" in entry.getMessage()] == [
+        "WARNING"
+    ]
+
+
+async def test_a_new_partition_without_a_leader_keeps_no_others_waiting() -> None:
+    """Nor do others that were added with it."""
+    async with consuming(b"0", metadata_max_age_ms=20) as (broker, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        assert await take(consumer, 1) == [b"0"]
+        third, fourth = TopicPartition("t", 2), TopicPartition("t", 3)
+        broker.leaders = {third: -1}
+        broker.logs |= {third: Log(), fourth: Log()}
+        broker.append(third, messages(b"3"))
+        broker.append(fourth, messages(b"4"))
+        assert await take(consumer, 1) == [b"4"]
+        broker.leaders = {}
+        assert await take(consumer, 1) == [b"3"]
 
 
 async def test_partitions_that_are_added_are_read_from_their_beginning() -> None:
