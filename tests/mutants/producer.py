@@ -7,12 +7,14 @@ from tests.mutants.mutant import Mutant
 __all__ = ["MUTANTS"]
 
 _INTERRUPTS = "clients/interrupts.py"
+_PRODUCER = "clients/producer.py"
 _CLOSING = "clients/closing.py"
 _SENDER = "clients/sender.py"
 _CONNECTION = "clients/connection.py"
 _RANGES = "spark/range_reading.py"
 
 _INTERRUPT_TESTS = "tests/unit/test_interrupts.py"
+_INTERRUPTED_TESTS = "tests/unit/test_producer_interrupted.py"
 _PRODUCER_TESTS = "tests/unit/test_clients_producer.py"
 _CONNECTION_TESTS = "tests/unit/test_clients_connection.py"
 _RANGE_TESTS = "tests/spark/test_range_reading.py"
@@ -85,10 +87,31 @@ MUTANTS = (
     ),
     Mutant(
         "a close that waits ten times as long for a frozen broker",
-        "clients/producer.py",
+        _PRODUCER,
         "self._config.ack_timeout_ms) / 1000",
         "self._config.ack_timeout_ms) / 100",
         _PRODUCER_TESTS,
+    ),
+    Mutant(
+        "a close after a Ctrl-C that waits for a frozen broker as long as any other",
+        _PRODUCER,
+        "if running_loop() is None and timeout_ms is None:",
+        "if False:",
+        _INTERRUPTED_TESTS,
+    ),
+    Mutant(
+        "a cancelled block that waits for a frozen broker as long as any other",
+        _PRODUCER,
+        "await self.close(_CANCELLED_FLUSH_MS if cancelled else None)",
+        "await self.close(None)",
+        _INTERRUPTED_TESTS,
+    ),
+    Mutant(
+        "records without an answer that are reported as not sent when the loop is closed",
+        _PRODUCER,
+        "        unknown = self._sender.unknown\n        if unsent",
+        "        unknown = 0\n        if unsent",
+        _INTERRUPTED_TESTS,
     ),
     # Answers
     Mutant(
