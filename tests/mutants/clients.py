@@ -325,6 +325,20 @@ MUTANTS = (
         _UNREACHABLE_TESTS,
     ),
     Mutant(
+        "a member of a group that returns nothing for ever while all brokers are gone",
+        "clients/consuming.py",
+        "                    raise unreachable\n",
+        "                    pass\n",
+        _UNREACHABLE_TESTS,
+    ),
+    Mutant(
+        "twice as many refreshes without an answer as the documentation says",
+        _SOURCES,
+        "UNREACHABLE_AFTER = 8",
+        "UNREACHABLE_AFTER = 16",
+        _UNREACHABLE_TESTS,
+    ),
+    Mutant(
         "unreadable answers that count together although others came between",
         _FETCHER,
         "state.failures = state.unreadable = 0",

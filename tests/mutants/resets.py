@@ -9,6 +9,7 @@ __all__ = ["MUTANTS"]
 _CLAIMING = "coordination/claiming.py"
 _RESET = "clients/position_reset.py"
 _HANDING_OUT = "clients/handing_out.py"
+_DELIVERY_TESTS = "tests/unit/test_handing_out.py"
 _AT_A_BROKER = "tests/unit/test_position_reset.py"
 
 MUTANTS = (
@@ -81,6 +82,27 @@ MUTANTS = (
         "if start <= position <= end:",
         "if False:",
         _AT_A_BROKER,
+    ),
+    Mutant(
+        "a reset of a partition that an operator has moved during the look-up",
+        _RESET,
+        "        if not is_fetched():\n            return None\n        if start",
+        "        if start",
+        _AT_A_BROKER,
+    ),
+    Mutant(
+        "a reset that is stored while older records of its batch are not delivered",
+        _HANDING_OUT,
+        "return in_batch or self._fetcher.is_buffering(partition)",
+        "return self._fetcher.is_buffering(partition)",
+        _DELIVERY_TESTS,
+    ),
+    Mutant(
+        "a reset that other partitions' records hold up",
+        _HANDING_OUT,
+        "        self._drains += 1\n        try:\n            while is_fetched()",
+        "        self._drains += 0\n        try:\n            while is_fetched()",
+        _DELIVERY_TESTS,
     ),
     Mutant(
         "a record in flight that is cut off and counts",

@@ -13,11 +13,17 @@ from test_clients_single import T0, consuming, messages
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.metadata_sources import UNREACHABLE_AFTER
+from kiel_groups.clients.consuming import ConsumerSettings, Consuming
+from kiel_groups.clients.hands import Taker
+from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import NoBrokersError
+from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 
 pytestmark = pytest.mark.unit
+
+#: The number that docs/migrating-from-kiel.rst states.
+UNREACHABLE_AFTER = 8
 
 
 async def test_refreshes_in_a_row_are_counted() -> None:
@@ -91,6 +97,27 @@ async def values_after_errors(consumer: SingleConsumer) -> list[Any]:
                 return values
         except NoBrokersError:
             continue
+
+
+async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
+    """It returns [] before the last of these refreshes, as it does while there is nothing to read."""
+    subscription = SubscriptionState()
+    subscription.subscribe(["t"])
+    settings = ConsumerSettings(
+        brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),), backoff_ms=2, max_backoff_ms=5),
+        fetching=FetchConfig(max_wait_ms=10),
+        group=GroupConfig(group="g"),
+        zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
+    )
+    consuming = Consuming(settings, subscription)
+    for _ in range(UNREACHABLE_AFTER):
+        assert await consuming.next_values("t", Taker()) == []
+        with pytest.raises(NoBrokersError):
+            await consuming._cluster.refresh(["t"], "test")
+    with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
+        await consuming.next_values("t", Taker())
+    consuming.fetcher.close()
+    consuming._cluster.close()
 
 
 async def test_iteration_waits_on(caplog: pytest.LogCaptureFixture) -> None:

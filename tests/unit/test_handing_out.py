@@ -71,6 +71,9 @@ class FakeFetcher:
                 return batch
         return None
 
+    def is_buffering(self, partition: TopicPartition) -> bool:
+        return any(not isinstance(b, Exception) and b.topic_partition == partition for b in self.batches)
+
     def wake(self, topic: str) -> None:
         self.has_batch.set()
 
@@ -381,3 +384,21 @@ async def test_who_waits_for_a_topic_that_cannot_be_read_is_woken() -> None:
     with pytest.raises(NoOffsetsError, match="no offsets of u"):
         bench.out.take_topic("u", 1_000, Taker())
     assert bench.out.take_topic("u", 1_000, Taker()) == []
+
+
+async def test_a_reset_waits_for_the_rest_of_the_batch_and_for_nothing_else() -> None:
+    """Although nothing of its partition is in flight meanwhile, and records of another one come without a pause."""
+    bench = Bench()
+    bench.fetcher.add(P0, 10, 11)
+    bench.fetcher.add(P1, 10, 11)
+    assert bench.take() == 10
+    bench.out.finish()
+    waiting = asyncio.ensure_future(bench.out.put_down(P0, lambda: True))
+    await settled()
+    assert not waiting.done(), "11 is not delivered yet"
+    assert bench.take() == 11
+    await settled()
+    assert not waiting.done(), "11 is in flight"
+    assert (bench.take(), bench.finished) == (10, {P0: 12})
+    await asyncio.wait_for(waiting, 5)
+    assert bench.take() == 11

@@ -311,6 +311,24 @@ async def test_a_position_that_is_in_the_log_again_is_kept() -> None:
         assert b.metrics.counter("fetch_retries") == 1
 
 
+async def test_an_offset_that_an_operator_sets_during_the_look_up_is_kept() -> None:
+    """The log's range is of no use for it: nothing is chosen, so that a release stores the operator's offset."""
+    async with bench() as b:
+        b.produce(10)
+        b.broker.gates[LIST_OFFSETS] = asyncio.Event()
+        await b.claim(1_000)
+        await b.broker.until_asked(LIST_OFFSETS, 1)
+        (looking,) = (task for task in b.fetcher._tasks if "reset" in task.get_name())
+        b.subscription.adopt(T0, 3, 2)
+        b.out.moved(T0, 3)
+        b.broker.gates[LIST_OFFSETS].set()
+        await asyncio.wait({looking})
+        assert b.state.reset is None
+        assert b.state.reset_offset(autocommit=True) is None
+        assert await b.next() == 3
+        assert b.stored == []
+
+
 @pytest.mark.parametrize("code", [1, 17, 99])
 async def test_a_look_up_that_fails_is_repeated(code: int, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever brokers say about the log's range: error 1 is no word of the policy's."""
