@@ -130,6 +130,20 @@ MUTANTS = (
         "state == KazooState.LOST",
         "tests/sim/test_closing_sessions.py",
     ),
+    Mutant(
+        "a thread that tries for ever to close a session which the servers have ended",
+        _SESSION_CLOSE,
+        "self._give_up_s = machine.boot_time_s() + self._timeout_ms / 1000",
+        'self._give_up_s = float("inf")',
+        "tests/sim/test_closing_sessions.py",
+    ),
+    Mutant(
+        "a session that is given up while the servers keep it for longer than was asked",
+        _SESSION_CLOSE,
+        "        self._timeout_ms = max(self._timeout_ms, timeout_ms)\n",
+        "",
+        "tests/sim/test_closing_sessions.py",
+    ),
     # Answers
     Mutant(
         "a lost read that counts as an absent znode",
