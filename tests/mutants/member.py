@@ -147,6 +147,13 @@ MUTANTS = (
         "tests/sim/test_following.py",
     ),
     Mutant(
+        "hints that come during each read and put the regular look off",
+        _HOLDING,
+        "if loop.time() >= audit_due_s:",
+        "if loop.time() >= audit_due_s and not self._look.is_set():",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
         "a hint that comes while the slice is read and that is forgotten",
         _HOLDING,
         "            self._look.clear()\n            read = await self._read_slice()\n",

@@ -14,6 +14,27 @@ _AT_A_BROKER = "tests/unit/test_position_reset.py"
 
 MUTANTS = (
     Mutant(
+        "a reset that leaves garbage in the place of the same offset",
+        "coordination/offsets.py",
+        "if offset == state.committed and not state.unreadable:",
+        "if offset == state.committed:",
+        "tests/sim/test_resets.py",
+    ),
+    Mutant(
+        "a broker's late write over a reset that is taken for the member's own",
+        "coordination/broker_offset_store.py",
+        "            self._sent.pop(partition, None)\n        return await super().put",
+        "            pass\n        return await super().put",
+        "tests/sim/test_broker_offsets.py",
+    ),
+    Mutant(
+        "a release that requests brokers to store what a reset has replaced",
+        "coordination/holding.py",
+        "partitions - self._subscription.resetting()",
+        "partitions",
+        "tests/sim/test_broker_offsets.py",
+    ),
+    Mutant(
         "a reset that is not stored",
         "coordination/offsets.py",
         "                await self._store_once({partition: offset}, self._store.put)\n",

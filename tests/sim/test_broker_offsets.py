@@ -14,11 +14,13 @@ from tests.sim.consumer import Consumer
 from tests.sim.ledger import UNDER_WAY_S, Violation
 from tests.sim.test_interrupted_commits import process_some
 from tests.sim.test_topics_made_anew import no_broker_knows, recreate, stored
-from tests.sim.world import World, at_rest
+from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
 PARTITION = TopicPartition("t0", 0)
+#: Enough for a look without any watch.
+LATE_S = 1.5 * RECONCILE_INTERVAL_MS / 1000
 
 
 @pytest.fixture
@@ -93,6 +95,39 @@ def test_a_late_write_of_the_old_log_is_overwritten_by_the_start_in_the_new_one(
         world.operator.set(world.layout.offset(PARTITION), b"2")
     world.run_for(20.0)
     assert stored(world) == [0]
+
+
+def test_a_late_write_after_a_reset_is_followed_and_the_position_is_chosen_again(world: World) -> None:
+    """The znode has an offset that the log lacks: the next owner must not find it (decision 0016)."""
+    (holding,) = world.consumers
+    commit(world, holding)
+    hold_all(world, 15.0)
+    process_some(world, holding)
+    holding.process.start(holding.member.commit())
+    world.run_for(1.0)
+    world.retain(PARTITION, 1_500)
+    world.timeline.run_until(lambda: stored(world) == [1_500], 14.0)
+    world.timeline.run_until(lambda: stored(world) == [6], 14.0)
+    world.run_for(LATE_S)
+    holding.work(0.0, 3, 0.01)
+    assert PARTITION in holding.resets, "it fetches from 6, which the log lacks"
+    world.run_for(1.0)
+    assert stored(world) == [1_500]
+
+
+def test_what_a_reset_chose_is_released_without_a_request_to_brokers(world: World) -> None:
+    """A broker that is late would write what was finished before over it, and the next owner would continue there."""
+    (leaving,) = world.consumers
+    commit(world, leaving)
+    leaving.work(0.0, 3, 2.0)
+    world.retain(PARTITION, 1_500)
+    world.run_for(1.0)
+    assert leaving.has_chosen(PARTITION)
+    hold_all(world, 30.0)
+    leaving.leave()
+    world.run_for(60.0)
+    assert leaving.closed
+    assert world.ensemble.truth.znodes[world.layout.offset(PARTITION)].data == b"1500"
 
 
 def test_a_broker_restores_an_offset_that_was_deleted(world: World) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import topic_path
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
@@ -89,6 +92,30 @@ def test_hints_that_keep_coming_do_not_put_the_regular_look_off(world: World) ->
     for number in range(4):
         world.operator.set(path, changed(world, generation=generation + number))
         world.run_for(RECONCILE_INTERVAL_MS / 2000)
+    version_and_offset = consumer.finished(partition)
+    assert version_and_offset is not None
+    assert version_and_offset[1] == 7
+
+
+def test_hints_that_come_during_each_read_do_not_put_the_regular_look_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slice changes faster than the member reads it: there is a hint to follow at every moment."""
+    consumer, path, get = world.consumers[0], slice_path(world), Session.get
+    partition = min(consumer.flowing)
+
+    async def overtaken(session: Session, asked: str, watcher: Any = None) -> Any:
+        node = await get(session, asked, watcher)
+        if asked == path and watcher is not None:
+            await asyncio.sleep(1.0)
+            watcher()
+        return node
+
+    monkeypatch.setattr(Session, "get", overtaken)
+    world.operator.set(path, changed(world))
+    world.run_for(SOON_S)
+    world.operator.set(world.layout.offset(partition), b"7")
+    world.run_for(LATE_S)
     version_and_offset = consumer.finished(partition)
     assert version_and_offset is not None
     assert version_and_offset[1] == 7

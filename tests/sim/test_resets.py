@@ -149,6 +149,27 @@ def test_garbage_is_written_over(world: World, monkeypatch: pytest.MonkeyPatch) 
     assert world.ledger.stored(P0) == expected(world)
 
 
+def test_garbage_in_the_place_of_the_chosen_offset_is_written_over() -> None:
+    """The member has stored that offset before, and another writer has destroyed it since."""
+    with at_rest(members=1, topics=(1,), reset="latest") as world:
+        (consumer,) = world.consumers
+        process_and_commit(world)
+        chosen = 1_003
+        assert world.ledger.stored(P0) == chosen
+        process_some(world, consumer)
+        consumer.work(0.0, 3, 2.0)
+        world.cut(P0, chosen, 60.0)
+        world.run_for(1.0)
+        assert consumer.has_chosen(P0)
+        world.operator.set(world.layout.offset(P0), b"garbage")
+        membership = consumer.member._membership
+        assert membership is not None
+        following = consumer.process.start(membership.holding._offsets.follow_resets())
+        world.timeline.run_until(following.done, 1.0)
+        world.timeline.run_until(lambda: not consumer.has_chosen(P0), 5.0)
+        assert world.ensemble.truth.znodes[world.layout.offset(P0)].data == b"%d" % chosen
+
+
 def test_a_topic_created_again_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was chosen in the log that is gone is not written into the new one, which is read from its beginning."""
     before_the_reset_is_written(monkeypatch, lambda: world.recreate_topic("t0", 0.0, 0.0))
