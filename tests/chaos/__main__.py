@@ -10,6 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.console import Console
 
 from kiel_groups.cli.bar import bar, has_bar
 from kiel_groups.errors import KielGroupsError
-from tests.arguments import positive
+from tests.arguments import positive, positive_number
 from tests.chaos.judge import Limits, judge
 from tests.chaos.report import print_report, report
 from tests.chaos.run import Progress, Run
@@ -27,6 +28,8 @@ from tests.chaos.schedule import Schedule, ScheduleError, make_schedule
 
 #: Exit statuses: every promise was kept; one was broken; the run says nothing about the group.
 KEPT, BROKEN, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
+#: How many faults a run has unless told otherwise.
+FAULTS = 20
 #: How often a run without a terminal says how far it is, in seconds.
 LINE_INTERVAL_S = 15.0
 QUIET_MARGIN_S = 2.0
@@ -35,9 +38,20 @@ QUIET_MARGIN_S = 2.0
 def main() -> int:
     options = _parse()
     try:
+        return _main(options)
+    except Exception:
+        # Status 1 means findings about the group, and this says nothing about it.
+        traceback.print_exc()
+        return UNUSABLE
+
+
+def _main(options: argparse.Namespace) -> int:
+    try:
         schedule = _schedule(options)
+        if options.json is not None:
+            _check_writable(options.json)
         folder, kept = _folder(options.keep, schedule.seed)
-    except (OSError, ScheduleError) as error:
+    except (OSError, ValueError) as error:
         return _fail(f"{error}")
     stored = folder / "schedule.json"
     stored.write_text(schedule.to_json(), encoding="utf-8")
@@ -78,28 +92,43 @@ def _parse() -> argparse.Namespace:
         description="A group on real servers under random faults: nothing may be lost, no partition may have two owners"
         " or none for long. Exit status 0: no finding; 1: findings; 2: the run could not be judged.",
     )
-    parser.add_argument("--faults", type=positive, default=20, help="how many (20; some 5 s each)")
+    parser.add_argument("--faults", type=positive, help=f"how many ({FAULTS}; some 5 s each)")
     parser.add_argument("--seed", type=int, help="what the schedule is made of; another one each time unless given")
     parser.add_argument("--replay", type=Path, metavar="FILE", help="inflict this schedule instead")
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="leave schedule, logs and histories in this new folder"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
-    parser.add_argument("--rate", type=float, default=150.0, help="records a second (150)")
+    parser.add_argument("--rate", type=positive_number, default=150.0, help="records a second (150)")
     parser.add_argument(
         "--tolerance",
-        type=float,
+        type=positive_number,
         default=4.0,
         help="how long beyond the session timeout a partition may have no owner, in seconds (4); for slow machines",
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.replay is not None and (options.seed is not None or options.faults is not None):
+        parser.error("--replay has faults and a seed of its own; expected neither --faults nor --seed beside it")
+    return options
 
 
 def _schedule(options: argparse.Namespace) -> Schedule:
     if options.replay is not None:
-        return Schedule.parse(options.replay.read_text(encoding="utf-8"))
+        try:
+            return Schedule.parse(options.replay.read_text(encoding="utf-8"))
+        except ValueError as error:  # no UTF-8, too
+            raise ScheduleError(f"{options.replay}: {error}") from error
     seed = options.seed if options.seed is not None else SystemRandom().randrange(1 << 32)
-    return make_schedule(seed, options.faults)
+    return make_schedule(seed, options.faults or FAULTS)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise the OSError now that would otherwise end the run after its last fault."""
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8"):
+        pass
+    if is_new:
+        path.unlink()
 
 
 def _folder(keep: Path | None, seed: int) -> tuple[Path, bool]:

@@ -14,14 +14,24 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from itertools import islice
 from random import Random
+from typing import NoReturn
 
-__all__ = ["KINDS", "Domain", "Fault", "Kind", "Schedule", "ScheduleError", "make_schedule"]
+__all__ = ["KINDS", "REPLICAS", "ZOOKEEPERS", "Domain", "Fault", "Kind", "Schedule", "ScheduleError", "make_schedule"]
 
 #: Format of the JSON file.
 VERSION = 1
 
 #: Faults before each rest. Unowned time is only judged while nothing is wrong, so there must be such times.
 FAULTS_BETWEEN_RESTS = 8
+
+#: How many servers of ZooKeeper a run has, and how many brokers store a record.
+ZOOKEEPERS, REPLICAS = 3, 2
+
+#: The most that a stored schedule may ask for: how many processes, and how long a fault or a session, in seconds.
+MOST_MEMBERS, MOST_BROKERS, LONGEST_S = 32, 16, 3_600.0
+
+#: How many characters of a wrong value an error shows.
+MOST_SHOWN = 60
 
 #: Seconds between the beginnings of two faults.
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 4.0
@@ -143,22 +153,86 @@ class Schedule:
         Load what ``to_json`` made.
 
         Raises:
-            ScheduleError: It is no JSON, of another version, or names a fault that does not exist.
+            ScheduleError: It is no JSON, of another version, or a field has a value that no run can have.
         """
         try:
-            loaded = json.loads(text)
-            if loaded.pop("version") != VERSION:
-                raise ScheduleError(f"a schedule of another version; expected version {VERSION}")
-            faults = tuple(Fault(**fault) for fault in loaded.pop("faults"))
-            schedule = cls(**loaded, faults=faults)
-        except ScheduleError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ScheduleError(f"no schedule: {type(error).__name__} {error}") from error
-        unknown = sorted({fault.kind for fault in faults} - KINDS.keys())
-        if unknown:
-            raise ScheduleError(f"no such fault: {', '.join(unknown)}; expected one of {', '.join(KINDS)}")
-        return schedule
+            stored = _Fields("schedule", json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise ScheduleError(f"no schedule: {error}") from error
+        if (version := stored.take("version")) != VERSION:
+            raise ScheduleError(f"schedule.version: {_shown(version)} given; expected version {VERSION}")
+        listed = stored.take("faults")
+        if not isinstance(listed, list) or not listed:
+            raise ScheduleError(f"schedule.faults: {_shown(listed)} given; expected a list of at least one fault")
+        seed = stored.whole("seed", -(1 << 63), 1 << 63)
+        session_timeout_s = stored.number("session_timeout_s", 1.0, LONGEST_S)
+        members, brokers = stored.whole("members", 1, MOST_MEMBERS), stored.whole("brokers", REPLICAS, MOST_BROKERS)
+        stored.end()
+        faults = (_fault(_Fields(f"faults[{index}]", each), members, brokers) for index, each in enumerate(listed))
+        return cls(seed, session_timeout_s, members, brokers, tuple(faults))
+
+
+class _Fields:
+    """Takes the fields of one JSON object, each once; an error names the field, its value and what was expected."""
+
+    def __init__(self, name: str, stored: object) -> None:
+        if not isinstance(stored, dict):
+            raise ScheduleError(f"{name}: {_shown(stored)} given; expected an object")
+        self._name = name
+        self._left = dict(stored)
+
+    def take(self, field: str) -> object:
+        if field not in self._left:
+            raise ScheduleError(f"{self._name}.{field}: missing")
+        return self._left.pop(field)
+
+    def whole(self, field: str, least: int, most: int) -> int:
+        value = self.take(field)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            self._refuse(field, value, f"a whole number of {least} to {most}")
+        return value
+
+    def number(self, field: str, least: float, most: float) -> float:
+        value = self.take(field)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+            self._refuse(field, value, f"a number of {least:g} to {most:g}")
+        return value
+
+    def kind(self, field: str) -> Kind:
+        value = self.take(field)
+        if not isinstance(value, str) or value not in KINDS:
+            self._refuse(field, value, f"one of {', '.join(KINDS)}")
+        return KINDS[value]
+
+    def end(self) -> None:
+        """Refuse what was not taken."""
+        if self._left:
+            raise ScheduleError(f"{self._name}: no such field: {', '.join(sorted(self._left))}")
+
+    def _refuse(self, field: str, value: object, expected: str) -> NoReturn:
+        raise ScheduleError(f"{self._name}.{field}: {_shown(value)} given; expected {expected}")
+
+
+def _shown(value: object) -> str:
+    shown = json.dumps(value)
+    return shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}…"
+
+
+def _fault(stored: _Fields, members: int, brokers: int) -> Fault:
+    kind = stored.kind("kind")
+    targets = {Domain.MEMBER: range(members), Domain.BROKERS: range(brokers), Domain.ENSEMBLE: range(ZOOKEEPERS)}
+    # The place of the member that comes and goes follows those of the others.
+    places = range(members, members + 1) if kind.name == "member-join" else targets[kind.domain]
+    fault = Fault(
+        number=stored.whole("number", 1, 1 << 31),
+        kind=kind.name,
+        target=stored.whole("target", places[0], places[-1]),
+        lasts_s=stored.number("lasts_s", 0.0, LONGEST_S),
+        after_s=stored.number("after_s", 0.0, LONGEST_S),
+        rest_s=stored.number("rest_s", 0.0, LONGEST_S),
+    )
+    stored.end()
+    return fault
 
 
 def make_schedule(
@@ -208,7 +282,7 @@ def _target(random: Random, kind: Kind, members: int, brokers: int, before: Faul
     if kind.domain is Domain.BROKERS:
         return random.randrange(brokers)
     if kind.domain is Domain.ENSEMBLE:
-        return random.randrange(3)
+        return random.randrange(ZOOKEEPERS)
     if kind.name == "member-join":
         # The place of the member that comes and goes.
         return members

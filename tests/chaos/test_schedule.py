@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.chaos.faults import _INFLICT
 from tests.chaos.schedule import FAULTS_BETWEEN_RESTS, KINDS, Domain, Schedule, ScheduleError, make_schedule
-from tests.integration.commands import environment
 
 pytestmark = pytest.mark.property
 
@@ -78,32 +75,74 @@ def test_it_is_loaded_as_it_was_stored(seed: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("field", "value", "said"),
     [
-        (lambda stored: stored.update(version=2), "expected version 1"),
-        (lambda stored: stored["faults"][0].update(kind="flood"), "no such fault: flood; expected one of member-kill,"),
-        (lambda stored: stored["faults"][0].pop("target"), "no schedule: TypeError"),
-        (lambda stored: stored.pop("seed"), "no schedule: TypeError"),
+        ("version", 2, "schedule.version: 2 given; expected version 1"),
+        ("seed", "one", 'schedule.seed: "one" given; expected a whole number of -'),
+        ("seed", None, "schedule.seed: missing"),
+        ("flood", 1, "schedule: no such field: flood"),
+        ("members", "four", 'schedule.members: "four" given; expected a whole number of 1 to 32'),
+        ("members", True, "schedule.members: true given; expected"),
+        ("members", 100_000, "schedule.members: 100000 given; expected a whole number of 1 to 32"),
+        ("brokers", 0, "schedule.brokers: 0 given; expected a whole number of 2 to 16"),
+        ("session_timeout_s", 0, "schedule.session_timeout_s: 0 given; expected a number of 1 to 3600"),
+        ("session_timeout_s", float("nan"), "schedule.session_timeout_s: NaN given; expected"),
+        ("faults", [], "schedule.faults: [] given; expected a list of at least one fault"),
+        ("faults", {}, "schedule.faults: {} given; expected a list"),
+        ("faults", ["member-kill"], 'faults[0]: "member-kill" given; expected an object'),
     ],
 )
-def test_what_is_no_schedule_is_refused(change, said: str) -> None:  # type: ignore[no-untyped-def]
-    """A file of another version, or with faults that do not exist, is refused before anything is started."""
-    stored = json.loads(make_schedule(1, 2).to_json())
-    change(stored)
-    with pytest.raises(ScheduleError, match=said):
+def test_a_schedule_with_a_wrong_field_is_refused(field: str, value: object, said: str) -> None:
+    """The error names the field, what it is and what it must be; None stands for a field that is missing."""
+    stored = json.loads(make_schedule(1, 2).to_json()) | {field: value}
+    if value is None:
+        del stored[field]
+    with pytest.raises(ScheduleError, match=re.escape(said)):
         Schedule.parse(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "said"),
+    [
+        ("member-kill", "kind", "flood", 'faults[1].kind: "flood" given; expected one of member-kill,'),
+        ("member-kill", "kind", ["flood"], 'faults[1].kind: ["flood"] given; expected one of'),
+        ("member-kill", "number", 0, "faults[1].number: 0 given; expected a whole number of 1 to"),
+        ("member-kill", "target", None, "faults[1].target: missing"),
+        ("member-kill", "target", 99, "faults[1].target: 99 given; expected a whole number of 0 to 3"),
+        ("member-kill", "target", 1.0, "faults[1].target: 1.0 given; expected a whole number of 0 to 3"),
+        ("member-join", "target", 0, "faults[1].target: 0 given; expected a whole number of 4 to 4"),
+        ("broker-stop", "target", 3, "faults[1].target: 3 given; expected a whole number of 0 to 2"),
+        ("zookeeper-stop", "target", -1, "faults[1].target: -1 given; expected a whole number of 0 to 2"),
+        ("member-kill", "lasts_s", "long", 'faults[1].lasts_s: "long" given; expected a number of 0 to 3600'),
+        ("member-kill", "after_s", -1, "faults[1].after_s: -1 given; expected a number of 0 to 3600"),
+        ("member-kill", "rest_s", float("inf"), "faults[1].rest_s: Infinity given; expected a number of 0 to 3600"),
+        ("member-kill", "note", "x", "faults[1]: no such field: note"),
+    ],
+)
+def test_a_fault_with_a_wrong_field_is_refused(kind: str, field: str, value: object, said: str) -> None:
+    """Its place in the list tells which one it is; None stands for a field that is missing."""
+    stored = json.loads(make_schedule(1, 2).to_json())
+    stored["faults"][1] |= {"kind": kind, "target": 4 if kind == "member-join" else 0, field: value}
+    if value is None:
+        del stored["faults"][1][field]
+    with pytest.raises(ScheduleError, match=re.escape(said)):
+        Schedule.parse(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "schedule: [] given; expected an object"),
+        ("{}", "schedule.version: missing"),
+        ("", "no schedule: Expecting value"),
+        ("[" * 100_000, "no schedule: maximum recursion depth"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ScheduleError, match=re.escape(said)):
+        Schedule.parse(text)
 
 
 def test_every_kind_can_be_inflicted() -> None:
     """The table of kinds and the table of what is done have the same names."""
     assert _INFLICT.keys() == KINDS.keys()
-
-
-def test_the_command_refuses_a_file_that_is_no_schedule(tmp_path: Path) -> None:
-    """It says so in a line, with the exit status of a run that says nothing about the group."""
-    path = tmp_path / "schedule.json"
-    path.write_text("{}")
-    command = [sys.executable, "-m", "tests.chaos", "--replay", str(path)]
-    refused = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == "error: no schedule: KeyError 'version'\n"

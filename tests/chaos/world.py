@@ -22,7 +22,7 @@ from kiel_groups.embedded.server import Startable, in_thread
 from kiel_groups.errors import CoordinationError, ServerError
 from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
 from tests.chaos.places import TOPIC, Link, Place, RegistryProxy, boot_s, program
-from tests.chaos.schedule import Schedule
+from tests.chaos.schedule import REPLICAS, ZOOKEEPERS, Schedule
 
 __all__ = ["PARTITIONS", "World"]
 
@@ -50,7 +50,7 @@ class World(Startable):
     def __init__(self, folder: Path, schedule: Schedule, rate: float) -> None:
         self.folder = folder
         self.schedule = schedule
-        self.ensemble = ZooKeeperEnsemble(3, "3.9.5", cuttable=True)
+        self.ensemble = ZooKeeperEnsemble(ZOOKEEPERS, "3.9.5", cuttable=True)
         self.brokers: list[KafkaBroker] = []
         #: The way of each broker to ZooKeeper.
         self.registries: list[Link] = []
@@ -81,7 +81,7 @@ class World(Startable):
             self.brokers.append(broker)
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(KafkaBroker._start, self.brokers))
-        admin.create_topic(self.ensemble.hosts, TOPIC, PARTITIONS, replication=2)
+        admin.create_topic(self.ensemble.hosts, TOPIC, PARTITIONS, replication=REPLICAS)
         # One more than members: the place of the one that comes and goes.
         for number in range(self.schedule.members + 1):
             self.places.append(self._place(number))

@@ -1,0 +1,97 @@
+"""Arguments that no run can have: status 2 and one line, before any server is started."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import __main__ as chaos
+from tests.chaos.schedule import make_schedule
+from tests.integration.commands import environment
+
+pytestmark = pytest.mark.unit
+
+
+class NeverPlayed:
+    """Takes the place of a run, which must not begin."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        raise AssertionError("a run begins")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run in a folder with a schedule, a file that is none, and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(chaos, "Run", NeverPlayed)
+    # The command sends the package's log to a file.
+    logger = logging.getLogger("kiel_groups")
+    monkeypatch.setattr(logger, "propagate", logger.propagate)
+    monkeypatch.setattr(logger, "handlers", list(logger.handlers))
+    (tmp_path / "schedule.json").write_text(make_schedule(1, 2).to_json())
+    (tmp_path / "binary").write_bytes(b"\xff\xfe abc")
+    return tmp_path
+
+
+def status(monkeypatch: pytest.MonkeyPatch, arguments: str) -> object:
+    """The exit status of the command."""
+    monkeypatch.setattr(sys, "argv", ["chaos", *arguments.split()])
+    try:
+        return chaos.main()
+    except SystemExit as left:
+        return left.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--faults x", "--faults: x given; expected a whole number of at least 1"),
+        ("--faults 1.5", "--faults: 1.5 given; expected a whole number of at least 1"),
+        ("--faults 0", "--faults: 0 given; expected a whole number of at least 1"),
+        ("--tolerance nan", "--tolerance: nan given; expected a number of more than 0"),
+        ("--tolerance inf", "--tolerance: inf given; expected a number of more than 0"),
+        ("--tolerance x", "--tolerance: x given; expected a number of more than 0"),
+        ("--rate 0", "--rate: 0 given; expected a number of more than 0"),
+        ("--rate -3", "--rate: -3 given; expected a number of more than 0"),
+        ("--rate nan", "--rate: nan given; expected a number of more than 0"),
+        ("--replay schedule.json --seed 0", "expected neither --faults nor --seed beside it"),
+        ("--replay schedule.json --faults 3", "expected neither --faults nor --seed beside it"),
+        ("--replay missing", "No such file or directory: 'missing'"),
+        ("--replay binary", "error: binary: 'utf-8' codec can't decode byte 0xff"),
+        ("--json missing/report.json", "No such file or directory: 'missing/report.json'"),
+        ("--json .", "Is a directory: '.'"),
+        ("--keep .", "File exists: '.'"),
+        ("--keep schedule.json/run", "Not a directory: 'schedule.json/run'"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: str, said: str, folder: Path
+) -> None:
+    """Status 1 would mean findings. Nothing is left behind."""
+    assert status(monkeypatch, arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert "Traceback" not in err
+    assert sorted(path.name for path in folder.iterdir()) == ["binary", "schedule.json"]
+
+
+def test_an_unforeseen_error_says_nothing_about_the_group(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is shown in full."""
+    assert status(monkeypatch, "--replay schedule.json --keep run") == 2
+    assert "AssertionError: a run begins" in capsys.readouterr().err
+
+
+def test_the_command_refuses_a_file_that_is_no_schedule(folder: Path) -> None:
+    """It says so in a line."""
+    (folder / "empty.json").write_text("{}")
+    command = [sys.executable, "-m", "tests.chaos", "--replay", "empty.json"]
+    refused = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "error: empty.json: schedule.version: missing\n"
