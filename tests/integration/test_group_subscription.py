@@ -116,7 +116,7 @@ async def test_a_topic_is_dropped_from_the_subscription(
 async def test_a_slice_that_names_a_topic_not_subscribed_to(
     cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its partitions are not claimed, the others flow on; it is logged once, however often the slice is read."""
+    """Its partitions are not claimed, the others flow on; a warning is logged, and an error if the slice stays."""
     topic, other, name = unique("topic"), unique("other"), unique("group")
     await cluster.create_topic(topic, 2)
     await cluster.create_topic(other, 1)
@@ -140,9 +140,9 @@ async def test_a_slice_that_names_a_topic_not_subscribed_to(
             await group.delivered(values)
             assert owners(client, name, other) == {}
             assert reports.total("slices_of_other_topics") == 1
-            assert [entry.levelname for entry in caplog.records if "has not subscribed to" in entry.getMessage()] == [
-                "ERROR"
-            ]
+            said = [entry.levelname for entry in caplog.records if "has not subscribed to" in entry.getMessage()]
+            assert said[0] == "WARNING"
+            assert len(said) == len(set(said)), "once at each level, however often the slice is read"
             await member.consumer.subscribe([topic, other])
             await eventually(lambda: set(owners(client, name, other)) == {0}, "it is claimed once it is subscribed to")
         await eventually(lambda: len(member.values) >= 5, "and delivered")

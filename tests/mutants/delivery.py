@@ -123,8 +123,15 @@ MUTANTS = (
     Mutant(
         "a slice that is reported each time it is read",
         _SLICE_TOPICS,
-        "            self._reported_zxid = node.mzxid\n",
+        "            self._reported = (node.mzxid, level)\n",
         "",
+        _SLICE_TESTS,
+    ),
+    Mutant(
+        "slices of other topics that keep coming and are no error",
+        _SLICE_TOPICS,
+        "logging.ERROR if now_s - self._since_s >= PASSING_S else logging.WARNING",
+        "logging.WARNING",
         _SLICE_TESTS,
     ),
     # Deserializers

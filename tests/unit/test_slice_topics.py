@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from typing import cast
 
 import pytest
 
 from kiel_groups.coordination.session import Node, Session
-from kiel_groups.coordination.slice_topics import SliceTopics
+from kiel_groups.coordination.slice_topics import PASSING_S, SliceTopics
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.znodes import MemberInfo, Slice
 from kiel_groups.metrics import Metrics
@@ -45,12 +45,37 @@ async def reports(session: FakeSession, *slices: Node, subscribed: str = "kept")
 
 
 async def test_a_slice_is_reported_once_each_time_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
-    """However often it is read."""
-    caplog.set_level(logging.ERROR)
+    """However often it is read. A leader that has not read the registration yet is no error."""
     session = FakeSession("kept", zxid=10)
     assert await reports(session, written(11), written(11), written(12), written(12)) == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert "generation 7, names 2 partitions" in caplog.text
     assert "subscribed to: other; they are not claimed" in caplog.text
+
+
+async def test_slices_of_other_topics_that_keep_coming_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether one stays or others follow it; a slice that names no such topic ends it."""
+    topics = SliceTopics(cast(Session, FakeSession("kept", zxid=10)), LAYOUT, "m", metrics := Metrics())
+    now_s = asyncio.get_running_loop().time()
+    sound = Slice(8, "m", frozenset({TopicPartition("kept", 0)}))
+
+    async def levels(zxid: int, found: Slice, after_s: float) -> list[str]:
+        caplog.clear()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s + after_s)
+        await topics.check(written(zxid), found, frozenset({"kept"}))
+        return [record.levelname for record in caplog.records]
+
+    assert await levels(11, BOTH, 0.0) == ["WARNING"]
+    assert await levels(11, BOTH, PASSING_S - 0.1) == []
+    assert await levels(11, BOTH, PASSING_S) == ["ERROR"]
+    assert await levels(11, BOTH, PASSING_S + 1) == []
+    assert await levels(12, BOTH, PASSING_S + 2) == ["ERROR"]
+    assert metrics.counter("slices_of_other_topics") == 2
+    assert await levels(13, sound, PASSING_S + 3) == []
+    assert await levels(14, BOTH, PASSING_S + 4) == ["WARNING"]
+    assert metrics.counter("slices_of_other_topics") == 3
 
 
 async def test_a_slice_from_before_the_registration_is_not_reported() -> None:
