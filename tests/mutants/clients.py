@@ -329,14 +329,14 @@ MUTANTS = (
         "clients/consuming.py",
         "                    raise unreachable\n",
         "                    pass\n",
-        _UNREACHABLE_TESTS,
+        f"{_UNREACHABLE_TESTS}::test_consume_of_a_group_raises_while_no_broker_answers",
     ),
     Mutant(
         "twice as many refreshes without an answer as the documentation says",
         _SOURCES,
         "UNREACHABLE_AFTER = 8",
         "UNREACHABLE_AFTER = 16",
-        _UNREACHABLE_TESTS,
+        f"{_UNREACHABLE_TESTS}::test_refreshes_in_a_row_are_counted",
     ),
     Mutant(
         "unreadable answers that count together although others came between",
