@@ -13,6 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -199,12 +200,15 @@ class Cluster:
         """
         Wait until ``metadata_max_age_ms`` have passed, then until another broker than last time has told of these.
 
-        Where no broker answers, they are asked again, with backoff.
+        Where no broker answers, they are asked again, with backoff. That begins at once when brokers become
+        ``unreachable``: they stay so until one answers, and no other caller may ask.
 
         Raises:
             ClosedError: The client was closed.
         """
-        await asyncio.sleep(self.config.metadata_max_age_ms / 1000)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.metadata_max_age_ms / 1000):
+                await self._sources.lost.wait()
         while wanted := topics():
             try:
                 await self.refresh(wanted, AGE)
@@ -212,6 +216,8 @@ class Cluster:
                 log.info("keeping the current metadata of %d topics: %s", len(wanted), error)
             else:
                 return
+        # There is nothing to ask for: a caller that loops must not spin.
+        await asyncio.sleep(self.config.max_backoff_ms / 1000)
 
     def _is_old(self, topic: _Topic) -> bool:
         return (time.monotonic() - topic.seen_s) * 1000 > self.config.metadata_max_age_ms

@@ -57,6 +57,8 @@ class MetadataSources:
         #: How many questions in a row no address has answered.
         self.failures = 0
         self._unanswered: NoBrokersError | None = None
+        #: Set while ``unreachable`` is an error.
+        self.lost = asyncio.Event()
         self._warn_at_s = 0.0
         self._closed = False
 
@@ -107,12 +109,15 @@ class MetadataSources:
         if self.failures >= UNREACHABLE_AFTER:
             log.warning("brokers answer again, after %d metadata requests in a row without an answer", self.failures)
         self.last, self.failures, self._unanswered = address, 0, None
+        self.lost.clear()
         self._metrics.gauge("metadata_unanswered", 0)
 
     def _not_answered(self, error: NoBrokersError) -> None:
         self.failures += 1
         self._unanswered = copy(error)
         self._metrics.gauge("metadata_unanswered", self.failures)
+        if self.failures >= UNREACHABLE_AFTER:
+            self.lost.set()
         now_s = asyncio.get_running_loop().time()
         if self.failures == 1:
             self._warn_at_s = now_s + _WARN_AFTER_S

@@ -425,4 +425,18 @@ MUTANTS = (
         "                pass\n",
         "tests/unit/test_clients_connection.py",
     ),
+    Mutant(
+        "brokers that stay unreachable although they are back, where nothing is fetched",
+        _CLUSTER,
+        "                await self._sources.lost.wait()\n",
+        "                await asyncio.Event().wait()\n",
+        "tests/unit/test_brokers_unreachable.py::test_unreachable_brokers_are_asked_until_one_answers",
+    ),
+    Mutant(
+        "a claim that is not open and no finding where an old offset stands",
+        "ops/checks.py",
+        "not each.opened",
+        "each.committed_ms is None",
+        "tests/unit/test_ops_checks.py",
+    ),
 )

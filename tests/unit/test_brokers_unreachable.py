@@ -45,6 +45,26 @@ async def test_refreshes_in_a_row_are_counted() -> None:
     cluster.close()
 
 
+async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
+    """Although nobody else asks: a member that owns nothing fetches nothing. Without topics, nothing is asked."""
+    topics: list[str] = []
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = Cluster(broker.config(metadata_max_age_ms=3_600_000), Metrics())
+        await cluster.refresh(["t"], "test")
+    renewing = asyncio.ensure_future(cluster.renew(lambda: topics))
+    while cluster.unreachable is None:
+        with pytest.raises(NoBrokersError):
+            await cluster.refresh(["t"], "test")
+    async with asyncio.timeout(5):
+        await renewing
+        assert cluster.unreachable is not None
+        topics.append("t")
+        async with broker:
+            await cluster.renew(lambda: topics)
+            assert cluster.unreachable is None
+    cluster.close()
+
+
 async def consume_until_raised(consumer: SingleConsumer) -> None:
     while await consumer.consume("t") == []:
         pass
