@@ -94,7 +94,6 @@ class PositionReset:
         if not is_fetched():
             return None
         if start <= position <= end:
-            self._subscription.choose_reset(partition, None)
             return None
         if self._policy == "none":
             raise OffsetOutOfRangeError(

@@ -149,8 +149,8 @@ class SubscriptionState:
         state.position = state.finished = offset
         state.reset = None
 
-    def choose_reset(self, partition: TopicPartition, reset: Reset | None) -> None:
-        """A position was chosen in the place of one that the log lacks; None: the log has the old one again."""
+    def choose_reset(self, partition: TopicPartition, reset: Reset) -> None:
+        """A position was chosen in the place of one that the log lacks."""
         self._assigned[partition].reset = reset
 
     def reset_of(self, partition: TopicPartition) -> Reset | None:

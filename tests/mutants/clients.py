@@ -439,4 +439,32 @@ MUTANTS = (
         "each.committed_ms is None",
         "tests/unit/test_ops_checks.py",
     ),
+    Mutant(
+        "claims without a position of which no warning comes",
+        "coordination/unopened_claims.py",
+        "            if not failure.is_warned and",
+        "            if False and",
+        "tests/unit/test_unopened_claims.py",
+    ),
+    Mutant(
+        "a claim that is deleted before it is open and not made again",
+        "coordination/holding.py",
+        "                gone = await self._claimant.verify(waiting)\n",
+        "                gone = frozenset()\n",
+        "tests/sim/test_leaderless.py",
+    ),
+    Mutant(
+        "leaders that only a reset looks at",
+        "coordination/holding.py",
+        "        await self.confirm_leaders()\n        self.look_again()\n",
+        "        self.look_again()\n",
+        "tests/sim/test_following.py",
+    ),
+    Mutant(
+        "a leader that ZooKeeper named to a session which is over",
+        "clients/consuming.py",
+        "        self._cluster.doubt(partitions)\n",
+        "",
+        _ZOMBIE_TESTS,
+    ),
 )

@@ -69,6 +69,7 @@ class Consumer:
         self.hands: dict[TopicPartition, Hand] = {}
         #: Partitions whose logs do not have its position, until that is settled.
         self.resets: set[TopicPartition] = set()
+        self.looks_at_leaders = 0
         self.failure: KielGroupsError | None = None
         self.metrics = Metrics()
         self.closing = False
@@ -361,7 +362,8 @@ class Consumer:
         return await self.world.brokers.commit(self, offsets)
 
     def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Logs are read wherever they are."""
+        """Logs are read wherever they are; only the looks are counted."""
+        self.looks_at_leaders += 1
 
     def in_progress(self) -> Collection[Work]:
         return [Work(hand, "processing", frozenset({partition})) for partition, hand in self.hands.items()]

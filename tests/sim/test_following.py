@@ -141,3 +141,10 @@ def test_a_topic_that_is_created_again_is_read_from_its_beginning(world: World) 
     world.operator.create(topic_path("t0"), world.topic_data("t0"))
     world.run_for(SOON_S)
     assert [world.ledger.stored(partition) for partition in world.partitions()] == [0] * 4
+
+
+def test_leaders_are_looked_at_in_each_interval(world: World) -> None:
+    """A broker that does not know that it was deposed says nothing: only ZooKeeper names its successor."""
+    before = [consumer.looks_at_leaders for consumer in world.consumers]
+    world.run_for(LATE_S)
+    assert all(consumer.looks_at_leaders > looks for consumer, looks in zip(world.consumers, before, strict=True))

@@ -82,6 +82,21 @@ def test_a_group_begins_where_there_are_leaders(reset: str, begin: int, caplog: 
             assert (warned in caplog.text) == (reset == "latest")
 
 
+def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
+    """Without waiting for the leader: until then another member could own the partition, too."""
+    with at_rest(members=1, topics=(2,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        create_topic(world, 2, new(1), 60.0)
+        world.run_for(5.0)
+        (partition,) = new(1)
+        owner = world.layout.owner(partition)
+        deleted = world.ensemble.truth.znodes[owner].czxid
+        world.operator.delete(owner)
+        world.run_for(15.0)
+        assert world.ensemble.truth.znodes[owner].czxid > deleted
+        assert consumer.in_phase(Phase.OPENING) == new(1)
+
+
 def test_a_leader_that_is_back_is_noticed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of stories bounds how long a claim stays unopened then."""
     monkeypatch.setattr(holding, "REOPEN_S", 100.0)

@@ -14,11 +14,12 @@ from fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.cluster import AGE, DOUBT, Cluster
+from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.position_reset import PositionReset
-from kiel_groups.config import FetchConfig, HostPort, ResetPolicy
+from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
 from kiel_groups.coordination.partition_leaders import PartitionLeaders
 from kiel_groups.errors import BrokerError, CoordinationError, SessionLostError
 from kiel_groups.group.reset import Reset
@@ -335,6 +336,23 @@ async def test_another_brokers_range_does_not_stand_for_the_confirmed_leaders() 
         with pytest.raises(BrokerError, match="the leader changed"):
             await reset(T0, 3)
         assert member.stored == []
+
+
+async def test_the_leaders_that_zookeeper_named_are_forgotten_with_the_claims() -> None:
+    """The session that read them is over: until the next one has looked, the brokers' word counts."""
+    settings = ConsumerSettings(
+        brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),)),
+        fetching=FetchConfig(),
+        group=GroupConfig(group="g"),
+        zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
+    )
+    consuming = Consuming(settings, SubscriptionState())
+    consuming.leaders({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
+    assert consuming._cluster.leader_of(T0) == ELECTED
+    consuming.lost([T0])
+    assert consuming._cluster.leader_of(T0) is None
+    consuming.fetcher.close()
+    consuming._cluster.close()
 
 
 class Handler:

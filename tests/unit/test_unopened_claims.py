@@ -1,0 +1,39 @@
+"""What a member reports of claims whose start position is not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.coordination import unopened_claims
+from kiel_groups.coordination.unopened_claims import UnopenedClaims
+from kiel_groups.errors import BrokerError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def test_each_claim_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """With its reason, and again if it could be opened in between."""
+    monkeypatch.setattr(unopened_claims, "PASSING_S", 0.0)
+    claims = UnopenedClaims("g", Metrics())
+    for errors in ({P0: BrokerError("no leader")}, {P0: BrokerError("again"), P1: BrokerError("nor of this")}):
+        claims.failed("t", errors)
+    assert [message.split("(")[1] for message in caplog.messages] == [
+        "t:0): no leader; the brokers are asked again",
+        "t:1): nor of this; the brokers are asked again",
+    ]
+    claims.forget([P0])
+    claims.failed("t", {P0: BrokerError("once more")})
+    assert "(t:0): once more" in caplog.messages[-1]
+
+
+async def test_a_failure_that_passes_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A topic that was just created has no leaders for some tenths of a second."""
+    metrics = Metrics()
+    UnopenedClaims("g", metrics).failed("t", {P0: BrokerError("no leader")})
+    assert caplog.messages == []
+    assert metrics.counter("claims_not_opened") == 1
+    assert ("claims_unopened", (), 1.0) in list(metrics.samples())
