@@ -119,3 +119,10 @@ def test_documents_render(document: str) -> None:
     text = (REPOSITORY / document).read_text(encoding="utf-8")
     publish_doctree(text, settings_overrides={"report_level": 2, "halt_level": 5, "warning_stream": complaints})
     assert complaints.getvalue() == ""
+
+
+def test_the_addresses_in_the_readme_agree() -> None:
+    """The cluster that it starts listens where its examples look for one."""
+    (started,) = re.findall(r"cluster up .*--zookeeper-port (\d+) --broker-port (\d+)", README)
+    assert set(re.findall(r"127\.0\.0\.1:(\d+)", README)) == set(started)
+    assert "pip install kiel-groups" not in README
