@@ -63,7 +63,14 @@ _WITHOUT_A_GROUP = ("partitions",)
 )
 @json_lines_option
 @key_separator_option
-@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many records.")
+@click.option(
+    "--max",
+    "--max-messages",
+    "most",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End after so many records; '| head' ends it later, and commits what was printed until then.",
+)
 @click.option(
     "--timeout",
     "timeout_s",
@@ -171,8 +178,14 @@ def _in_group(
         auto_offset_reset="latest" if start == "latest" else "earliest",
         zk_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000),
     )
-    _check_topics(zookeeper, topics)
-    return consumer, lambda: consumer.subscribe(topics)
+    notice = _look_first(zookeeper, topics, options["group"])
+
+    async def join() -> None:
+        await consumer.subscribe(topics)
+        if notice and not context.params["quiet"]:
+            context.ensure_object(Lines).say("info", notice)
+
+    return consumer, join
 
 
 def _named_elsewhere(context: click.Context) -> str:
@@ -230,14 +243,23 @@ def _refuse(context: click.Context, names: Sequence[str], why: str) -> None:
             raise click.UsageError(f"'{max(parameter.opts, key=len)}' {why}.", context)
 
 
-def _check_topics(zookeeper: str, topics: Sequence[str]) -> None:
+def _look_first(zookeeper: str, topics: Sequence[str], group: str) -> str:
     """
-    Refuse topics that do not exist, for they are misspelt more often than early.
+    Refuse topics that do not exist: they are misspelt more often than early. So are groups, which may be new.
 
     ZooKeeper is asked, because a broker may answer the question for a topic by creating it.
+
+    Returns:
+        What to say of a group that does not exist yet, "" of one that does.
     """
-    from kiel_groups.coordination import admin
+    from difflib import get_close_matches
+
+    from kiel_groups.coordination import admin, inspect
 
     with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        for topic in topics:
-            admin.partitions_of(client, topic)
+        admin.check_present(client, topics)
+        groups = inspect.list_groups(client)
+    if group in groups:
+        return ""
+    near = get_close_matches(group, groups, 1)
+    return f"group {group!r} is new{f'; did you mean {near[0]!r}?' if near else ''}"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.foreigners import find_foreigners
 from kiel_groups.coordination.session import Session
 from kiel_groups.errors import ForeignMemberError, GroupConfigError, ProtocolError
 from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.transactions import Create, Unknown
+from kiel_groups.group.transactions import Create, Done, Unknown
 from kiel_groups.group.znodes import GroupSettings
 
 __all__ = ["check_admission"]
+
+log = logging.getLogger(__name__)
 
 
 async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
@@ -31,6 +35,8 @@ async def _check_settings(session: Session, layout: GroupLayout, config: GroupCo
     while node is None:
         # Create-only: of two first members one wins, and both read what it wrote.
         answer = await session.transact([Create(layout.config, mine.encode())])
+        if isinstance(answer, Done):
+            log.info("group %s: it has had no member so far; this is the first one", layout.group)
         node = await session.get(layout.config)
         if node is None and not isinstance(answer, Unknown):
             await session.ensure(layout.parents)

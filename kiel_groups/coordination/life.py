@@ -96,6 +96,7 @@ class Life:
 
     async def _take_part(self) -> None:
         await self.session.open()
+        self._check_timeout()
         self._check_heartbeat(strictly=self._first)
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
@@ -117,6 +118,17 @@ class Life:
             f"ZooKeeper at {hosts} opened a session, and then did not answer within {limit_s:g} s in all (joining group"
             f" {self._config.group}, waiting for {self._step}); is it overloaded, stopped, or without a quorum?"
         )
+
+    def _check_timeout(self) -> None:
+        asked_ms, granted_ms = self._zookeeper.session_timeout_ms, self.session.timeout_ms
+        if self._first and granted_ms != asked_ms:
+            log.warning(
+                "group %s: session_timeout_ms: %d was asked for, and ZooKeeper granted %d, the nearest that its"
+                " minSessionTimeout and maxSessionTimeout allow (2 and 20 times its tickTime by default)",
+                self._config.group,
+                asked_ms,
+                granted_ms,
+            )
 
     def _check_heartbeat(self, *, strictly: bool) -> None:
         """

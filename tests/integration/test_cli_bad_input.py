@@ -93,7 +93,9 @@ async def test_no_broker(consume: Consume, cluster_39: Cluster, topic: str) -> N
     """No broker is alive at the addresses given."""
     await cluster_39.create_topic(topic, 1)
     with a_port(listening=False) as port:
-        outcome = consume(brokers=f"127.0.0.1:{port}")
+        status, out, (new, *errors) = consume(brokers=f"127.0.0.1:{port}")
+    assert "is new" in new
+    outcome = (status, out, errors)
     assert_one_line(outcome, FAILED, f"no broker answered: 127.0.0.1:{port}", "Connection refused")
 
 
@@ -114,7 +116,7 @@ def test_an_unknown_topic(consume: Consume, cluster_39: Cluster, topic: str, uni
         ({"zookeeper": "a:1/x,b:2"}, "the chroot '/x,b:2' must be one path"),
         ({"session-timeout-ms": "5"}, "session_timeout_ms: 5 given"),
         ({"session-timeout-ms": "soon"}, "'soon' is not a valid integer"),
-        ({"max": "0"}, "'--max': 0 is not in the range x>=1"),
+        ({"max": "0"}, "'--max' / '--max-messages': 0 is not in the range x>=1"),
         ({"timeout": "0"}, "'--timeout': 0.0 is not in the range x>0"),
         ({"topic": "x"}, "No such option '--topic'"),
         (

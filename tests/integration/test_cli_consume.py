@@ -61,7 +61,7 @@ async def test_each_run_goes_on_where_the_last_one_ended(cluster_39: Cluster, wo
 async def test_a_signal_has_it_leave_the_group(
     cluster_39: Cluster, words: list[str], number: signal.Signals, status: int
 ) -> None:
-    """What was printed is committed, the member and its claims are gone, and a summary is all that is said."""
+    """What was printed is committed, member and claims are gone; a new group and a summary are all that is said."""
     topic, group = names(words)
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 10)
@@ -71,7 +71,9 @@ async def test_a_signal_has_it_leave_the_group(
         assert client.get_children(GroupLayout(group).members) == []
         assert owners(client, group, topic) == {}
         assert sum(stored_offsets(client, group, topic).values()) == 10
-        assert [line.partition(" in ")[0] for line in command.errors] == ["info: printed 10 records"]
+        new, printed = command.errors
+        assert new.startswith(f"info: group '{group}' is new")
+        assert printed.startswith("info: printed 10 records in ")
 
 
 async def test_a_reader_that_goes_ends_it_in_silence(cluster_39: Cluster, words: list[str]) -> None:
@@ -86,9 +88,25 @@ async def test_a_reader_that_goes_ends_it_in_silence(cluster_39: Cluster, words:
             process.stdout.readline()
         process.stdout.close()
         assert process.wait(20) == 141
-        assert process.stderr.read() == b""
+        (line,) = process.stderr.read().splitlines()
+        assert line.startswith(f"info: group '{group}' is new".encode())
     with zookeeper(cluster_39) as client:
         assert client.get_children(GroupLayout(group).members) == []
+
+
+async def test_a_group_that_is_nearly_called_like_another_is_said(cluster_39: Cluster, words: list[str]) -> None:
+    """It reads everything anew; nothing is said of a group that exists, and nothing with --quiet."""
+    topic, group = names(words)
+    await cluster_39.create_topic(topic, 1)
+    with zookeeper(cluster_39) as client:
+        client.ensure_path(f"/consumers/{group}")
+    misspelt = [*words[:2], f"--group={group[:-1]}", *words[3:], "--timeout=0.1"]
+    assert f"info: group '{group[:-1]}' is new; did you mean '{group}'?\n" in kiel_groups(*misspelt).stderr
+    assert "is new" not in kiel_groups(*words, "--timeout=0.1").stderr
+    with zookeeper(cluster_39) as client:
+        for name in (group, group[:-1]):
+            client.delete(f"/consumers/{name}", recursive=True)
+    assert kiel_groups(*misspelt, "--quiet").stderr == ""
 
 
 async def test_a_reader_that_is_behind_does_not_hold_up_the_group(cluster_39: Cluster, words: list[str]) -> None:

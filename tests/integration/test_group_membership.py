@@ -279,7 +279,9 @@ def end_session(cluster: Cluster, member: object) -> None:
     thief.close()
 
 
-async def test_a_shorter_session_than_asked(start_cluster: Callable[..., Cluster], zookeeper_version: str) -> None:
+async def test_a_shorter_session_than_asked(
+    start_cluster: Callable[..., Cluster], zookeeper_version: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The timeout that the server grants is the one that counts: in the znode, for the lease, for the heartbeat."""
     cluster = start_cluster(zookeeper=zookeeper_version, max_session_timeout_ms=2000)
     await cluster.create_topic("t", 2)
@@ -292,6 +294,7 @@ async def test_a_shorter_session_than_asked(start_cluster: Callable[..., Cluster
         with zookeeper(cluster) as client:
             info = MemberInfo.parse(member_id, client.get(layout.member(member_id))[0], "")
             assert info.session_timeout_ms == 2000
+        assert "session_timeout_ms: 30000 was asked for, and ZooKeeper granted 2000" in caplog.text
         metrics = member.consumer.metrics
         await eventually(lambda: metrics.latency("heartbeat").count >= 9, "three seconds of heartbeats")
         assert metrics.total("sessions_lost") == 0
