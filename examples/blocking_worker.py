@@ -13,7 +13,9 @@ from kiel_groups.sync import GroupedConsumer
 
 words: Counter[str] = Counter()
 
-broker, zookeeper, topic = sys.argv[1:4]
+if len(sys.argv) != 4:
+    sys.exit("usage: blocking_worker.py BROKER ZOOKEEPER TOPIC")
+broker, zookeeper, topic = sys.argv[1:]
 try:
     with GroupedConsumer([broker], "word-count", [zookeeper], autocommit=False) as consumer:
         consumer.subscribe([topic])

@@ -32,7 +32,9 @@ async def main(broker: str, zookeeper: str, topic: str, file: str) -> None:
                     print(f"{written} records are safe; committed {len(stored)} partitions", flush=True)
 
 
+if len(sys.argv) != 5:
+    sys.exit("usage: commit_by_hand.py BROKER ZOOKEEPER TOPIC FILE")
 try:
-    asyncio.run(main(*sys.argv[1:5]))
+    asyncio.run(main(*sys.argv[1:]))
 except KeyboardInterrupt:
     print("left the group", file=sys.stderr)

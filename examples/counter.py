@@ -23,7 +23,9 @@ async def main(broker: str, topic: str) -> None:
                 print(", ".join(f"{color}: {count}" for color, count in counts.most_common()), flush=True)
 
 
+if len(sys.argv) != 3:
+    sys.exit("usage: counter.py BROKER TOPIC")
 try:
-    asyncio.run(main(*sys.argv[1:3]))
+    asyncio.run(main(*sys.argv[1:]))
 except KeyboardInterrupt:
     print("stopped", file=sys.stderr)

@@ -46,7 +46,9 @@ async def main(broker: str, zookeeper: str, topic: str) -> None:
             views.counts[record.topic_partition][record.key or b"nobody"] += 1
 
 
+if len(sys.argv) != 4:
+    sys.exit("usage: listen.py BROKER ZOOKEEPER TOPIC")
 try:
-    asyncio.run(main(*sys.argv[1:4]))
+    asyncio.run(main(*sys.argv[1:]))
 except KeyboardInterrupt:
     print("left the group", file=sys.stderr)

@@ -24,7 +24,9 @@ async def main(broker: str, topic: str, count: str) -> None:
         print(producer.metrics.counter("records_produced"), "messages are stored")
 
 
+if len(sys.argv) != 4:
+    sys.exit("usage: maker.py BROKER TOPIC COUNT")
 try:
-    asyncio.run(main(*sys.argv[1:4]))
+    asyncio.run(main(*sys.argv[1:]))
 except KielGroupsError as error:
     sys.exit(f"error: {error}")

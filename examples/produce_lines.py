@@ -22,7 +22,9 @@ async def main(broker: str, topic: str) -> None:
         print(f"partition {partition}: {len(offsets)} records, offsets {min(offsets)} to {max(offsets)}")
 
 
+if len(sys.argv) != 3:
+    sys.exit("usage: produce_lines.py BROKER TOPIC < lines.txt")
 try:
-    asyncio.run(main(*sys.argv[1:3]))
+    asyncio.run(main(*sys.argv[1:]))
 except KielGroupsError as error:
     sys.exit(f"error: {error}")

@@ -18,7 +18,9 @@ async def main(broker: str, zookeeper: str, topic: str, group: str = "worker-gro
             print(json.dumps(record.value), flush=True)
 
 
+if len(sys.argv) not in (4, 5):
+    sys.exit("usage: worker.py BROKER ZOOKEEPER TOPIC [GROUP]")
 try:
-    asyncio.run(main(*sys.argv[1:5]))
+    asyncio.run(main(*sys.argv[1:]))
 except KeyboardInterrupt:
     print("left the group", file=sys.stderr)

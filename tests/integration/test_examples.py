@@ -43,6 +43,16 @@ def test_no_example_goes_untested() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == TESTED
 
 
+@pytest.mark.parametrize("example", sorted(TESTED))
+def test_without_arguments_it_says_how_it_is_called(example: str) -> None:
+    """In a line, and not in a traceback."""
+    command = [sys.executable, str(EXAMPLES / example)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert example in done.stderr or "Missing option" in done.stderr
+
+
 def send_lines(cluster: Cluster, topic: str, lines: list[str]) -> subprocess.CompletedProcess[str]:
     """Run the producer of the examples."""
     command = [sys.executable, str(EXAMPLES / "produce_lines.py"), cluster.brokers[0], topic]
