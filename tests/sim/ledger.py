@@ -172,6 +172,9 @@ class Ledger:
 
     def _no_gap(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         epoch = consumer.flowing[partition]
+        # In a log that is gone nothing can be skipped: the owner delivers the new one from its beginning.
+        if self._is_gone(consumer, partition):
+            return
         if epoch == self._epochs.get(partition) and offset > self._processed[partition]:
             raise self._violation(
                 f"{consumer.name} goes on in {partition} at {offset}, and only what is before"
@@ -491,6 +494,11 @@ class Ledger:
                 f"{writer.name} starts {partition} over, and an operator has set it to {self._stored[partition]} in the"
                 " new log"
             )
+
+    def _is_gone(self, consumer: Consumer, partition: TopicPartition) -> bool:
+        """Whether the log of a consumer's position is gone, with its topic or for another one of that name."""
+        exists = topic_path(partition.topic) in self._world.ensemble.truth.znodes
+        return not exists or self.is_outdated(consumer, partition)
 
     def is_outdated(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """Whether a consumer's position in a partition is one in a log that is gone."""

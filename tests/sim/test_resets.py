@@ -197,6 +197,24 @@ def test_a_connection_that_breaks_before_it_is_stored_changes_no_choice(
     assert (world.ledger.resets, world.ledger.stored(P0)) == (1, chosen)
 
 
+def test_a_topic_that_is_gone_voids_what_was_chosen() -> None:
+    """The fetch continues in the log that is gone, as far as it has grown again: seed 450708062642."""
+    with at_rest(members=1, topics=(1,), reset="latest") as world:
+        process_and_commit(world)
+        (consumer,) = world.consumers
+        consumer.work(0.0, 1, 6.0)
+        world.cut(P0, 1_003, 2.0)
+        world.run_for(1.0)
+        assert consumer.has_chosen(P0)
+        world.run_for(2.0)
+        world.recreate_topic("t0", 0.0, 20.0)
+        world.run_for(5.0)
+        assert world.ledger.resets == 0
+        consumer.work(0.0, 1, 0.1)
+        world.run_for(40.0)
+        assert world.ledger.stored(P0) == 0
+
+
 def test_an_answer_that_is_lost_is_no_operators_word(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The write may have happened: what stands there tells, and nobody is accused."""
     (consumer,) = world.consumers
