@@ -10,7 +10,7 @@ import click
 from kiel_groups.cli.completing import complete_clusters
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import json_option
-from kiel_groups.cli.statuses import DONE, EPILOG, INTERRUPTED
+from kiel_groups.cli.statuses import DONE, EPILOG, FAILED, INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -131,8 +131,9 @@ def env(*, name: str) -> int:
 @cluster.command(epilog=EPILOG)
 @click.option("--name", metavar="NAME", help="This cluster only.", shell_complete=complete_clusters)
 @json_option
-def status(*, name: str | None, as_json: bool) -> int:
-    """Say which clusters run, where, and since when."""
+@click.pass_obj
+def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
+    """Say which clusters run, where, and since when; exits with 1 if one of their servers has ended."""
     from kiel_groups.cli.rendering import show, show_json
     from kiel_groups.embedded.running import running_clusters
 
@@ -144,7 +145,10 @@ def status(*, name: str | None, as_json: bool) -> int:
             show(_title(running), _table(running))
     else:
         show("no cluster runs; 'kiel-groups cluster up' starts one")
-    return DONE
+    ended = [(running, server) for running in found for server in running.servers if not server.is_alive]
+    for running, server in ended:
+        lines.say("error", f"{server.name} of cluster {running.name!r} has ended; its log is {server.log}")
+    return FAILED if ended else DONE
 
 
 def _running(name: str) -> RunningCluster:

@@ -135,7 +135,7 @@ def consume(
     from kiel_groups.config import check_name
 
     lines = context.ensure_object(Lines)
-    show_logs(lines, verbose=verbose)
+    show_logs(lines, verbose=verbose, timed=True)
     for topic in topics:
         check_name(topic, "topic")
     if options.pop("no_group"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from kiel_groups.cli.lines import Lines
 
@@ -11,32 +13,42 @@ __all__ = ["show_logs"]
 
 _KAZOO = ("kiel_groups.kazoo", "kiel_groups.coordination.admin.kazoo")
 
+#: All lines are shown.
+NOTHING_ELSE: Mapping[str, int] = MappingProxyType({})
 
-def show_logs(lines: Lines, *, verbose: bool, told_otherwise: Sequence[str] = ()) -> None:
+
+def show_logs(
+    lines: Lines, *, verbose: bool, told_otherwise: Mapping[str, int] = NOTHING_ELSE, timed: bool = False
+) -> None:
     """
     Have warnings and errors printed from now on, one line each.
 
     Args:
         lines: Where they go.
         verbose: Print what is merely worth knowing, too.
-        told_otherwise: Loggers that are heard with ``verbose`` only: the command says itself what they say.
+        told_otherwise: What the command says itself, and is heard with ``verbose`` only: lines of these loggers above
+            a level.
+        timed: Begin each line with its time: for commands that run for days.
     """
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[_LineHandler(lines)], force=True)
+    handler = _LineHandler(lines, timed=timed)
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
     for name in _KAZOO:
         # Every refused connection, and kazoo tries one a second; that ZooKeeper is away is told by the group, once.
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.ERROR)
-    for name in told_otherwise:
-        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
+    if not verbose:
+        handler.addFilter(lambda record: record.levelno <= told_otherwise.get(record.name, record.levelno))
 
 
 class _LineHandler(logging.Handler):
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: Lines, *, timed: bool) -> None:
         super().__init__()
         self._lines = lines
+        self._timed = timed
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.say(record.levelname.lower(), _text(record))
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created)) if self._timed else ""
+            self._lines.say(record.levelname.lower(), _text(record), stamp=stamp)
         except Exception:
             self.handleError(record)
 

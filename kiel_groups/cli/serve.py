@@ -117,7 +117,7 @@ def serve(
         raise ConfigError(
             f"--debounce-ms: {debounce_ms} given; expected at most --debounce-bound-ms, which is {debounce_bound_ms}"
         )
-    show_logs(lines, verbose=verbose)
+    show_logs(lines, verbose=verbose, timed=True)
     if not quiet:
         logging.getLogger("kiel_groups.coordination").setLevel(logging.INFO)
     debounce = DebounceConfig(quiet_ms=debounce_ms, bound_ms=debounce_bound_ms, initial_delay_ms=initial_delay_ms)

@@ -39,6 +39,9 @@ __all__ = ["Sender", "raise_first", "reject"]
 
 log = logging.getLogger(__name__)
 
+#: An election is over by then: a partition that is still not written to is worth a warning.
+_FAILURES_TO_WARN = 4
+
 _TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
 #: A broker refuses with these before it appends anything.
 _REFUSALS = _TOO_LARGE | {INVALID_MESSAGE.number, INVALID_TOPIC.number, NOT_ENOUGH_REPLICAS.number}
@@ -262,7 +265,8 @@ class Sender:
         if not error.retriable or batch.failures > self._config.retries:
             self._give_up(queue, error)
             return
-        log.info("producing to %s, try %d: %s", queue.topic_partition, batch.failures, error)
+        level = logging.WARNING if batch.failures >= _FAILURES_TO_WARN else logging.INFO
+        log.log(level, "producing to %s, try %d: %s; trying again", queue.topic_partition, batch.failures, error)
         self._metrics.count("produce_retries")
         spawn(self._try_again(queue, batch.failures), f"retry of {queue.topic_partition}")
 

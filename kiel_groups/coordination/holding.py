@@ -200,7 +200,7 @@ class Holding:
     async def _stop_replaced(self) -> NoReturn:
         """Give everything back, then end this member: two of one instance would replace each other for ever."""
         self._metrics.count("members_replaced")
-        log.error(
+        log.warning(
             "group %s: a later member of instance %s has taken the place of %s, which gives back what it holds",
             self._config.group,
             self._config.instance_id,

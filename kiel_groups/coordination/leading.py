@@ -81,6 +81,8 @@ class Leading:
         #: Why there is a newest plan, for people.
         self._cause = ""
         self._grace_timer: asyncio.TimerHandle | None = None
+        #: Whether the last plan was withheld because nothing was in sight.
+        self._withheld = False
         #: Folders that a plan needs and that are there.
         self._folders: set[str] = set()
 
@@ -278,7 +280,11 @@ class Leading:
             missing = "broker" if not inputs.brokers else "topic of its subscription"
             log.warning("group %s: no %s in sight, the allocation stays as it is", self._layout.group, missing)
             self._metrics.count("plans_withheld")
+            self._withheld = True
             return False
+        if self._withheld:
+            self._withheld = False
+            log.warning("group %s: brokers and topics are in sight again", self._layout.group)
         return True
 
     async def _allocate(self, inputs: Inputs) -> Target:

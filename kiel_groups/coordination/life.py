@@ -23,7 +23,7 @@ from kiel_groups.coordination.leading import Leading
 from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.watchdog import Watchdog
-from kiel_groups.errors import ConfigError, KielGroupsError, NoZooKeeperError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError
 from kiel_groups.group import election
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.lease import check_heartbeat_interval
@@ -31,7 +31,7 @@ from kiel_groups.group.znodes import make_member_id
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 
-__all__ = ["Life"]
+__all__ = ["Life", "is_fatal"]
 
 log = logging.getLogger(__name__)
 
@@ -236,9 +236,10 @@ class Life:
 
     def fail(self, error: BaseException) -> None:
         """End it because of an error."""
-        # An error of ours says all there is to say; any other one is a bug, and its place matters.
-        trace = None if isinstance(error, KielGroupsError) else error
-        log.error("group %s: %s failed: %s", self._config.group, self.member_id, error, exc_info=trace)
+        # ``Lives`` reports a fatal error. One of ours says all there is to say; any other is a bug: its place matters.
+        if not is_fatal(error):
+            trace = None if isinstance(error, KielGroupsError) else error
+            log.error("group %s: %s failed: %s", self._config.group, self.member_id, error, exc_info=trace)
         self._metrics.count("member_failures")
         self._finish(error)
 
@@ -266,3 +267,8 @@ class Life:
         self._finish(None)
         # Both at once: a hook of the application that takes its time must not keep a lost session alive.
         await asyncio.gather(self._tasks.cancel(), self.session.close())
+
+
+def is_fatal(error: BaseException | None) -> bool:
+    """Whether a new session would meet the same error."""
+    return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable

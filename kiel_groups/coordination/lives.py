@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from kiel_groups.coordination import machine
-from kiel_groups.coordination.life import Life
-from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, SessionLostError
+from kiel_groups.coordination.life import Life, is_fatal
+from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Lives"]
@@ -109,7 +109,7 @@ class Lives(Generic[_Life]):
             error = await asyncio.shield(self.current.over)
             self._metrics.count("sessions_lost")
             self._close_in_background(self.current)
-            if _is_fatal(error):
+            if is_fatal(error):
                 self._fail(error)
                 return
             log.warning(
@@ -137,7 +137,7 @@ class Lives(Generic[_Life]):
                 log.warning("group %s: joined again, as %s", self._group, self.current.member_id)
                 return
             except Exception as error:
-                if _is_fatal(error):
+                if is_fatal(error):
                     self.current = None
                     self._fail(error)
                     return
@@ -150,8 +150,3 @@ class Lives(Generic[_Life]):
         assert isinstance(error, KielGroupsError)
         log.error("group %s: this member stops: %s", self._group, error)
         self._on_failure(error)
-
-
-def _is_fatal(error: BaseException | None) -> bool:
-    """Whether a new session would meet the same error."""
-    return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable

@@ -95,8 +95,9 @@ async def test_what_dies_is_told_and_takes_its_children_along(cluster: Cluster) 
     os.kill(broker["pid"], signal.SIGKILL)
     await eventually(lambda: not alive(broker["pid"]), "the broker has ended")
     assert [server["alive"] for server in only(cluster)["servers"]] == [True, False]
-    table = cluster("status")[1]
+    status, table, errors = cluster("status")
     assert "has ended" in table
+    assert (status, errors) == (1, f"error: kafka-0 of cluster 'default' has ended; its log is {broker['log']}\n")
     assert max(map(len, table.splitlines())) <= 80
     os.kill(running["pid"], signal.SIGKILL)
     await eventually(lambda: not alive(zookeeper["pid"]), "ZooKeeper has ended with the supervisor")

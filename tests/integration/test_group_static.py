@@ -122,7 +122,9 @@ async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: C
         assert await group.delivered(values) == Counter(values)
 
 
-async def test_two_members_have_one_instance(cluster: Cluster, unique: Unique) -> None:
+async def test_two_members_have_one_instance(
+    cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
     """The later one gets everything; the earlier one hands over in order, and its loop ends with an error."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
@@ -141,6 +143,8 @@ async def test_two_members_have_one_instance(cluster: Cluster, unique: Unique) -
         assert await group.delivered(values) == Counter(values), "an orderly hand-over repeats nothing"
         assert earlier.lost_partitions == []
         assert group.overlaps() == []
+        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert [error.startswith(f"group {name}: this member stops: ") for error in errors] == [True]
         with zookeeper(cluster) as client:
             assert client.get_children(GroupLayout(name).members) == [later.consumer.member_id]
         earlier._task = None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -74,3 +77,39 @@ def test_details_are_for_who_asks(lines: Lines, capsys: pytest.CaptureFixture[st
     log.warning("two")
     logging.getLogger("kiel_groups.kazoo").warning("three")
     assert capsys.readouterr().err == said
+
+
+def test_lines_of_a_command_that_runs_for_days_begin_with_their_time(
+    lines: Lines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the log; what ends the command does not, and is still not said twice."""
+    show_logs(lines, verbose=False, timed=True)
+    log.error("group g: this member stops: why")
+    lines.say("error", "why")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d error: group g: this member stops: why\n", capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_the_command_says_itself_is_not_logged(
+    lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool
+) -> None:
+    """Errors of the sender have line numbers there; that it tries again is said by nobody else."""
+    show_logs(lines, verbose=verbose, told_otherwise={"kiel_groups.test": logging.WARNING})
+    log.warning("producing to t:0, try 4")
+    log.error("a record was not stored")
+    told = "error: a record was not stored\n" if verbose else ""
+    assert capsys.readouterr().err == f"warning: producing to t:0, try 4\n{told}"
+
+
+def test_a_sigterm_before_a_command_begins_is_its_exit_status() -> None:
+    """A process that the signal ends by itself tells a supervisor something else."""
+    program = (
+        "import os, signal, time\n"
+        "from kiel_groups.cli import app, main\n"
+        "app.run = lambda words: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(30))\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (143, "")
