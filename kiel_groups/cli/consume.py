@@ -21,6 +21,7 @@ from kiel_groups.cli.options import (
 )
 from kiel_groups.cli.settings import source_of
 from kiel_groups.cli.statuses import EPILOG, READER_GONE
+from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
     from kiel_groups.cli.positions import Position
@@ -147,7 +148,8 @@ def consume(
     status = asyncio.run(printing.run(subscribe))
     if not quiet and status != READER_GONE:
         rate = printing.printed / max(printing.took_s, 1e-3)
-        lines.say("info", f"printed {printing.printed:,} records in {printing.took_s:.1f} s, {rate:,.0f} records/s")
+        printed = counted(printing.printed, "record", "records")
+        lines.say("info", f"printed {printed} in {printing.took_s:.1f} s, {rate:,.0f} records/s")
     return status
 
 

@@ -8,6 +8,7 @@ from kiel_groups.cli.completing import complete_groups, complete_members
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
 from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.wording import counted
 
 __all__ = ["release"]
 
@@ -50,9 +51,7 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
         show_json({"member": member, "owned": owned, "waited_ms": released.waited_ms, "taken": taken})
     else:
         by_itself = len(released.owned) - len(released.taken)
-        lines.say(
-            "info",
-            f"{member} owned {len(released.owned)} partitions: {by_itself} were let go, by itself or with its session,"
-            f" {len(released.taken)} were taken from it",
-        )
+        told = f"{member} owned {counted(released.owned, 'partition', 'partitions')}"
+        by_force = len(released.taken)
+        lines.say("info", f"{told}: let go by itself or with its session: {by_itself}, taken: {by_force}")
     return DONE

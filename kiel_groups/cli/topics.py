@@ -11,7 +11,7 @@ from kiel_groups.cli.completing import complete_topics
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
 from kiel_groups.cli.statuses import DONE, EPILOG
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -114,7 +114,7 @@ def _say_existing(lines: Lines, name: str, partitions: int, wanted: int) -> None
 
 
 def _partitions(count: int) -> str:
-    return f"{count:,} {'partition' if count == 1 else 'partitions'}"
+    return counted(count, "partition", "partitions")
 
 
 @topics.command(epilog=EPILOG)
@@ -219,7 +219,7 @@ def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
     """What it is, and what is wrong with it, first."""
     replication = max((len(each.replicas) for each in state.partitions), default=0)
     config = "".join(f", {key}={value}" for key, value in sorted(state.config.items()))
-    yield f"{state.topic}: {len(state.partitions)} partitions, replication {replication}{config}"
+    yield f"{state.topic}: {_partitions(len(state.partitions))}, replication {replication}{config}"
     if state.is_being_deleted:
         yield "  it is being deleted"
     if state.leaderless:

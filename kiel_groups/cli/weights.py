@@ -11,6 +11,7 @@ from kiel_groups.cli.completing import complete_groups, complete_topics
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
 from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
     from kiel_groups.coordination.admin import Client
@@ -97,7 +98,9 @@ def set_weights(
             now = len(given)
         hint = view_plan(group, inspect.read_plan(client, group), inspect.list_members(client, group)).hint
     lines: Lines = context.obj
-    lines.say("info", f"group {group} has weights for {now:,} partitions, {len(given):,} of them given now")
+    lines.say(
+        "info", f"group {group} has weights for {counted(now, 'partition', 'partitions')}, {len(given):,} given now"
+    )
     if hint:
         lines.say("warning", hint)
     return DONE
@@ -118,7 +121,7 @@ def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: 
         inspect.check_group(client, group, zookeeper)
         if partitions:
             left = _remove_some(client, group, partitions)
-            lines.say("info", f"group {group} has weights for {left:,} partitions left")
+            lines.say("info", f"group {group} has weights for {counted(left, 'partition', 'partitions')} left")
         elif remove_weights(client, group):
             lines.say("info", f"group {group} has no weights any more")
         else:

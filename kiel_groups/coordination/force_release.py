@@ -21,6 +21,7 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.layout import GroupLayout
 from kiel_groups.group.znodes import MemberInfo, parse_owner
 from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["Released", "force_release", "member_called", "LONGEST_SESSION_MS"]
 
@@ -83,7 +84,8 @@ def force_release(
             client.delete(path)
     if owned:
         told = f"{member_id} is {'no member any more' if granted_ms is None else 'told to stop'}"
-        tell(f"{told}; its {len(owned)} claims are deleted in {wait_ms / 1000:g} s should they last")
+        claims = counted(owned, "claim is", "claims are")
+        tell(f"{told}; {claims} deleted in {wait_ms / 1000:g} s unless released before")
     waited_ms = 0
     while waited_ms < wait_ms and _standing(client, layout, owned):
         pause_ms = min(round(1000 * LOOK_S), wait_ms - waited_ms)

@@ -135,7 +135,8 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
     if follows := ", ".join(_follows(view)):
         yield "config", follows
     if view.weights:
-        yield "weights", f"of {view.weights:,} partitions; 'kiel-groups weights show {view.group}' shows them"
+        weighed = counted(view.weights, "partition", "partitions")
+        yield "weights", f"of {weighed}; 'kiel-groups weights show {view.group}' shows them"
     yield "lag", "".join(_whole_lag(view, lag_problem))
 
 
