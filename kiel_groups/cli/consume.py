@@ -66,11 +66,10 @@ _WITHOUT_A_GROUP = ("partitions",)
 @key_separator_option
 @click.option(
     "--max",
-    "--max-messages",
     "most",
     type=click.IntRange(min=1),
     metavar="N",
-    help="End after so many records; '| head' ends it later, and commits what was printed until then.",
+    help="End after so many records. With '| head' instead, more are printed and committed than are shown.",
 )
 @click.option(
     "--timeout",

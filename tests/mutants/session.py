@@ -184,7 +184,7 @@ MUTANTS = (
     # What stops a member for good
     Mutant(
         "an error that the next session would mend and that stops a member",
-        "coordination/lives.py",
+        "coordination/life.py",
         "return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable",
         "return isinstance(error, (ConfigError, CoordinationError))",
     ),
