@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -136,7 +137,8 @@ async def test_verbose_says_what_the_group_does(cluster_39: Cluster, words: list
     done = kiel_groups(*words, "--timeout=1.5", "-v")
     assert done.returncode == 0
     assert f"info: group {group}: generation 1 is published" in done.stderr
-    assert all(line.startswith("info: ") for line in done.stderr.splitlines())
+    timed = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?info: ")
+    assert all(timed.match(line) for line in done.stderr.splitlines())
 
 
 @pytest.fixture
