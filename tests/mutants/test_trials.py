@@ -40,8 +40,10 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.root, self.trials_folder = folder / "root", folder / "trials"
         self.said: list[str] = []
-        for path, text in {"kiel_groups/numbers.py": SOURCE, "tests/test_numbers.py": TESTS}.items():
-            (self.root / path).parent.mkdir(parents=True)
+        # A package of its own: a folder without __init__.py would come after an installed package of that name.
+        sources = {"kiel_groups/__init__.py": "", "kiel_groups/numbers.py": SOURCE, "tests/test_numbers.py": TESTS}
+        for path, text in sources.items():
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             (self.root / path).write_text(text)
 
     async def run(self, *mutants: Mutant) -> list[Verdict]:
