@@ -30,7 +30,7 @@ from kiel_groups.errors import (
     UnknownTopicError,
 )
 from kiel_groups.group.znodes import parse_broker
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, some
 
 __all__ = [
     "Client",
@@ -199,11 +199,11 @@ def check_topic(topic: str, partitions: int) -> None:
         raise ConfigError(f"partitions: {partitions} given for topic {topic!r}; expected at least 1")
     # A broker creates a folder "topic-partition" for each replica, and fails for ever where the file system refuses.
     if len(f"{topic}-{partitions - 1}") > _LONGEST_FOLDER:
-        longest = _LONGEST_FOLDER - len(f"-{partitions - 1}")
+        longest, many = _LONGEST_FOLDER - len(f"-{partitions - 1}"), counted(partitions, "partition", "partitions")
         raise ConfigError(
-            f"topic {topic!r}: a name of {len(topic)} characters; with {partitions:,} partitions it may have {longest},"
-            f" because brokers keep partition {partitions - 1} in a folder 'name-{partitions - 1}' and file systems"
-            f" allow {_LONGEST_FOLDER} characters"
+            f"topic {topic!r}: a name of {len(topic)} characters; with {many} it may have {longest}, because brokers"
+            f" keep partition {partitions - 1} in a folder 'name-{partitions - 1}' and file systems allow"
+            f" {_LONGEST_FOLDER} characters"
         )
 
 
@@ -285,7 +285,7 @@ def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30
         assignment = partitions_of(client, topic)
         if partitions <= len(assignment):
             raise ConfigError(
-                f"topic {topic!r} has {len(assignment):,} partition{'s' if len(assignment) > 1 else ''} already;"
+                f"topic {topic!r} has {counted(assignment, 'partition', 'partitions')} already;"
                 f" --partitions {partitions} given, expected more"
             )
         check_topic(topic, partitions)
