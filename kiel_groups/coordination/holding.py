@@ -80,7 +80,7 @@ class Holding:
     ) -> None:
         self._session = session
         self._member_id = member_id
-        self._slice_path = layout.slice(config.instance_id or member_id)
+        self._slice_path, self._member_path = layout.slice(config.instance_id or member_id), layout.member(member_id)
         self._slice_topics = SliceTopics(session, layout, member_id, metrics)
         self._config = config
         self._claimant = claimant
@@ -93,8 +93,7 @@ class Holding:
         self._claims = claims.Claims()
         self._unopened = UnopenedClaims(config.group, metrics)
         self._look = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._leaving = asyncio.Event()
+        self._empty, self._leaving = asyncio.Event(), asyncio.Event()
         self._watches: dict[TopicPartition, _OwnerWatch] = {}
         self._freed: set[TopicPartition] = set()
         self._seen_free: set[TopicPartition] = set()
@@ -194,8 +193,10 @@ class Holding:
         if found.member_id == self._member_id:
             await self._slice_topics.check(node, found, self._subscription.subscription)
             return claims.Wanted(found.partitions)
-        # A slot of a member's own is nobody else's, whatever somebody may have written there.
-        return claims.Replaced() if self._config.instance_id else claims.Wanted(None)
+        # A slot of a member's own is no other's, whatever is written there. Nor is the place of a member taken whose
+        # znode was deleted: the leader then knows only its predecessor, and the member joins anew.
+        is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None
+        return claims.Replaced() if is_replaced else claims.Wanted(None)
 
     async def _stop_replaced(self) -> NoReturn:
         """Give everything back, then end this member: two of one instance would replace each other for ever."""

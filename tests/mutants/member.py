@@ -281,4 +281,11 @@ MUTANTS = (
         "if stat is not None:",
         "tests/sim/test_releasing.py",
     ),
+    Mutant(
+        "a member whose znode was deleted and that stops for its dead predecessor",
+        "coordination/holding.py",
+        "is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None",
+        "is_replaced = self._config.instance_id",
+        "tests/sim/test_following.py",
+    ),
 )

@@ -11,6 +11,7 @@ import pytest
 
 from kiel_groups.coordination.session import Session
 from kiel_groups.group.layout import topic_path
+from tests.sim.test_closing_sessions import cut_off_for
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -148,3 +149,22 @@ def test_leaders_are_looked_at_in_each_interval(world: World) -> None:
     before = [consumer.looks_at_leaders for consumer in world.consumers]
     world.run_for(LATE_S)
     assert all(consumer.looks_at_leaders > looks for consumer, looks in zip(world.consumers, before, strict=True))
+
+
+def test_a_place_that_goes_back_to_a_dead_predecessor_is_no_duplicate() -> None:
+    """An operator deletes the member znode of a process that was restarted: it joins anew. Seed 450708070177."""
+    with at_rest(members=2, topics=(4,), is_static=True) as world:
+        killed = next(consumer for consumer in world.consumers if not consumer.member.leads)
+        killed.kill()
+        restarted = world.join(world.topics, killed.instance_id)
+        world.run_for(1.0)
+        first_id = restarted.member.member_id
+        assert first_id is not None
+        world.operator.delete_async(world.layout.member(first_id))
+        restarted.process.reset()
+        cut_off_for(world, restarted, 1.5)
+        world.run_for(SOON_S)
+        world.settle(60.0)
+        assert restarted.failure is None
+        assert restarted.member.member_id not in (None, first_id)
+        assert len(restarted.flowing) == 2
