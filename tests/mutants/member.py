@@ -135,8 +135,8 @@ MUTANTS = (
     Mutant(
         "a dynamic member that is stopped by another one's slice",
         _HOLDING,
-        "return claims.Replaced() if self._config.instance_id else claims.Wanted(None)",
-        "return claims.Replaced()",
+        "is_replaced = self._config.instance_id and await",
+        "is_replaced = await",
         "tests/sim/test_following.py",
     ),
     Mutant(
