@@ -61,6 +61,7 @@ MUTANTS = (
         _OFFSETS,
         "        numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))",
         "        numbers = tuple(sorted({partition.partition for partition in mine}))",
+        "tests/sim/test_leaderless.py",
     ),
     Mutant(
         "a topic created again that is not noticed at a claim",
@@ -488,7 +489,7 @@ MUTANTS = (
         "coordination/holding.py",
         "        async with self._offsets.writing:\n            if self._config.autocommit",
         "        if True:\n            if self._config.autocommit",
-        "tests/sim/test_releasing.py",
+        "tests/sim/test_broker_offsets.py",
     ),
     Mutant(
         "a folder of offsets that was deleted and that nobody makes",

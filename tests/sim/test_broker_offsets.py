@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -63,6 +64,26 @@ def test_a_write_that_is_held_past_the_release_repeats_records_and_loses_none(wo
     commit(world, following)
     assert stored(world) == [9]
     world.close(20.0)
+
+
+def test_a_release_waits_for_a_commit_that_is_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers check nothing: a request that is sent after the release may overwrite what the next owner stores."""
+    (holding,) = world.consumers
+    send_commit, claimed = Consumer.send_commit, list[bool]()
+
+    async def slowly(consumer: Consumer, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
+        await asyncio.sleep(0.5)
+        claimed.append(world.layout.owner(PARTITION) in world.ensemble.truth.znodes)
+        return await send_commit(consumer, offsets, metadata)
+
+    monkeypatch.setattr(Consumer, "send_commit", slowly)
+    process_some(world, holding)
+    holding.process.start(holding.member.commit())
+    holding.leave()
+    world.timeline.run_until(lambda: holding.closed, 10.0)
+    assert claimed
+    assert all(claimed)
+    assert stored(world) == [3]
 
 
 def test_a_lost_answer_is_asked_for_again(world: World) -> None:

@@ -82,6 +82,14 @@ def test_a_group_begins_where_there_are_leaders(reset: str, begin: int, caplog: 
             assert (warned in caplog.text) == (reset == "latest")
 
 
+def test_a_group_starts_in_a_whole_topic_at_one_moment() -> None:
+    """The first member stores the offsets of the others, too: theirs would be late, and so at the earliest."""
+    with at_rest(members=2, topics=(2,), reset="latest") as world:
+        create_topic(world, 6)
+        world.run_for(5.0)
+        assert stored(world) == dict.fromkeys(range(6), 1_000)
+
+
 def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
     """Without waiting for the leader: until then another member could own the partition, too."""
     with at_rest(members=1, topics=(2,), reset="earliest") as world:

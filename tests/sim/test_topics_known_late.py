@@ -15,7 +15,7 @@ from kiel_groups.group.layout import topic_path
 from kiel_groups.group.transactions import MOST_OPERATIONS, Operation, Put
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
-from tests.sim.world import World, at_rest
+from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
@@ -247,3 +247,20 @@ def test_what_somebody_else_had_of_a_new_log_is_not_begun_again(monkeypatch: pyt
         state = late._subscription.state(partition)
         assert state is not None
         assert state.position == 50
+
+
+def test_an_offset_in_a_new_log_is_not_followed_before_its_owner_starts_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where brokers write, it may be a late write of the log that is gone. Starting over settles whose it is."""
+    (holding,) = world.consumers
+    process_all(world, holding)
+    monkeypatch.setattr(world, "has_leader", lambda partition: False)
+    world.recreate_topic("t0", 0.0, 0.0)
+    world.run_for(2.0)
+    partition = TopicPartition("t0", 0)
+    before = holding.finished(partition)
+    world.operator.set(world.layout.offset(partition), b"2")
+    world.run_for(1.5 * RECONCILE_INTERVAL_MS / 1000)
+    assert holding.finished(partition) == before
+    assert holding.metrics.total("commits_superseded") == 0
