@@ -69,21 +69,22 @@ def test_a_write_that_is_held_past_the_release_repeats_records_and_loses_none(wo
 def test_a_release_waits_for_a_commit_that_is_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers check nothing: a request that is sent after the release may overwrite what the next owner stores."""
     (holding,) = world.consumers
-    send_commit, claimed = Consumer.send_commit, list[bool]()
+    membership, claimed = holding.member._membership, list[bool]()
+    assert membership is not None
 
-    async def slowly(consumer: Consumer, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
+    async def slowly(offsets: Mapping[TopicPartition, int], metadata: str) -> object:
         await asyncio.sleep(0.5)
         claimed.append(world.layout.owner(PARTITION) in world.ensemble.truth.znodes)
-        return await send_commit(consumer, offsets, metadata)
+        return await holding.send_commit(offsets, metadata)
 
-    monkeypatch.setattr(Consumer, "send_commit", slowly)
+    monkeypatch.setattr(membership.holding._store, "send_commit", slowly)
     process_some(world, holding)
     holding.process.start(holding.member.commit())
     holding.leave()
     world.timeline.run_until(lambda: holding.closed, 10.0)
     assert claimed
     assert all(claimed)
-    assert stored(world) == [3]
+    assert world.ensemble.truth.znodes[world.layout.offset(PARTITION)].data == b"3"
 
 
 def test_a_lost_answer_is_asked_for_again(world: World) -> None:
