@@ -66,25 +66,29 @@ def test_a_write_that_is_held_past_the_release_repeats_records_and_loses_none(wo
     world.close(20.0)
 
 
-def test_a_release_waits_for_a_commit_that_is_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers check nothing: a request that is sent after the release may overwrite what the next owner stores."""
-    (holding,) = world.consumers
-    membership, claimed = holding.member._membership, list[bool]()
-    assert membership is not None
+    with at_rest(members=1, topics=(1, 1), reset="earliest", store=BROKER_V0) as world:
+        (holding,) = world.consumers
+        membership, pausing, claimed = holding.member._membership, list[bool](), list[bool]()
+        assert membership is not None
 
-    async def slowly(offsets: Mapping[TopicPartition, int], metadata: str) -> object:
-        await asyncio.sleep(0.5)
-        claimed.append(world.layout.owner(PARTITION) in world.ensemble.truth.znodes)
-        return await holding.send_commit(offsets, metadata)
+        async def slowly(offsets: Mapping[TopicPartition, int], metadata: str) -> object:
+            if not pausing:
+                pausing.append(True)
+                await asyncio.sleep(2.0)
+            claimed.append(world.layout.owner(PARTITION) in world.ensemble.truth.znodes)
+            return await holding.send_commit(offsets, metadata)
 
-    monkeypatch.setattr(membership.holding._store, "send_commit", slowly)
-    process_some(world, holding)
-    holding.process.start(holding.member.commit())
-    holding.leave()
-    world.timeline.run_until(lambda: holding.closed, 10.0)
-    assert claimed
-    assert all(claimed)
-    assert world.ensemble.truth.znodes[world.layout.offset(PARTITION)].data == b"3"
+        monkeypatch.setattr(membership.holding._store, "send_commit", slowly)
+        process_some(world, holding)
+        holding.process.start(holding.member.commit())
+        holding.subscribe(["t1"])
+        world.run_for(10.0)
+        assert PARTITION not in holding.flowing
+        assert claimed
+        assert all(claimed)
+        assert world.ensemble.truth.znodes[world.layout.offset(PARTITION)].data == b"3"
 
 
 def test_a_lost_answer_is_asked_for_again(world: World) -> None:
