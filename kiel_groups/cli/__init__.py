@@ -12,12 +12,13 @@ def main() -> None:
     Exits with 0 done, 1 failed, 2 wrong usage or setting, 130 after Ctrl-C, 143 after SIGTERM, 141 when nobody reads
     its output any more.
     """
-    import signal
     import sys
 
-    # Until a command says what SIGTERM means to it.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
+        import signal
+
+        # Until a command says what SIGTERM means to it.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         from kiel_groups.cli.app import run
 
         status = run(sys.argv[1:])

@@ -251,16 +251,19 @@ def _look_first(zookeeper: str, topics: Sequence[str], group: str) -> str:
     ZooKeeper is asked, because a broker may answer the question for a topic by creating it.
 
     Returns:
-        What to say of a group that does not exist yet, "" of one that does.
+        What to say of a group that does not exist yet, or that others than members commit for; "" of any other.
     """
     from difflib import get_close_matches
 
     from kiel_groups.coordination import admin, inspect
+    from kiel_groups.ops.group_view import view_group
 
     with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         admin.check_present(client, topics)
         groups = inspect.list_groups(client)
+        view = view_group(group, inspect.read_outlines(client, [group], offsets=True))
     if group in groups:
-        return ""
+        is_new = view.state == "memberless" and view.partitions
+        return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
     near = get_close_matches(group, groups, 1)
     return f"group {group!r} is new{f'; did you mean {near[0]!r}?' if near else ''}"

@@ -96,19 +96,22 @@ def create(
         else:
             existing = {}
             admin.check_absent(client, wanted)
+    source = click.get_current_context().get_parameter_source("partitions")
+    asked = None if source is click.core.ParameterSource.DEFAULT else partitions
     for name in wanted:
         if name in existing:
-            _say_existing(lines, name, existing[name], partitions)
+            _say_existing(lines, name, existing[name], asked)
         else:
             admin.create_topic(zookeeper, name, partitions, replication)
             lines.say("info", f"topic {name} created with {_partitions(partitions)}")
     return DONE
 
 
-def _say_existing(lines: Lines, name: str, partitions: int, wanted: int) -> None:
-    if partitions == wanted:
+def _say_existing(lines: Lines, name: str, partitions: int, wanted: int | None) -> None:
+    if wanted in (None, partitions):
         lines.say("info", f"topic {name} exists already")
         return
+    assert wanted is not None
     grow = f"; 'kiel-groups topics grow {name} --partitions {wanted}' adds the others" if wanted > partitions else ""
     lines.say("warning", f"topic {name} exists already, with {_partitions(partitions)} and not {wanted:,}{grow}")
 

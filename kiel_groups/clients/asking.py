@@ -46,12 +46,16 @@ class _Asking(LoggedTask[Values]):
             self._taker.got = False
             raise
         self._taker.got = True
-        return values
+        return self._unless_given_up(values)
 
     def result(self) -> Values:
         values = super().result()
         self._taker.got = self._taker.got or not _only_drops_it(sys._getframe(1))
-        return values
+        return self._unless_given_up(values)
+
+    def _unless_given_up(self, values: Values) -> Values:
+        """Nothing in the place of values that are delivered again: nobody got them in time."""
+        return Batch() if self._taker.given_up and values else values
 
 
 def _only_drops_it(frame: FrameType) -> bool:

@@ -22,6 +22,7 @@ from kiel_groups.clients.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch_lanes import BrokerLanes, PlannedFetch
 from kiel_groups.clients.fetch_state import FetchedBatch, PartitionFetch, Phase
 from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.config import FetchConfig
 from kiel_groups.errors import (
     BrokerError,
@@ -392,13 +393,17 @@ class Fetcher:
     async def _heal(self, states: list[PartitionFetch], failures: int) -> None:
         # The first refresh goes out at once: most leaders have moved before anybody notices.
         await asyncio.sleep(self._cluster.delay_s(failures - 1))
-        while topics := {state.topic_partition.topic for state in states if not state.dropped}:
+        for _ in range(UNREACHABLE_AFTER):
+            topics = {state.topic_partition.topic for state in states if not state.dropped}
+            if not topics:
+                return
             try:
                 await self._cluster.refresh(topics, "fetch")
             except ClosedError:
                 return
             except NoBrokersError:
-                # Ask again rather than fetch: at a silent broker a fetch costs the whole request timeout.
+                # Ask again rather than fetch: at a silent broker a fetch costs the whole request timeout. But not for
+                # ever: a broker that is slow with metadata may be quick with fetches.
                 failures += 1
                 await asyncio.sleep(self._cluster.delay_s(failures))
                 continue

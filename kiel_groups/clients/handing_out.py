@@ -79,9 +79,8 @@ class HandingOut:
         # Whether a loop goes on, and whether there ever was one: part of a batch may be left over from it.
         self._looping = False
         self._iterated = False
-        # Drains and resets that wait for what is in hand: without any, its end is nothing to be told of.
-        self._drains = 0
-        self._let_go = asyncio.Event()
+        # How many drains and resets wait for what is in hand.
+        self._drains, self._let_go = 0, asyncio.Event()
         self._pause_at_s = float("inf")
         self._ended = False
 
@@ -121,6 +120,8 @@ class HandingOut:
         """Go to the next batch of a partition that is still held; whether there is one."""
         if self._refused:
             raise self._refused.popitem()[1]
+        if self._drains:
+            self._let_go.set()
         while not self._ended and (batch := self._fetcher.poll()) is not None:
             state = self._subscription.state(batch.topic_partition)
             if state is None:
@@ -384,8 +385,7 @@ class HandingOut:
     async def _drop_unclaimed(self, topics: Collection[str]) -> None:
         """Give up the values of these topics that no caller has got, now and then: perhaps none asks again."""
         while True:
-            # A blocked event loop delays a caller as well, so the time of the pause does not count.
-            now_s = boot_time_s()
+            now_s = boot_time_s()  # A blocked loop delays a caller as well: the time of the pause does not count.
             await asyncio.sleep(UNCLAIMED_S)
             for topic in self._topics.keys() & topics:
                 self._settle(topic, now_s, finishes=False)

@@ -96,7 +96,7 @@ class _Coroutine:
 class Taker:
     """One call that asked for a topic's values, and what is known of the coroutine that made it."""
 
-    __slots__ = ("_known_there", "coroutine", "got", "passed")
+    __slots__ = ("_known_there", "coroutine", "given_up", "got", "passed")
 
     def __init__(self, coroutine: _Coroutine | None = None) -> None:
         self.coroutine = coroutine or _Coroutine()
@@ -105,6 +105,8 @@ class Taker:
         self.got = False
         #: The coroutine waits for it no longer: it has asked for the topic again, or closed.
         self.passed = False
+        #: Its values are delivered again, here or to the next owner: who gets the outcome now, gets nothing.
+        self.given_up = False
         self._known_there: weakref.ref[_Known] | None = None
 
     @property
@@ -198,8 +200,8 @@ class TopicHand:
         """
         Let go of what has ended; what somebody is busy with stays, and what may be about to be got.
 
-        Without ``finishes``, keep all that a caller has got, also of a coroutine that has ended: another coroutine may
-        be processing what it returned.
+        Without ``finishes``, keep what a caller has got and not declared finished, also of a coroutine that has ended:
+        another coroutine may be processing what it returned.
 
         Returns:
             Where to hand out again from, by partition: what nobody got, and never will.
@@ -208,7 +210,7 @@ class TopicHand:
         undecided: set[TopicPartition] = set()
         busy: set[TopicPartition] = set()
         for taken in self._taken:
-            fate, done = taken.fate(now_s), finishes and (taken.done or taken.taker.over)
+            fate, done = taken.fate(now_s), taken.done or (finishes and taken.taker.over)
             stays: dict[TopicPartition, Span] = {}
             for tp, span in taken.spans.items():
                 if tp in back and span.state is not None:
@@ -224,6 +226,7 @@ class TopicHand:
                         span.state.finished = span.end
                     elif span.state is not None:
                         back[tp] = span.start
+                        taken.taker.given_up = True
                     continue
                 stays[tp] = span
                 if span.state is not None:

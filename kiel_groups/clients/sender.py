@@ -34,13 +34,11 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
+from kiel_groups.wording import counted
 
 __all__ = ["Sender", "raise_first", "reject"]
 
 log = logging.getLogger(__name__)
-
-#: An election is over by then: a partition that is still not written to is worth a warning.
-_FAILURES_TO_WARN = 4
 
 _TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
 #: A broker refuses with these before it appends anything.
@@ -241,7 +239,9 @@ class Sender:
         if result.error.number in _TOO_LARGE:
             self._too_large(queue, result)
         else:
-            self._failed(queue, result.error.exception(f"{len(batch.messages)} records were refused"))
+            self._failed(
+                queue, result.error.exception(f"{counted(batch.messages, 'record was', 'records were')} refused")
+            )
 
     def _appends_nothing(self, error: ErrorCode) -> bool:
         waits_for_replicas = self._config.required_acks not in (0, 1)
@@ -265,8 +265,7 @@ class Sender:
         if not error.retriable or batch.failures > self._config.retries:
             self._give_up(queue, error)
             return
-        level = logging.WARNING if batch.failures >= _FAILURES_TO_WARN else logging.INFO
-        log.log(level, "producing to %s, try %d: %s; trying again", queue.topic_partition, batch.failures, error)
+        log.info("producing to %s, try %d: %s; trying again", queue.topic_partition, batch.failures, error)
         self._metrics.count("produce_retries")
         spawn(self._try_again(queue, batch.failures), f"retry of {queue.topic_partition}")
 

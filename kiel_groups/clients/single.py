@@ -231,12 +231,13 @@ class SingleConsumer(ConsumerAttributes):
             partitions = [TopicPartition(topic, number) for number in await self._cluster.partitions_of(topic)]
             at = self._time_of(topic)
             offsets = await self._cluster.find_offsets(partitions, at, patience_s=ELECTION_S if at == END else 0.0)
-            if not offsets.found:
-                raise offsets.failures[min(offsets.failures)]
-            self._read(topic, offsets.found)
+            # Nothing is read yet, so nothing is kept waiting: all of them have one moment.
+            found = offsets.found or await self._cluster.list_offsets(partitions, at)
+            self._read(topic, found)
             self._growing.add(topic)
             # The end of a log that has a leader again may be later than the moment that was meant.
-            self._late.add(dict.fromkeys(offsets.failures, BEGINNING if at == END else at))
+            missing = offsets.failures.keys() - found.keys()
+            self._late.add(dict.fromkeys(missing, BEGINNING if at == END else at))
         except KielGroupsError as error:
             if not self._ended.is_set():
                 log.error("%s cannot be consumed yet: %s; the next call tries again", topic, error)

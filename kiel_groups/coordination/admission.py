@@ -36,7 +36,7 @@ async def _check_settings(session: Session, layout: GroupLayout, config: GroupCo
         # Create-only: of two first members one wins, and both read what it wrote.
         answer = await session.transact([Create(layout.config, mine.encode())])
         if isinstance(answer, Done):
-            log.info("group %s: it has had no member so far; this is the first one", layout.group)
+            log.info("group %s: it has no settings yet, so it is new; this member's count", layout.group)
         node = await session.get(layout.config)
         if node is None and not isinstance(answer, Unknown):
             await session.ensure(layout.parents)

@@ -236,10 +236,11 @@ class Life:
 
     def fail(self, error: BaseException) -> None:
         """End it because of an error."""
-        # ``Lives`` reports a fatal error. One of ours says all there is to say; any other is a bug: its place matters.
-        if not is_fatal(error):
-            trace = None if isinstance(error, KielGroupsError) else error
-            log.error("group %s: %s failed: %s", self._config.group, self.member_id, error, exc_info=trace)
+        # An error of ours says all there is to say; any other one is a bug, and its place matters.
+        trace = None if isinstance(error, KielGroupsError) else error
+        what = "this member stops" if is_fatal(error) else f"{self.member_id} failed"
+        told = str(error).removeprefix(f"group {self._config.group}: ")
+        log.error("group %s: %s: %s", self._config.group, what, told, exc_info=trace)
         self._metrics.count("member_failures")
         self._finish(error)
 

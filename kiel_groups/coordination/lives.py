@@ -138,6 +138,7 @@ class Lives(Generic[_Life]):
                 return
             except Exception as error:
                 if is_fatal(error):
+                    log.error("group %s: this member stops: %s", self._group, error)
                     self.current = None
                     self._fail(error)
                     return
@@ -148,5 +149,4 @@ class Lives(Generic[_Life]):
 
     def _fail(self, error: BaseException | None) -> None:
         assert isinstance(error, KielGroupsError)
-        log.error("group %s: this member stops: %s", self._group, error)
         self._on_failure(error)

@@ -72,7 +72,10 @@ def visitor_of(value: bytes) -> bytes:
 
 def received_number(record: Record, *, number_in_key: bool) -> int | None:
     """The number of a record that was consumed; None of one that the demo has not sent."""
+    value = record.value or b""
+    if not number_in_key and (len(value.split(b" ")) < 3 or record.key != visitor_of(value)):
+        return None
     try:
-        return int(record.key or b"") if number_in_key else number_of(record.value or b"")
+        return int(record.key or b"") if number_in_key else number_of(value)
     except ValueError:
         return None

@@ -17,6 +17,7 @@ from kiel_groups.group.tuning import Tuning
 from kiel_groups.group.weights import Weights
 from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = [
     "Inputs",
@@ -316,7 +317,7 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
         return ""
     if before is None:
         # Nobody knows whether those who are gone have left: their leader has gone with them, or before.
-        told = [f"leader change, {len(after.members)} members"]
+        told = [f"leader change, {counted(after.members, 'member', 'members')}"]
         told += [f"join of {slot}" for slot in sorted(after.members.keys() - after.slices.keys())]
         told += [
             f"leave or expiry of {slot}"

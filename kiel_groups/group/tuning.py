@@ -84,7 +84,7 @@ class Tuning:
 
 
 #: ``group_host-milliseconds-session``, the id of a member without an instance id.
-_MEMBER_ID = re.compile(r".+_.+-\d+-[0-9a-f]+")
+_MEMBER_ID = re.compile(r".+_.+-\d{13}-[0-9a-f]+")
 
 #: What people may set.
 _FIELDS = tuple(field.name for field in fields(Tuning) if field.name != "unknown")

@@ -78,9 +78,13 @@ class Reading:
         return sorted(ids) + sorted(path for path, _ in self._children(self._layout.kiel_members))
 
     def was_joined(self) -> bool:
-        """Whether a member has ever registered: members create folders, and leave them behind."""
-        folders = (self._layout.root, self._layout.ids, self._layout.kiel_members)
-        return any(path == folder or path.startswith(f"{folder}/") for path in self._znodes for folder in folders)
+        """Whether a member has ever registered: members create folders, and leave them behind. Weights are no sign."""
+        folders = (self._layout.members, self._layout.config, self._layout.pointer, self._layout.ids)
+        return any(
+            path == folder or path.startswith(f"{folder}/")
+            for path in self._znodes
+            for folder in (*folders, self._layout.kiel_members)
+        )
 
     def pointer(self) -> Pointer | None:
         return self._parsed(Pointer.parse, self._layout.pointer)

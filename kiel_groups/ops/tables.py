@@ -10,6 +10,7 @@ from rich.table import Table
 
 from kiel_groups.model import MemberId
 from kiel_groups.ops.group_view import GroupView, PartitionView
+from kiel_groups.wording import counted
 
 __all__ = ["member_table", "offset_table", "status_line"]
 
@@ -63,7 +64,7 @@ def status_line(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[M
     """The same for where no table fits, such as a log."""
     leader = _name(view.leader, names)
     return (
-        f"generation {_generation(view)}, {len(view.members)} members, leader {leader}, "
+        f"generation {_generation(view)}, {counted(view.members, 'member', 'members')}, leader {leader}, "
         f"{view.owned} of {len(view.partitions)} partitions owned, lag {view.lag:,}, "
         f"{sum(rates.values()):,.0f} records/s"
     )

@@ -170,4 +170,32 @@ MUTANTS = (
         "if running.lost:",
         "tests/unit/test_listening.py",
     ),
+    Mutant(
+        "values that a drain gave up and that a caller still gets",
+        "clients/asking.py",
+        "return Batch() if self._taker.given_up and values else values",
+        "return values",
+        _TOPIC_TESTS,
+    ),
+    Mutant(
+        "a drain that waits for values which were declared finished",
+        "clients/hands.py",
+        "taken.done or (finishes and taken.taker.over)",
+        "finishes and (taken.done or taken.taker.over)",
+        _TOPIC_TESTS,
+    ),
+    Mutant(
+        "a reset that waits for the batch after its own",
+        _DELIVERY,
+        "        if self._drains:\n            self._let_go.set()\n        while not self._ended",
+        "        while not self._ended",
+        "tests/unit/test_handing_out.py",
+    ),
+    Mutant(
+        "a start that is not found within the call",
+        "clients/single.py",
+        "found = offsets.found or await self._cluster.list_offsets(partitions, at)",
+        "found = offsets.found",
+        "tests/unit/test_clients_single.py",
+    ),
 )

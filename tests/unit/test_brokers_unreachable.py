@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from fake_broker import FETCH, FakeBroker, Fault
+from fake_broker import FETCH, METADATA, FakeBroker, Fault
 from test_clients_single import T0, consuming, messages
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
@@ -106,6 +106,19 @@ async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None
         broker.script = None
         broker.append(T0, messages(b"1"))
         async with asyncio.timeout(5):
+            assert await values_after_errors(consumer) == [1]
+
+
+async def test_brokers_that_tell_no_metadata_are_fetched_from() -> None:
+    """One may be slow with metadata, and quick with fetches: a partition that needed fresh metadata flows on."""
+    quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 50}
+    async with consuming(b"0", **quick) as (broker, consumer):
+        while not await consumer.consume("t", BEGINNING):
+            pass
+        broker.script = lambda asked: Fault.SILENT if asked.api_key == METADATA else None
+        broker.fail_next(FETCH, T0, 6)
+        broker.append(T0, messages(b"1"))
+        async with asyncio.timeout(10):
             assert await values_after_errors(consumer) == [1]
 
 

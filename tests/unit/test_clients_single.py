@@ -361,3 +361,16 @@ def test_settings_that_cannot_work(settings: dict[str, Any]) -> None:
     ((name, value),) = settings.items()
     with pytest.raises(ValueError, match=re.escape(f"{name}: {value!r} given")):
         SingleConsumer("localhost", **settings)
+
+
+@pytest.mark.parametrize(("start", "away_s"), [(BEGINNING, 0.2), (END, 2.5)], ids=["beginning", "end"])
+async def test_a_topic_without_any_leader_is_asked_for_within_the_call(start: int, away_s: float) -> None:
+    """An election lasts for a moment. Under END, what is written after the call began to wait is delivered."""
+    async with FakeBroker({"t": 1}) as broker:
+        broker.append(T0, messages(b"1"))
+        broker.leaders = {T0: -1}
+        loop = asyncio.get_running_loop()
+        loop.call_later(away_s, broker.leaders.clear)
+        loop.call_later(away_s + 1.5, broker.append, T0, messages(b"2"))
+        async with SingleConsumer([str(broker.address)], bytes, max_wait_time=8_000) as consumer, asyncio.timeout(8):
+            assert await consumer.consume("t", start) == [b"1" if start == BEGINNING else b"2"]

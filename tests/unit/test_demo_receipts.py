@@ -48,7 +48,7 @@ def test_an_offset_that_is_not_the_end_of_the_log_is_named(committed: int | None
 
 def test_a_foreign_record_is_no_part_of_the_proof() -> None:
     """It has no number, whatever it holds, and its receipt says so."""
-    for value in (b"/index.html", b"", None):
+    for value in (b"/index.html", b"17", b"", None):
         record = Record("page-views", 0, 1, None, value)
         assert received_number(record, number_in_key=False) is None
         assert received_number(record, number_in_key=True) is None

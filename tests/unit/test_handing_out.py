@@ -402,3 +402,22 @@ async def test_a_reset_waits_for_the_rest_of_the_batch_and_for_nothing_else() ->
     assert (bench.take(), bench.finished) == (10, {P0: 12})
     await asyncio.wait_for(waiting, 5)
     assert bench.take() == 11
+
+
+async def test_a_reset_does_not_wait_for_the_batch_after_its_own() -> None:
+    """The last record of its batch cannot be deserialized, so no record ends with the batch."""
+
+    def readable(raw: bytes) -> bytes:
+        if raw == b"12":
+            raise ValueError("bad")
+        return raw
+
+    bench = Bench(readable)
+    bench.fetcher.add(P0, 10, 11, 12)
+    bench.fetcher.add(P1, *range(10, 100))
+    assert bench.take() == 10
+    waiting = asyncio.ensure_future(bench.out.put_down(P0, lambda: True))
+    await asyncio.sleep(0)
+    assert bench.take() == 11
+    assert bench.take() == 10
+    await asyncio.wait_for(waiting, 5)

@@ -391,6 +391,38 @@ async def test_a_drain_gives_up_values_that_nobody_gets(monkeypatch: pytest.Monk
     assert bench.finished == {P0: 11}
 
 
+async def test_a_drain_ends_with_what_was_declared_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later values are finished, as after ``commit_offsets()``, and the earlier ones are given up."""
+    monkeypatch.setattr(handing_out, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(hands, "UNCLAIMED_S", 0.01)
+    bench = Bench()
+    finished = who_gets()
+    bench.fetcher.add(P0, 10)
+    take(bench, taker=Taker())
+    bench.fetcher.add(P0, 11)
+    take(bench, taker=finished)
+    bench.out.finish_topics(None, {finished})
+    assert bench.out.stop([P0]) == {P0}
+    await asyncio.wait_for(bench.out.drained([P0]), 5)
+    assert bench.finished == {}
+
+
+async def test_values_that_a_drain_gave_up_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``gather`` looks at a call when the others have ended: the next owner has these values by then."""
+    monkeypatch.setattr(handing_out, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(hands, "UNCLAIMED_S", 0.01)
+    bench = Bench()
+    taker = Taker()
+    bench.fetcher.add(P0, 10)
+    take(bench, taker=taker)
+    call = asking(values_soon(), taker, "a call")
+    awaited = asking(values_soon(), taker, "another")
+    bench.out.stop([P0])
+    await asyncio.wait_for(bench.out.drained([P0]), 5)
+    await asyncio.wait({call, awaited})
+    assert (call.result(), await awaited) == ([], [])
+
+
 async def test_a_drain_leaves_values_that_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that gets them within a second is processing them: the drain waits for it."""
     monkeypatch.setattr(handing_out, "UNCLAIMED_S", 0.01)
