@@ -208,7 +208,7 @@ async def test_a_leader_is_away_when_a_topic_is_made_anew(start_cluster: Callabl
 
 
 async def test_a_leader_is_away_when_a_consumer_without_a_group_begins(start_cluster: Callable[..., Cluster]) -> None:
-    """What has leaders is read at once, and the rest when its broker is back."""
+    """``consume()`` reads what has leaders at once, and the rest when its broker is back; ``subscribe()`` raises."""
     cluster = start_cluster(brokers=2)
     await cluster.create_topic("t", 4)
     sound, away = led_by(cluster, 0), led_by(cluster, 1)
