@@ -113,7 +113,6 @@ class HandingOut:
                 record = readable
             hand.record, hand.state = record, state
             return record
-        self._let_go.set()
         return None
 
     def _turn_over(self) -> bool:

@@ -148,13 +148,6 @@ MUTANTS = (
         _AT_A_BROKER,
     ),
     Mutant(
-        "a reset that waits for records which cannot be deserialized",
-        _HANDING_OUT,
-        "            return record\n        self._let_go.set()\n",
-        "            return record\n",
-        _AT_A_BROKER,
-    ),
-    Mutant(
         "a partition of which everything was cut off and that has its turn",
         "clients/fetch_buffer.py",
         "            self.turns.remove(state)\n",
