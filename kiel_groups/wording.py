@@ -14,7 +14,7 @@ def some(things: Iterable[object], most: int = 4) -> str:
     return ", ".join(listed[:most]) + more
 
 
-def counted(things: Iterable[object] | int, one: str, many: str) -> str:
-    """``1 partition is``, ``2 partitions are``: of so many, or of as many as there are things."""
+def counted(things: Iterable[object] | int, one: str, many: str = "") -> str:
+    """``1 partition``, ``2 partitions``: of an int, or of as many as there are things; ``many`` is ``one`` and an s."""
     count = things if isinstance(things, int) else sum(1 for _ in things)
-    return f"{count:,} {one if count == 1 else many}"
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kiel_groups.wording import counted
+
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSummary
     from kiel_groups.spark.positions import OffsetRange
@@ -21,7 +23,7 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 def plan_lines(plan: ArchivePlan) -> Iterator[str]:
     """What would be read, and where it would go."""
-    yield f"would read {_counted(plan.records, 'record')} at most"
+    yield f"would read {counted(plan.records, 'record')} at most"
     yield from _topic_lines(plan.ranges)
     yield f"into {plan.output}, {'a new archive' if plan.is_new else 'which goes on'}; checkpoint {plan.checkpoint}"
 
@@ -45,9 +47,9 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
         yield f"into {summary.output}: no new files"
     else:
         rate = summary.records / max(summary.took_s, 1e-3)
-        yield f"archived {_counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
+        yield f"archived {counted(summary.records, 'record')} in {summary.took_s:.1f} s, {rate:,.0f} records/s"
         yield from _topic_lines(summary.ranges)
-        yield f"into {summary.output}: {_counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
+        yield f"into {summary.output}: {counted(summary.files, 'new file')}, {_size(summary.size_bytes)}"
     if summary.group is not None:
         yield f"committed for the group {summary.group}"
 
@@ -76,7 +78,7 @@ def _topic_lines(ranges: Iterable[OffsetRange]) -> Iterator[str]:
         offsets = sum(each.size for each in parts)
         shown = [f"{each.topic_partition.partition}: {each.start}–{each.end}" for each in parts[:_MOST_PARTITIONS]]
         more = ", …" if len(parts) > _MOST_PARTITIONS else ""
-        counts = f"{_counted(offsets, 'offset')} in {_counted(len(parts), 'partition')}"
+        counts = f"{counted(offsets, 'offset')} in {counted(len(parts), 'partition')}"
         yield f"  {topic}: {counts} ({', '.join(shown)}{more})"
 
 
@@ -86,10 +88,6 @@ def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]
         topic: {str(each.topic_partition.partition): {"from": each.start, "to": each.end} for each in found}
         for topic, found in groupby(ranges, lambda each: each.topic_partition.topic)
     }
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _size(size: float) -> str:

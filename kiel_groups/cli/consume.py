@@ -261,9 +261,9 @@ def _look_first(zookeeper: str, topics: Sequence[str], group: str) -> str:
     with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         admin.check_present(client, topics)
         groups = inspect.list_groups(client)
-        view = view_group(group, inspect.read_outlines(client, [group], offsets=True))
-    if group in groups:
-        is_new = view.state == "memberless" and view.partitions
-        return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
+        if group in groups:
+            view = view_group(group, inspect.read_outlines(client, [group], offsets=True))
+            is_new = view.state == "memberless" and view.partitions
+            return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
     near = get_close_matches(group, groups, 1)
     return f"group {group!r} is new{f'; did you mean {near[0]!r}?' if near else ''}"

@@ -21,9 +21,9 @@ def groups(lines: Lines, *, zookeeper: str, with_lag: bool, as_json: bool) -> in
     List the groups of a cluster.
 
     Ours and those of other consumers: 'foreign' counts live members that do not take part in our protocol, such as
-    Java's consumers, or kiel's. A group without members is 'empty'; its offsets stay. One that no member
-    has ever joined is 'memberless': a program commits its offsets that is no member. One that keeps us out is
-    'unreadable', and a warning names what is closed.
+    Java's consumers, or kiel's. A group without members is 'empty'; its offsets stay. One that no member has ever
+    joined is 'memberless': a program that is no member commits its offsets. One that keeps us out is 'unreadable',
+    and a warning names what is closed.
     """
     from kiel_groups.cli.rendering import show, show_json
     from kiel_groups.ops.documents import outline_document

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from kiel_groups.cli.lines import Lines
 
@@ -13,21 +12,15 @@ __all__ = ["show_logs"]
 
 _KAZOO = ("kiel_groups.kazoo", "kiel_groups.coordination.admin.kazoo")
 
-#: All lines are shown.
-NOTHING_ELSE: Mapping[str, int] = MappingProxyType({})
 
-
-def show_logs(
-    lines: Lines, *, verbose: bool, told_otherwise: Mapping[str, int] = NOTHING_ELSE, timed: bool = False
-) -> None:
+def show_logs(lines: Lines, *, verbose: bool, told_otherwise: Sequence[str] = (), timed: bool = False) -> None:
     """
     Have warnings and errors printed from now on, one line each.
 
     Args:
         lines: Where they go.
         verbose: Print what is merely worth knowing, too.
-        told_otherwise: What the command says itself, and is heard with ``verbose`` only: lines of these loggers above
-            a level.
+        told_otherwise: Loggers that are shown with ``verbose`` only: the command reports itself what they say.
         timed: Begin each line with its time: for commands that run for days.
     """
     handler = _LineHandler(lines, timed=timed)
@@ -36,7 +29,7 @@ def show_logs(
         # Every refused connection, and kazoo tries one a second; that ZooKeeper is away is told by the group, once.
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.ERROR)
     if not verbose:
-        handler.addFilter(lambda record: record.levelno <= told_otherwise.get(record.name, record.levelno))
+        handler.addFilter(lambda record: record.name not in told_otherwise)
 
 
 class _LineHandler(logging.Handler):

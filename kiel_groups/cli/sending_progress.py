@@ -9,6 +9,7 @@ from kiel_groups.cli.bar import bar, has_bar
 from kiel_groups.cli.line_input import LineInput
 from kiel_groups.cli.lines import Lines
 from kiel_groups.cli.sending import Sending
+from kiel_groups.wording import counted
 
 __all__ = ["progress", "summarize"]
 
@@ -33,16 +34,12 @@ def summarize(lines: Lines, sending: Sending, *, acks: str, quiet: bool) -> None
     """Say how many lines were stored, how fast, which were not, and of which nobody knows."""
     done = "sent" if acks == "0" else "stored"
     if not quiet:
-        lines.say("info", f"{done} {_counted(sending.stored, 'record')} in {sending.took_s:.1f} s, {_rate(sending)}")
+        lines.say("info", f"{done} {counted(sending.stored, 'record')} in {sending.took_s:.1f} s, {_rate(sending)}")
     if sending.failed:
-        lines.say("error", f"not {done}: {_counted(sending.failed, 'line')}, {sending.failed_lines}")
+        lines.say("error", f"not {done}: {counted(sending.failed, 'line')}, {sending.failed_lines}")
     if sending.unknown:
-        lines.say("error", f"may or may not be stored: {_counted(sending.unknown, 'line')}, {sending.unknown_lines}")
+        lines.say("error", f"may or may not be stored: {counted(sending.unknown, 'line')}, {sending.unknown_lines}")
 
 
 def _rate(sending: Sending) -> str:
     return f"{sending.stored / max(sending.took_s, 1e-3):,.0f} records/s"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

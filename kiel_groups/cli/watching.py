@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 
 from kiel_groups.cli.lines import Lines
+from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -97,7 +98,7 @@ def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> 
     if len(lines) <= rows:
         return lines
     kept = max(0, rows - 1)
-    return [*lines[:kept], f"… and {len(lines) - kept} lines that do not fit here"]
+    return [*lines[:kept], f"… and {counted(len(lines) - kept, 'line that does', 'lines that do')} not fit here"]
 
 
 def _fitting(text: str, taken: int) -> str:

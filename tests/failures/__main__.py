@@ -124,7 +124,7 @@ ELSEWHERE = {
     ),
     "integration/test_kiel_api_hand_overs.py": (
         "a_drain_waits_for_the_work_on_values_after_those_that_nobody_got",
-        "a_drain_gives_up_values_that_nobody_got",
+        "a_drain_gives_up_values_that_no_caller_got",
     ),
     "integration/test_kiel_api_grouped.py": ("a_deserializer_that_fails_on_every_value",),
     "sim/test_sizes.py": (

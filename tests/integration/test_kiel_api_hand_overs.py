@@ -78,7 +78,7 @@ async def test_a_drain_waits_for_the_work_on_values_after_those_that_nobody_got(
     assert await offsets(cluster_39, group, topic) == {0: 2}
 
 
-async def test_a_drain_gives_up_values_that_nobody_got(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_drain_gives_up_values_that_no_caller_got(cluster_39: Cluster, unique: Unique) -> None:
     """Their caller had given up, and its program asks for nothing any more: the next owner gets them."""
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 2)

@@ -366,13 +366,18 @@ async def test_a_drain_waits_for_who_gets_values_after_those_that_nobody_got() -
     assert bench.finished == {}
 
 
+def give_up_within(monkeypatch: pytest.MonkeyPatch, unclaimed_s: float) -> None:
+    """Have a drain give up values soon that no caller has got."""
+    monkeypatch.setattr(handing_out, "UNCLAIMED_S", unclaimed_s)
+    monkeypatch.setattr(hands, "UNCLAIMED_S", unclaimed_s)
+
+
 async def test_a_drain_gives_up_values_that_nobody_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Their caller had given up, and no coroutine asks for the topic again. What was got stays in flight, also if the
     coroutine that got it has ended: another one may be processing it.
     """
-    monkeypatch.setattr(handing_out, "UNCLAIMED_S", 0.01)
-    monkeypatch.setattr(hands, "UNCLAIMED_S", 0.01)
+    give_up_within(monkeypatch, 0.01)
     bench = Bench()
     helper, abandoned = who_gets(), Taker()
     bench.fetcher.add(P0, 10)
@@ -393,8 +398,7 @@ async def test_a_drain_gives_up_values_that_nobody_gets(monkeypatch: pytest.Monk
 
 async def test_a_drain_ends_with_what_was_declared_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """Later values are finished, as after ``commit_offsets()``, and the earlier ones are given up."""
-    monkeypatch.setattr(handing_out, "UNCLAIMED_S", 0.01)
-    monkeypatch.setattr(hands, "UNCLAIMED_S", 0.01)
+    give_up_within(monkeypatch, 0.01)
     bench = Bench()
     finished = who_gets()
     bench.fetcher.add(P0, 10)
@@ -409,8 +413,7 @@ async def test_a_drain_ends_with_what_was_declared_finished(monkeypatch: pytest.
 
 async def test_values_that_a_drain_gave_up_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     """``gather`` looks at a call when the others have ended: the next owner has these values by then."""
-    monkeypatch.setattr(handing_out, "UNCLAIMED_S", 0.01)
-    monkeypatch.setattr(hands, "UNCLAIMED_S", 0.01)
+    give_up_within(monkeypatch, 0.01)
     bench = Bench()
     taker = Taker()
     bench.fetcher.add(P0, 10)

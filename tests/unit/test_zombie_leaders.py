@@ -171,7 +171,7 @@ async def test_metadata_by_age_is_asked_of_another_broker() -> None:
 @pytest.mark.parametrize("reason", [AGE, DOUBT])
 @pytest.mark.parametrize("first", [ZOMBIE, ELECTED])
 async def test_a_bootstrap_name_of_a_deposed_leader_is_no_other_broker(reason: str, first: int) -> None:
-    """The broker does not advertise it, so nobody knows which of the live brokers has answered by that name."""
+    """No broker advertises it, so the client cannot tell which live broker has answered by that name."""
     async with FakeBroker({"t": 1}, ZOMBIE) as zombie, FakeBroker({"t": 1}, ELECTED) as elected:
         zombie.peers = [zombie, elected] if first == ZOMBIE else [elected, zombie]
         elected.peers = [elected]
