@@ -8,4 +8,4 @@ import sys
 
 from kiel_groups.cli.app import run
 
-sys.exit(run(["spark", "archive", *sys.argv[1:]]))
+sys.exit(run(["spark", "archive", *(sys.argv[1:] or ["--help"])]))

@@ -124,7 +124,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         # Such as a full disk under our own help; what a command reads or writes, it tells by itself.
         _forget_output()
-        lines.say("error", str(error))
+        lines.say("error", str(error) if error.filename else f"standard output cannot be written: {error.strerror}")
         return FAILED
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED

@@ -66,6 +66,8 @@ _WITHOUT_A_GROUP = ("partitions",)
 @key_separator_option
 @click.option(
     "--max",
+    # The console consumer's name for it.
+    "--max-messages",
     "most",
     type=click.IntRange(min=1),
     metavar="N",

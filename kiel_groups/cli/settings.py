@@ -129,9 +129,13 @@ def _commands(context: click.Context, group: click.Group) -> Iterator[tuple[str,
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """By the long name, without dashes in front."""
+    """By the first long name, without dashes in front."""
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-    return {max(option.opts, key=len).removeprefix("--"): option for option in options}
+    return {_long_names(option)[0].removeprefix("--"): option for option in options}
+
+
+def _long_names(option: click.Option) -> list[str]:
+    return [name for name in option.opts if name.startswith("--")] or option.opts
 
 
 def _check_keys(table: Mapping[str, Any], known: Iterable[str], place: str) -> None:

@@ -36,8 +36,11 @@ class Batch:
     messages: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
     futures: list[asyncio.Future[RecordMetadata]] = field(default_factory=list)
     size_bytes: int = 0
-    #: Tries that failed.
+    #: Tries that failed, and why the last one did.
     failures: int = 0
+    failure: Exception | None = None
+    #: When it first left for a broker, on the loop's clock.
+    sent_s: float | None = None
     #: No more records are added, since it was sent once.
     sealed: bool = False
     #: Tries that were sent and to which no broker has said that it stored nothing.
@@ -86,6 +89,11 @@ class PartitionQueue:
         first = self.batches[0]
         complete = first.sealed or len(self.batches) > 1 or len(first.messages) >= batch_size
         return complete or self.due > self.settled or now_s - first.created_s >= linger_s
+
+    @property
+    def sent_s(self) -> float | None:
+        """When the batch that is on its way first left, on the loop's clock; None where no batch is on its way."""
+        return self.batches[0].sent_s if self.busy else None
 
     def pop_settled(self) -> Batch:
         """Take the first batch off, since its outcome is known."""

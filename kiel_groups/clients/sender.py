@@ -15,6 +15,7 @@ from copy import copy
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.produce_stalls import StallWatch
 from kiel_groups.clients.producer_queue import Batch, PartitionQueue, RecordMetadata
 from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
@@ -64,6 +65,7 @@ class Sender:
         self._ready: dict[int, dict[PartitionQueue, None]] = {}
         self._sending: set[int] = set()
         self._buffered_bytes = 0
+        self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False
         #: When a broker last stored something, on the loop's clock.
@@ -129,6 +131,7 @@ class Sender:
         What was never sent fails with ClosedError, what may be stored with OutcomeUnknownError.
         """
         self._closed = True
+        self._stalls.close()
         for queue in self._queues.values():
             while queue.batches:
                 self._give_up(queue, ClosedError("the producer was closed"))
@@ -151,6 +154,7 @@ class Sender:
                 queue.timer = loop.call_at(queue.batches[0].created_s + self._linger_s, self._lingered, queue)
             return
         queue.busy = True
+        self._stalls.sent(queue)
         leader = self._cluster.leader_of(queue.topic_partition)
         if leader is None:
             self._failed(queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
@@ -261,7 +265,7 @@ class Sender:
             return
         batch = queue.batches[0]
         batch.sealed = True
-        batch.failures += 1
+        batch.failures, batch.failure = batch.failures + 1, error
         if not error.retriable or batch.failures > self._config.retries:
             self._give_up(queue, error)
             return
@@ -294,6 +298,7 @@ class Sender:
         self._buffered_bytes -= batch.size_bytes
         self._progress.set()
         self._offer(queue)
+        self._stalls.settled()
 
 
 def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielGroupsError:

@@ -29,6 +29,8 @@ __all__ = ["Released", "force_release", "member_called", "LONGEST_SESSION_MS"]
 #: told otherwise.
 LONGEST_SESSION_MS = 40_000
 
+_EMPTY = "it has no members at the moment"
+
 #: How often to look whether any claim is left, in seconds.
 LOOK_S = 0.5
 
@@ -65,15 +67,15 @@ def force_release(
         sleep: Waits so many seconds.
 
     Raises:
-        ConfigError: There is no such member, and nobody of that name owns anything.
+        ConfigError: There is no such member, and no owner znode names one.
     """
     layout = GroupLayout(check_name(group, "group"))
     granted_ms = _session_timeout_ms(client, layout, member_id)
     owned = _owned(client, layout, member_id)
     if granted_ms is None and not owned:
         raise ConfigError(
-            f"group {group} has no member {member_id!r}, and nobody of that name owns anything; 'kiel-groups describe"
-            f" {group}' names them"
+            f"group {group} has no member {member_id!r}, and no owner znode names one; "
+            + (f"'kiel-groups describe {group}' lists its members" if _children(client, layout.members) else _EMPTY)
         )
     if granted_ms is None:
         wait_ms = LONGEST_SESSION_MS if wait_ms is None else wait_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -221,7 +221,7 @@ class PlanReader:
             self._metrics.count("znodes_unreadable")
             return self._weights or {}
 
-    def _remark(self, slots: Container[Slot]) -> None:
+    def _remark(self, slots: Collection[Slot]) -> None:
         """Say once what people have set and cannot have meant."""
         remarks = set(self._tuning.misspelt())
         remarks |= {f"drained: {slot} is no member" for slot in self._tuning.strangers(slots)}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kiel_groups.clients.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer
 from kiel_groups.demo.fleet import DemoError, Fleet, Worker
-from kiel_groups.demo.receipts import Proof, prove
+from kiel_groups.demo.receipts import Proof, foreign_lines, prove
 from kiel_groups.demo.records import Input
 from kiel_groups.demo.show import Scene, Show
 from kiel_groups.embedded.cluster import Cluster
@@ -115,11 +115,8 @@ class Play:
                 except DemoError as error:
                     worker.leaving = "ended"
                     self._show.event(str(error))
-                for place in worker.foreign():
-                    self._show.event(
-                        f"{worker.name} received a record that the demo has not sent: partition {place.partition},"
-                        f" offset {place.offset}"
-                    )
+                for line in foreign_lines(worker.foreign()):
+                    self._show.event(f"{worker.name} received {line}")
             with suppress(TimeoutError):
                 async with asyncio.timeout(_WATCH_S):
                     await enough.wait()

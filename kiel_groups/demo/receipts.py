@@ -9,12 +9,12 @@ record that the demo has not sent carries no number; its receipt has ``-`` in th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Receipt", "ReceiptFile", "Proof", "prove"]
+__all__ = ["Receipt", "ReceiptFile", "Proof", "foreign_lines", "prove"]
 
 
 class Receipt(NamedTuple):
@@ -112,3 +112,14 @@ def prove(
     }
     missing = tuple(sorted(sent.keys() - delivered.keys()))
     return Proof(len(sent), missing, delivered, tuple(misplaced), uncommitted)
+
+
+def foreign_lines(receipts: Iterable[Receipt]) -> Iterator[str]:
+    """A line for each partition of these records, none of which the demo has sent."""
+    offsets: dict[int, list[int]] = {}
+    for receipt in receipts:
+        offsets.setdefault(receipt.partition, []).append(receipt.offset)
+    for partition, listed in sorted(offsets.items()):
+        records = "a record" if len(listed) == 1 else f"{len(listed)} records"
+        where = f"offset {listed[0]}" if len(listed) == 1 else f"offsets {min(listed)} to {max(listed)}"
+        yield f"{records} that the demo has not sent: partition {partition}, {where}"

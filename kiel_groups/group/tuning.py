@@ -8,7 +8,7 @@ leading process was started with.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -74,13 +74,19 @@ class Tuning:
             meant = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(_FIELDS)}"
             yield f"field {name!r} means nothing here; {meant}"
 
-    def strangers(self, slots: Container[Slot]) -> tuple[Slot, ...]:
+    def strangers(self, slots: Collection[Slot]) -> tuple[Slot, ...]:
         """
-        The drained slots that are none of these, and not ids of members either: misspelt, most likely.
+        The drained slots that are none of these, and no ids of members that have gone: misspelt, most likely.
 
-        The id of a member ends in its session. After that session it means nothing, also if it is left in the list.
+        The id of a member ends in its session. After that session it means nothing, also if it is left in the list. One
+        that differs from a slot in a single character was meant to be that slot.
         """
-        return tuple(slot for slot in sorted(self.drained) if slot not in slots and not _MEMBER_ID.fullmatch(slot))
+        return tuple(
+            drained
+            for drained in sorted(self.drained)
+            if drained not in slots
+            and (not _MEMBER_ID.fullmatch(drained) or any(_is_slip(drained, slot) for slot in slots))
+        )
 
 
 #: ``group_host-milliseconds-session``, the id of a member without an instance id.
@@ -88,6 +94,19 @@ _MEMBER_ID = re.compile(r".+_.+-\d{13}-[0-9a-f]+")
 
 #: What people may set.
 _FIELDS = tuple(field.name for field in fields(Tuning) if field.name != "unknown")
+
+
+def _is_slip(given: str, meant: str) -> bool:
+    """Whether one character was replaced, added or left out, or two neighbours changed places."""
+    given, meant = _without_shared_beginning(given, meant)
+    given, meant = _without_shared_beginning(given[::-1], meant[::-1])
+    return max(len(given), len(meant)) <= 1 or (len(given) == 2 and given == meant[::-1])
+
+
+def _without_shared_beginning(one: str, other: str) -> tuple[str, str]:
+    shorter = min(len(one), len(other))
+    shared = next((at for at in range(shorter) if one[at] != other[at]), shorter)
+    return one[shared:], other[shared:]
 
 
 def _allocator(given: Any) -> str | None:

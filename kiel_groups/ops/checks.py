@@ -70,7 +70,7 @@ def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
             "unconsumed",
             f"nobody consumes; {sum(each.lag or 0 for each in behind):,} behind, in "
             f"{counted(behind, 'partition', 'partitions')}",
-            "start a member; its log says what keeps one that runs from joining",
+            "start a member, whose log says what keeps it from joining; or the archive or the query that commits here",
             partitions=_names(behind),
         )
 

@@ -64,10 +64,8 @@ def test_a_reader_that_has_gone_ends_a_command_in_silence(words: list[str], tmp_
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"), [(["cluster", "status"], "standard output cannot be written: "), (["--help"], "[Errno 28] ")]
-)
-def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[str], said: str) -> None:
+@pytest.mark.parametrize("words", [["cluster", "status"], ["--help"], ["--version"]])
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: list[str]) -> None:
     """A full disk is neither a success nor a traceback."""
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -79,4 +77,4 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path, words: lis
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr.decode() == f"error: {said}No space left on device\n"
+    assert done.stderr.decode() == "error: standard output cannot be written: No space left on device\n"

@@ -47,11 +47,11 @@ def started(words: list[str], output: int | socket.socket) -> subprocess.Popen[b
 
 
 async def test_each_run_goes_on_where_the_last_one_ended(cluster_39: Cluster, words: list[str]) -> None:
-    """--max prints so many and commits them; --timeout ends a run that has nothing more to wait for."""
+    """--max (or --max-messages) prints so many and commits them; --timeout ends a run that waits for nothing more."""
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 3)
     values = await produce(cluster_39, topic, 50)
-    first = kiel_groups(*words, "--max=20", "-q")
+    first = kiel_groups(*words, "--max-messages=20", "-q")
     second = kiel_groups(*words, "--timeout=1.5", "--quiet")
     assert (first.returncode, first.stderr, second.returncode, second.stderr) == (0, "", 0, "")
     assert len(first.stdout.split()) == 20

@@ -159,6 +159,28 @@ async def test_ctrl_c_says_what_may_be_stored(cluster_39: Cluster, topic: str) -
     assert last == "error: may or may not be stored: 2 lines, 1 to 2"
 
 
+async def test_a_frozen_broker_is_told_and_so_is_its_end(start_cluster: Callable[..., Cluster], topic: str) -> None:
+    """One line after ten seconds, one when the broker goes on; the record is stored."""
+    cluster = start_cluster()
+    await cluster.create_topic(topic, 1)
+    reader, writer = os.pipe()
+    process = started(command(cluster, topic), stdin=reader, stderr=subprocess.PIPE)
+    with process, os.fdopen(writer, "wb", buffering=0) as pipe:
+        os.close(reader)
+        pipe.write(b"one\n")
+        await stored(cluster, topic, 1)
+        cluster.kafka[0].pause()
+        pipe.write(b"two\n")
+        assert process.stderr is not None
+        waiting = f"warning: no broker has stored records for {topic}:0 for 10 s: 1 record waits for the first answer"
+        assert process.stderr.readline().decode().startswith(waiting)
+        cluster.kafka[0].resume()
+        assert re.match(rb"warning: no record waits for a broker for long any more, after 1", process.stderr.readline())
+        pipe.close()
+        assert process.wait(20) == 0
+        assert process.stderr.read().startswith(b"info: stored 2 records in ")
+
+
 async def test_at_a_terminal_a_bar_shows_the_rate(cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
     """It is gone at the end; without colours where NO_COLOR says so."""
     await cluster_39.create_topic(topic, 1)

@@ -120,12 +120,12 @@ def test_a_group_that_does_not_exist_is_said(cluster_39: Cluster, unique: Unique
     assert f"group '{name}' does not exist in ZooKeeper" in done.stderr
 
 
-def test_who_owns_nothing_and_is_nobody_is_named(cluster_39: Cluster, unique: Unique) -> None:
-    """One line, and where to look."""
+def test_a_member_that_does_not_exist_is_one_line(cluster_39: Cluster, unique: Unique) -> None:
+    """It says where members are listed, if there are any."""
     name = unique("group")
-    with zookeeper(cluster_39) as client, pytest.raises(ConfigError) as caught:
-        force_release(client, name, "nobody")
-    assert str(caught.value) == (
-        f"group {name} has no member 'nobody', and nobody of that name owns anything; 'kiel-groups describe {name}'"
-        " names them"
-    )
+    with zookeeper(cluster_39) as client:
+        for remedy in ("it has no members at the moment", f"'kiel-groups describe {name}' lists its members"):
+            with pytest.raises(ConfigError) as caught:
+                force_release(client, name, "other")
+            assert str(caught.value) == f"group {name} has no member 'other', and no owner znode names one; {remedy}"
+            client.ensure_path(f"/kiel-groups/{name}/members/m-1-1")

@@ -80,6 +80,14 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: py
         home(settings(tmp_path, "views"))
 
 
+def test_a_folder_in_which_nothing_can_be_made_is_told(tmp_path: Path) -> None:
+    """Root may write into /proc, as far as permissions say. The question leaves nothing behind."""
+    with pytest.raises(ConfigError, match=r"^output: (nothing can be made in|this user may not write into) /proc"):
+        home(settings(tmp_path, "views", output="/proc/lake"))
+    home(settings(tmp_path, "views"))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("given", "uri"),
     [

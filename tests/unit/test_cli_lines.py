@@ -103,13 +103,15 @@ def test_what_the_command_says_itself_is_not_logged(
     assert capsys.readouterr().err == f"{told}error: another error\n"
 
 
-def test_a_sigterm_before_a_command_begins_is_its_exit_status() -> None:
-    """A process that the signal ends by itself tells a supervisor something else."""
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_before_a_command_begins_is_its_exit_status(name: str, status: int) -> None:
+    """A process that the signal ends by itself tells a supervisor something else; there is no traceback."""
     program = (
         "import os, signal, time\n"
         "from kiel_groups.cli import app, main\n"
-        "app.run = lambda words: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(30))\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"app.run = lambda words: (os.kill(os.getpid(), signal.{name}), time.sleep(30))\n"
         "main()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (143, "")
+    assert (done.returncode, done.stderr) == (status, "")

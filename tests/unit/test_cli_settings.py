@@ -111,7 +111,7 @@ def test_a_wrong_value_is_told_with_its_place(
     """Nobody looks for it on the command line."""
     path = write(FILE.replace("7", "'many'"))
     assert cli.run(["consume", "t"]) == 2
-    assert f"'--max': 'many' is not an integer. It stands in {path}." in capsys.readouterr().err
+    assert f"'--max' / '--max-messages': 'many' is not an integer. It stands in {path}." in capsys.readouterr().err
     monkeypatch.setenv("KIEL_GROUPS_CONSUME_MAX", "few")
     assert cli.run(["consume", "t"]) == 2
     assert "'few' is not an integer. It stands in KIEL_GROUPS_CONSUME_MAX." in capsys.readouterr().err

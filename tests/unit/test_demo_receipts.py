@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.demo.receipts import Receipt, ReceiptFile, prove
+from kiel_groups.demo.receipts import Receipt, ReceiptFile, foreign_lines, prove
 from kiel_groups.demo.records import load_records, number_of, received_number, visitor_of
 from kiel_groups.model import Record
 
@@ -75,3 +75,12 @@ def test_the_input_is_100_000_numbered_records() -> None:
     records = load_records()
     assert [number_of(record) for record in records] == list(range(100_000))
     assert all(visitor_of(record).startswith(b"visitor-") for record in records)
+
+
+def test_foreign_records_that_come_together_are_a_line_a_partition() -> None:
+    """However many there are."""
+    burst = [Receipt(3, offset, None) for offset in (7, 8, 9)]
+    assert list(foreign_lines([*burst, Receipt(1, 5, None)])) == [
+        "a record that the demo has not sent: partition 1, offset 5",
+        "3 records that the demo has not sent: partition 3, offsets 7 to 9",
+    ]

@@ -72,6 +72,22 @@ def test_drained_ids_that_are_no_members_are_named() -> None:
     assert Tuning(drained=drained).strangers({"m1", "m2", "eu_west-1-a"}) == ("eu_wset-1-a", "typo")
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("g_host-1400000000000-100000000000003", True),
+        ("g_host-140000000000-100000000000002", True),
+        ("g_host-1400000000000-1000000000000022", True),
+        ("g_hsot-1400000000000-100000000000002", True),
+        ("g_host-1400000000007-100000000000003", False),
+    ],
+)
+def test_a_drained_id_is_named_that_is_nearly_the_id_of_a_member(given: str, named: bool) -> None:
+    """One slip of the pen away: replaced, left out, doubled, swapped. Two characters away is another member's."""
+    tuning = Tuning(drained=frozenset({given}))
+    assert tuning.strangers({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())
+
+
 OWNED = frozenset({TopicPartition("t", 0)})
 HERE = Slice(3, "g_host-1-a", OWNED)
 AWAY = Slice(3, "g_host-1-b", OWNED, away_since_ms=1_000)

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
@@ -52,6 +53,11 @@ def obstacle(folder: Path) -> str | None:
         return f"{there} is a file"
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         return f"this user may not write into {there}"
+    try:
+        # Root may write everywhere, says the call before; /proc, a full disk or a read-only one say no only when asked.
+        TemporaryDirectory(dir=there, prefix=".probe-").cleanup()
+    except OSError as error:
+        return f"nothing can be made in {there}: {error.strerror}"
     return None
 
 

@@ -1,0 +1,134 @@
+"""What the log says of records that wait for a broker which stores none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fake_broker import PRODUCE, FakeBroker
+
+from kiel_groups.clients import produce_stalls
+from kiel_groups.clients.producer import Producer
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stall is told after a twentieth of a second."""
+    monkeypatch.setattr(produce_stalls, "STALLED_AFTER_S", 0.05)
+
+
+def producer_at(broker: FakeBroker, **settings: Any) -> Producer:
+    """A producer whose records do not wait for each other, with short pauses between tries."""
+    quick = {"required_acks": 1, "backoff_ms": 2, "max_backoff_ms": 10, "retries": 1_000}
+    return Producer([str(broker.address)], **(quick | settings))
+
+
+class Warnings(logging.Handler):
+    """What the log says of stalls, from construction on."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+        self._grown = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self._grown.set()
+
+    async def first(self, count: int) -> list[str]:
+        """So many lines, as soon as they are there."""
+        async with asyncio.timeout(5):
+            while len(self.lines) < count:
+                self._grown.clear()
+                await self._grown.wait()
+        return self.lines
+
+
+@pytest.fixture
+def warnings() -> Iterator[Warnings]:
+    """The warnings of a test."""
+    handler = Warnings()
+    produce_stalls.log.addHandler(handler)
+    yield handler
+    produce_stalls.log.removeHandler(handler)
+
+
+def gauge(producer: Producer) -> float:
+    """How many partitions the metrics call stalled."""
+    return next(value for name, _, value in producer.metrics.samples() if name == "produce_stalled")
+
+
+async def test_a_frozen_broker_is_told_once_and_so_is_its_end(warnings: Warnings) -> None:
+    """A line with the partitions and records that wait; however long it takes, no second one before the end."""
+    async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
+        broker.gates[PRODUCE] = asyncio.Event()
+        outcomes = [producer.produce("t", b"value", partition=number % 2) for number in range(3)]
+        (line,) = await warnings.first(1)
+        waiting = r"no broker has stored records for t:\d and 1 more for 0 s: 3 records wait for the first answer"
+        assert re.match(waiting, line), line
+        assert gauge(producer) == 2
+        await asyncio.sleep(0.2)
+        assert len(warnings.lines) == 1
+        broker.gates[PRODUCE].set()
+        await asyncio.gather(*outcomes)
+        assert re.fullmatch(r"no record waits for a broker for long any more, after 0\.\d s", warnings.lines[1])
+        assert gauge(producer) == 0
+
+
+async def test_tries_that_fail_again_and_again_are_one_stall(warnings: Warnings) -> None:
+    """Dozens of tries: the line says why the last one failed."""
+    async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
+        broker.fail_next(PRODUCE, T0, *[5] * 1_000)
+        outcome = producer.produce("t", b"value", partition=0)
+        (line,) = await warnings.first(1)
+        assert "1 record waits, the last try failed: " in line
+        assert "LEADER_NOT_AVAILABLE" in line
+        assert (await producer.produce("t", b"other", partition=1)).offset == 0
+        assert len(warnings.lines) == 1, "the other partition does not end it"
+        broker.errors.clear()
+        await outcome
+        assert len(warnings.lines) == 2
+
+
+async def test_a_partition_that_waits_is_told_while_others_go_on(warnings: Warnings) -> None:
+    """One partition has no leader, the other one stores a record every few milliseconds."""
+    async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
+        broker.fail_next(PRODUCE, T0, *[5] * 10_000)
+        outcome = producer.produce("t", b"value", partition=0)
+        while not warnings.lines:
+            await producer.produce("t", b"other", partition=1)
+        assert warnings.lines[0].startswith("no broker has stored records for t:0 for")
+        broker.errors.clear()
+        await outcome
+
+
+async def test_a_slow_broker_is_no_stall(warnings: Warnings) -> None:
+    """Records wait all the time, but none for long: nothing is told."""
+    async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + 0.3
+        while loop.time() < ends_s:
+            await producer.produce("t", b"value", partition=0)
+        assert warnings.lines == []
+
+
+async def test_a_stall_that_ends_with_the_producer_has_no_other_end(warnings: Warnings) -> None:
+    """The close itself says what was not stored."""
+    async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
+        broker.gates[PRODUCE] = asyncio.Event()
+        outcome = producer.produce("t", b"value", partition=0)
+        await warnings.first(1)
+        await producer.close(timeout_ms=10)
+        assert gauge(producer) == 0
+        await asyncio.gather(outcome, return_exceptions=True)
+        await asyncio.sleep(0.1)
+        assert len(warnings.lines) == 1
