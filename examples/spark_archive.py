@@ -8,4 +8,6 @@ import sys
 
 from kiel_groups.cli.app import run
 
-sys.exit(run(["spark", "archive", *(sys.argv[1:] or ["--help"])]))
+if not sys.argv[1:]:
+    sys.exit("usage: spark_archive.py TOPIC... --output FOLDER; --help lists further options")
+sys.exit(run(["spark", "archive", *sys.argv[1:]]))
