@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from tornado import gen
 
+from kiel_groups.clients.callers import Taker, empty_handed
 from kiel_groups.clients.futures import LoggedTask, home_loop, kept
-from kiel_groups.clients.hands import Taker, empty_handed
 from kiel_groups.model import Batch
 
 __all__ = ["asking", "Values"]

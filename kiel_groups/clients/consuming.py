@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.allocators import Allocator, round_robin
+from kiel_groups.clients.callers import Taker
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.hands import UNCLAIMED_S, Taker
+from kiel_groups.clients.hands import UNCLAIMED_S
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.clients.offset_lookup import policy_offsets

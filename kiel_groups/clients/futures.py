@@ -12,7 +12,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import AsyncIOLoop
 
-from kiel_groups.clients.hands import empty_handed
+from kiel_groups.clients.callers import empty_handed
 
 __all__ = ["started", "spawn", "failed", "home_loop", "kept", "LoggedTask"]
 

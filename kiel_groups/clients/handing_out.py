@@ -13,10 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
+from kiel_groups.clients.callers import Taker, empty_handed
 from kiel_groups.clients.deserializing import Deserializing
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.futures import spawn
-from kiel_groups.clients.hands import UNCLAIMED_S, Hand, RecordHand, Span, Taker, TopicHand, empty_handed
+from kiel_groups.clients.hands import UNCLAIMED_S, Hand, RecordHand, Span, TopicHand
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.ready_claims import ReadyClaims
 from kiel_groups.coordination.gate import Gate

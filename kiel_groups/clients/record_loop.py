@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from kiel_groups.clients.callers import caller_here
 from kiel_groups.clients.consuming import Consuming
-from kiel_groups.clients.hands import caller_here
 from kiel_groups.clients.loop_exit import dropped_by_loop_exit
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import Record

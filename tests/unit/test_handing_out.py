@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups.clients import handing_out
+from kiel_groups.clients.callers import Taker
 from kiel_groups.clients.fetch_state import FetchedBatch
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.hands import Taker
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.machine import boot_time_s

@@ -12,9 +12,9 @@ from tornado import gen
 
 from kiel_groups.clients import handing_out, hands
 from kiel_groups.clients.asking import asking
+from kiel_groups.clients.callers import Taker, taker_of, takers_here
 from kiel_groups.clients.fetch_state import FetchedBatch
 from kiel_groups.clients.futures import spawn
-from kiel_groups.clients.hands import Taker, taker_of, takers_here
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.subscription import StartPosition
 from kiel_groups.model import Record, TopicPartition

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_handing_out import P0, P1, Bench, patience, settled  # noqa: F401 -- patience is a fixture
 
-from kiel_groups.clients.hands import taker_of
+from kiel_groups.clients.callers import taker_of
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from fake_broker import FETCH, LIST_OFFSETS, FakeBroker
 
+from kiel_groups.clients.callers import Taker
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.hands import Taker
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import FetchConfig, ResetPolicy
