@@ -22,10 +22,8 @@ from kiel_groups.clients.believed_leaders import BelievedLeaders
 from kiel_groups.clients.connection import Connection
 from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.metadata_sources import BrokerSource, MetadataSources
-from kiel_groups.clients.offset_lookup import find_offsets, list_offsets
 from kiel_groups.clients.pool import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.errors import (
     BrokerConnectionError,
     ClosedError,
@@ -399,36 +397,6 @@ class Cluster:
         answer = await self.connection(node_id, purpose).request(request, timeout_ms)
         assert answer is not None, "requests without an answer are sent on a connection"
         return answer
-
-    async def list_offsets(self, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        """
-        The offsets of partitions at a time; asks their leaders, and again with backoff while leaders change.
-
-        Args:
-            partitions: Any number, of any topics.
-            at: -2 for the earliest offset there is, -1 for the next one to be written, else epoch milliseconds: where
-                the newest log segment begins that is older. Where none is older, the earliest offset.
-
-        Raises:
-            UnknownTopicError: No broker knows one of the topics.
-            BrokerError: A partition got no answer in time; names it, with the last reason.
-        """
-        return await list_offsets(self, frozenset(partitions), at)
-
-    async def find_offsets(
-        self, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
-    ) -> LogOffsets:
-        """
-        Look up as many of the offsets as are known now, and say why the others are not; raises nothing.
-
-        Metadata is refreshed, then each leader is asked once, and has ``connect_timeout_ms`` for its answer.
-
-        Args:
-            partitions: As of ``list_offsets``.
-            at: As of ``list_offsets``.
-            patience_s: For how long to ask again for partitions that are missing, in seconds.
-        """
-        return await find_offsets(self, frozenset(partitions), at, patience_s)
 
     def close(self) -> None:
         """Close every connection; whatever waits for a broker fails with an error."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.offset_lookup import find_offsets
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -42,7 +43,7 @@ class LateStarts:
         self._cluster = cluster
         self._metrics = metrics
         self._assign = assign
-        #: The time to ask each leader for: see ``Cluster.list_offsets``.
+        #: The time to ask each leader for: see ``offset_lookup.list_offsets``.
         self._times: dict[TopicPartition, int] = {}
         self._asking: asyncio.Task[None] | None = None
         self._logged_s = float("-inf")
@@ -74,7 +75,7 @@ class LateStarts:
     async def _ask_once(self) -> dict[TopicPartition, KielGroupsError]:
         failures: dict[TopicPartition, KielGroupsError] = {}
         for at in set(self._times.values()):
-            offsets = await self._cluster.find_offsets([tp for tp, each in self._times.items() if each == at], at)
+            offsets = await find_offsets(self._cluster, [tp for tp, each in self._times.items() if each == at], at)
             for partition in offsets.found:
                 del self._times[partition]
             self._assign(offsets.found)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from kiel_groups.clients.cluster import Cluster
 from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
-
-if TYPE_CHECKING:
-    from kiel_groups.clients.cluster import Cluster
 
 __all__ = ["ELECTION_S", "Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range", "policy_offsets"]
 
@@ -36,11 +34,23 @@ class Failure(NamedTuple):
     retriable: bool
 
 
-async def list_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], at: int) -> dict[TopicPartition, int]:
-    """``Cluster.list_offsets``: see there for arguments and errors."""
-    await cluster.learn(sorted({tp.topic for tp in partitions if cluster.leader_of(tp) is None}))
+async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    """
+    Look up the offsets of partitions at a time: ask their leaders, and again with backoff while leaders change.
+
+    Args:
+        cluster: Knows the leaders, and has the connections to them.
+        partitions: Any number, of any topics.
+        at: -2 for the earliest offset there is, -1 for the next one to be written, else epoch milliseconds: where
+            the newest log segment begins that is older. Where none is older, the earliest offset.
+
+    Raises:
+        UnknownTopicError: No broker knows one of the topics.
+        BrokerError: A partition got no answer in time; names it, with the last reason.
+    """
+    missing = frozenset(partitions)
+    await cluster.learn(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
     found: dict[TopicPartition, int] = {}
-    missing = partitions
     failures: dict[TopicPartition, Failure] = {}
     for attempt in range(_TRIES):
         if attempt:
@@ -60,20 +70,30 @@ async def list_offsets(cluster: Cluster, partitions: frozenset[TopicPartition], 
 async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
     """Look up where a reset policy, "earliest" or "latest", has partitions start; see ``PartitionHandler``."""
     if policy == "latest":
-        return await cluster.find_offsets(partitions, LATEST, patience_s=ELECTION_S)
-    return await cluster.find_offsets(partitions, EARLIEST)
+        return await find_offsets(cluster, partitions, LATEST, patience_s=ELECTION_S)
+    return await find_offsets(cluster, partitions, EARLIEST)
 
 
 async def find_offsets(
-    cluster: Cluster, partitions: frozenset[TopicPartition], at: int, patience_s: float
+    cluster: Cluster, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
 ) -> LogOffsets:
-    """``Cluster.find_offsets``: see there for arguments and errors."""
+    """
+    Look up as many of the offsets as are known now, and say why the others are not; raises nothing.
+
+    Metadata is refreshed, then each leader is asked once, and has ``connect_timeout_ms`` for its answer.
+
+    Args:
+        cluster: As of ``list_offsets``.
+        partitions: As of ``list_offsets``.
+        at: As of ``list_offsets``.
+        patience_s: For how long to ask again for partitions that are missing, in seconds.
+    """
     now_s = asyncio.get_running_loop().time
     # As for metadata: such offsets are answered from memory. A broker that takes longer than a handshake is stuck.
     timeout_ms = min(cluster.config.connect_timeout_ms, cluster.config.request_timeout_ms)
     until_s = now_s() + patience_s
     found: dict[TopicPartition, int] = {}
-    missing, attempt = partitions, 0
+    missing, attempt = frozenset(partitions), 0
     while True:
         try:
             await cluster.refresh({tp.topic for tp in missing}, "offsets")
@@ -97,7 +117,7 @@ async def log_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, i
         BrokerError: No broker tells where the log begins and ends.
     """
     starts, ends = await asyncio.gather(
-        cluster.list_offsets([partition], EARLIEST), cluster.list_offsets([partition], LATEST)
+        list_offsets(cluster, [partition], EARLIEST), list_offsets(cluster, [partition], LATEST)
     )
     return starts[partition], ends[partition]
 

@@ -16,7 +16,7 @@ from kiel_groups.clients.deserializing import Deserializing
 from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
 from kiel_groups.clients.futures import failed, spawn, started
 from kiel_groups.clients.late_starts import LateStarts
-from kiel_groups.clients.offset_lookup import ELECTION_S, log_range
+from kiel_groups.clients.offset_lookup import ELECTION_S, find_offsets, list_offsets, log_range
 from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.starting import StartAt, offset_time
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name, topic_names
@@ -230,9 +230,9 @@ class SingleConsumer(ConsumerAttributes):
         try:
             partitions = [TopicPartition(topic, number) for number in await self._cluster.partitions_of(topic)]
             at = self._time_of(topic)
-            offsets = await self._cluster.find_offsets(partitions, at, patience_s=ELECTION_S if at == END else 0.0)
+            offsets = await find_offsets(self._cluster, partitions, at, patience_s=ELECTION_S if at == END else 0.0)
             # Nothing is read yet, so nothing is kept waiting: all of them have one moment.
-            found = offsets.found or await self._cluster.list_offsets(partitions, at)
+            found = offsets.found or await list_offsets(self._cluster, partitions, at)
             self._read(topic, found)
             self._growing.add(topic)
             # The end of a log that has a leader again may be later than the moment that was meant.
@@ -366,11 +366,11 @@ class SingleConsumer(ConsumerAttributes):
 
     async def _start_positions(self, partitions: list[TopicPartition], start: Start) -> dict[TopicPartition, int]:
         if not isinstance(start, Mapping):
-            return await self._cluster.list_offsets(partitions, offset_time(start, datetime.now(UTC)))
+            return await list_offsets(self._cluster, partitions, offset_time(start, datetime.now(UTC)))
         unknown = [str(tp) for tp in start if tp not in partitions]
         if unknown:
             raise ConfigError(f"start: {', '.join(unknown)} given; expected partitions of the topics being subscribed")
-        rest = await self._cluster.list_offsets([tp for tp in partitions if tp not in start], BEGINNING)
+        rest = await list_offsets(self._cluster, [tp for tp in partitions if tp not in start], BEGINNING)
         return rest | dict(start)
 
     async def _reset(self, topic_partition: TopicPartition, position: int) -> int | None:
@@ -381,7 +381,7 @@ class SingleConsumer(ConsumerAttributes):
             return None
         if topic_partition.topic in self._starts:
             at = self._time_of(topic_partition.topic)
-            return (await self._cluster.list_offsets([topic_partition], at))[topic_partition]
+            return (await list_offsets(self._cluster, [topic_partition], at))[topic_partition]
         policy = self._fetching.auto_offset_reset
         if policy == "none":
             raise OffsetOutOfRangeError(

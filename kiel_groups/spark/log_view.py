@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from kiel_groups.clients.cluster import AGE, Cluster
+from kiel_groups.clients.offset_lookup import list_offsets
 from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, RetriableBrokerError, UnknownTopicError
 from kiel_groups.metrics import Metrics
@@ -71,12 +72,12 @@ class LogView:
         return self._run(lambda: self._find_partitions(all_must_exist))
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offsets that the logs of these still have; errors as ``Cluster.list_offsets``."""
-        return self._run(lambda: self.cluster.list_offsets(partitions, EARLIEST))
+        """The first offsets that the logs of these still have; errors as ``offset_lookup.list_offsets``."""
+        return self._run(lambda: list_offsets(self.cluster, partitions, EARLIEST))
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offsets that the next messages of these will get; errors as ``Cluster.list_offsets``."""
-        return self._run(lambda: self.cluster.list_offsets(partitions, LATEST))
+        """The offsets that the next messages of these will get; errors as ``offset_lookup.list_offsets``."""
+        return self._run(lambda: list_offsets(self.cluster, partitions, LATEST))
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, HostPort | None]:
         """Who leads these, as last heard, asked for where nobody is known; None where nobody does."""

@@ -9,7 +9,7 @@ leader's clock. ``tests/integration/test_fake_zookeeper.py`` runs the same cases
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,9 +17,9 @@ from kazoo.exceptions import KazooException, RuntimeInconsistency, SessionExpire
 from kazoo.protocol.serialization import Close, Sync, Transaction
 
 from kiel_groups.testing.network import Link
-from kiel_groups.testing.server import FakeServer, Question
+from kiel_groups.testing.server import Entry, FakeServer, Question
 from kiel_groups.testing.timeline import Timeline
-from kiel_groups.testing.tree import Change, Tree
+from kiel_groups.testing.tree import Tree
 
 __all__ = ["FakeEnsemble", "Entry", "FakeSession"]
 
@@ -37,23 +37,6 @@ class FakeSession:
     timeout_ms: int
     server: FakeServer
     expires_s: float = 0.0
-
-
-@dataclass(slots=True)
-class Entry:
-    """One committed request, refused ones included: they, too, went through the quorum."""
-
-    zxid: int
-    session_id: int
-    server: FakeServer | None
-    question: Question | None = None
-    changes: list[Change] = field(default_factory=list)
-    value: Any = None
-    error: Exception | None = None
-    opens: bool = False
-    closes: bool = False
-    #: It came by a connection that its session has left: the server is to close it.
-    strays: bool = False
 
 
 class FakeEnsemble:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import Callback
 
 from kiel_groups.testing.timeline import Stuck, Timeline
-
-if TYPE_CHECKING:
-    from kiel_groups.testing.client import Host
 
 __all__ = ["FakeHandler", "OrderlyClient", "pump"]
 
@@ -33,6 +30,17 @@ class OrderlyClient(KazooClient):  # type: ignore[misc]
         super()._reset_watchers()
         self._child_watchers: dict[str, _InOrder] = defaultdict(_InOrder)
         self._data_watchers: dict[str, _InOrder] = defaultdict(_InOrder)
+
+
+class CallbackHost(Protocol):
+    """The machine that a client runs on, as far as its handler needs it."""
+
+    #: Does something (a function with arguments) on this machine, as soon as it runs.
+    run: Callable[..., object]
+
+    @property
+    def timeline(self) -> Timeline:
+        """The time of the simulation."""
 
 
 class FakeAnswer:
@@ -122,7 +130,7 @@ class FakeHandler:
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: CallbackHost) -> None:
         self._host = host
         self.running = False
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Connect, Exists, GetChildren, GetChildren2, GetData, Ping, Sync, Transaction
@@ -12,10 +13,7 @@ from kazoo.protocol.serialization import Connect, Exists, GetChildren, GetChildr
 from kiel_groups.testing.network import Event, Granted, Link, Reply
 from kiel_groups.testing.tree import Change, Kind, Tree
 
-if TYPE_CHECKING:
-    from kiel_groups.testing.ensemble import Entry, FakeEnsemble
-
-__all__ = ["FakeServer", "Question"]
+__all__ = ["Entry", "FakeServer", "Question", "Quorum"]
 
 CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
 PING_XID = -2
@@ -36,6 +34,51 @@ class Question:
         self.reply: Reply | None = None
 
 
+@dataclass(slots=True)
+class Entry:
+    """One committed request, refused ones included: they, too, went through the quorum."""
+
+    zxid: int
+    session_id: int
+    server: FakeServer | None
+    question: Question | None = None
+    changes: list[Change] = field(default_factory=list)
+    value: Any = None
+    error: Exception | None = None
+    opens: bool = False
+    closes: bool = False
+    #: It came by a connection that its session has left: the server is to close it.
+    strays: bool = False
+
+
+class Quorum(Protocol):
+    """What a server needs of the ensemble around it: the leader, the log, and the sessions."""
+
+    def believes_to_lead(self, server: FakeServer) -> bool:
+        """Whether this server is the leader as far as it knows."""
+
+    def is_astray(self, server: FakeServer, link: Link) -> bool:
+        """Whether the session of this link has connected to another server meanwhile."""
+
+    def submit(self, server: FakeServer, question: Question) -> None:
+        """Have the leader commit a write."""
+
+    def touch(self, session_id: int) -> None:
+        """Renew a session."""
+
+    def open_session(self, server: FakeServer, link: Link, asked_ms: int) -> None:
+        """Have the leader create a session."""
+
+    def reopen_session(self, server: FakeServer, link: Link, request: Any) -> None:
+        """Have the leader move a session to this server."""
+
+    def take_over(self, server: FakeServer, session_id: int) -> int:
+        """Move a session to this server, which leads; returns its timeout in milliseconds."""
+
+    def password(self, session_id: int) -> bytes:
+        """The password by which a client resumes the session."""
+
+
 class FakeServer:
     """
     A server.
@@ -44,7 +87,7 @@ class FakeServer:
     knows, holds writes, and after its patience gives up: closes its clients' connections and takes none (``serving``).
     """
 
-    def __init__(self, ensemble: FakeEnsemble, number: int) -> None:
+    def __init__(self, quorum: Quorum, number: int) -> None:
         self.number = number
         self.tree = Tree()
         #: How many entries of the log it has applied, and the zxid of the last.
@@ -64,7 +107,7 @@ class FakeServer:
         self.held: list[Callable[[], None]] = []
         #: Sessions that gave a sign of life while there was no leader to be told of it.
         self.heard: set[int] = set()
-        self._ensemble = ensemble
+        self._quorum = quorum
         self._sessions: set[int] = set()
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._data_watches: dict[str, dict[Link, None]] = {}
@@ -87,15 +130,15 @@ class FakeServer:
         questions = self.links.get(link)
         if questions is None:
             return
-        if self.contact or self._ensemble.believes_to_lead(self):
-            self._ensemble.touch(link.session_id)
+        if self.contact or self._quorum.believes_to_lead(self):
+            self._quorum.touch(link.session_id)
         else:
             self.heard.add(link.session_id)
         xid, request = message
         kind = type(request)
         if kind is Connect:
             self._connect(link, request)
-        elif (kind in _READS or kind is Ping or kind is Sync) and self._ensemble.is_astray(self, link):
+        elif (kind in _READS or kind is Ping or kind is Sync) and self._quorum.is_astray(self, link):
             self._drop(link)
         elif kind is Ping:
             link.to_client(Reply(PING_XID, self.zxid, None, None))
@@ -106,12 +149,12 @@ class FakeServer:
         else:
             question = Question(link, xid, request)
             questions.append(question)
-            if kind is Sync and not self.contact and self._ensemble.believes_to_lead(self):
+            if kind is Sync and not self.contact and self._quorum.believes_to_lead(self):
                 # Seen on 3.4.6: a leader cut off from its quorum answers these.
                 question.reply = Reply(xid, self.zxid, None, request.path)
                 self._answer(link)
             elif kind not in _READS:
-                self._ensemble.submit(self, question)
+                self._quorum.submit(self, question)
 
     def closed(self, link: Link) -> None:
         """A client has closed its connection, or lost it."""
@@ -145,12 +188,12 @@ class FakeServer:
         if request.last_zxid_seen > self.zxid:
             self._drop(link)  # The client has seen a later state than this server has.
         elif not request.session_id:
-            self._ensemble.open_session(self, link, request.time_out)
+            self._quorum.open_session(self, link, request.time_out)
         elif self.contact:
-            self._ensemble.reopen_session(self, link, request)
-        elif self._ensemble.believes_to_lead(self):
+            self._quorum.reopen_session(self, link, request)
+        elif self._quorum.believes_to_lead(self):
             known = request.session_id in self._sessions
-            self.welcome(link, request.session_id, self._ensemble.take_over(self, request.session_id) if known else 0)
+            self.welcome(link, request.session_id, self._quorum.take_over(self, request.session_id) if known else 0)
         else:
             self.held.append(lambda: self._connect(link, request))
 
@@ -158,7 +201,7 @@ class FakeServer:
         """Answer Connect; 0 ms: the session is over."""
         if link in self.links:
             link.session_id = session_id if granted_ms else 0
-            link.to_client(Granted(0, granted_ms, session_id, self._ensemble.password(session_id)))
+            link.to_client(Granted(0, granted_ms, session_id, self._quorum.password(session_id)))
 
     def _answer(self, link: Link) -> None:
         """Answer what can be: in order, and so no read before the writes that were sent before it."""

@@ -12,6 +12,7 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, END, GroupedConsumer, Producer, RecordMetadata, SingleConsumer
 from kiel_groups.clients.cluster import Cluster as ClusterView
+from kiel_groups.clients.offset_lookup import list_offsets
 from kiel_groups.clients.settings import broker_config
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, MessageTooLargeError, NoBrokersError, UnknownTopicError
@@ -150,9 +151,9 @@ async def test_offsets_are_listed(cluster_39: Cluster, unique: Unique) -> None:
     async with Producer(cluster_39.brokers) as producer:
         await asyncio.gather(*(producer.produce(topic, "x", partition=0) for _ in range(7)))
     view = ClusterView(broker_config(cluster_39.brokers), Metrics())
-    assert await view.list_offsets([first, second], -2) == {first: 0, second: 0}
-    assert await view.list_offsets([first, second], -1) == {first: 7, second: 0}
-    assert await view.list_offsets([first], 1_000_000_000_000) == {first: 0}
+    assert await list_offsets(view, [first, second], -2) == {first: 0, second: 0}
+    assert await list_offsets(view, [first, second], -1) == {first: 7, second: 0}
+    assert await list_offsets(view, [first], 1_000_000_000_000) == {first: 0}
     view.close()
 
 

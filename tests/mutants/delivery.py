@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant(
         "a start that is not found within the call",
         "clients/single.py",
-        "found = offsets.found or await self._cluster.list_offsets(partitions, at)",
+        "found = offsets.found or await list_offsets(self._cluster, partitions, at)",
         "found = offsets.found",
         "tests/unit/test_clients_single.py",
     ),

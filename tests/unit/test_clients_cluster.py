@@ -10,6 +10,7 @@ import pytest
 from fake_broker import LIST_OFFSETS, METADATA, Asked, FakeBroker, Fault
 
 from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.offset_lookup import find_offsets, list_offsets
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -234,9 +235,9 @@ async def test_offsets_are_listed_by_each_leader() -> None:
         one.logs[T0].start, one.logs[T0].end = 5, 9
         two.logs[T1].start, two.logs[T1].end = 6, 8
         cluster = Cluster(one.config(), Metrics())
-        assert await cluster.list_offsets([T0, T1], -2) == {T0: 5, T1: 6}
-        assert await cluster.list_offsets([T0, T1], -1) == {T0: 9, T1: 8}
-        assert await cluster.list_offsets([T0], 1_400_000_000_000) == {T0: 5}, "nothing is older: the earliest"
+        assert await list_offsets(cluster, [T0, T1], -2) == {T0: 5, T1: 6}
+        assert await list_offsets(cluster, [T0, T1], -1) == {T0: 9, T1: 8}
+        assert await list_offsets(cluster, [T0], 1_400_000_000_000) == {T0: 5}, "nothing is older: the earliest"
         cluster.close()
 
 
@@ -248,7 +249,7 @@ async def test_listing_offsets_follows_a_leader_that_moves() -> None:
         for broker in (one, two):
             broker.leaders = {T0: 2, T1: 2}
         two.logs[T0].end = 3
-        assert await cluster.list_offsets([T0], -1) == {T0: 3}
+        assert await list_offsets(cluster, [T0], -1) == {T0: 3}
         cluster.close()
 
 
@@ -258,15 +259,15 @@ async def test_finding_offsets_says_why_some_are_unknown() -> None:
     async with pair() as (one, two):
         one.logs[T0].start, two.logs[T1].start = 5, 6
         cluster = Cluster(one.config(), Metrics())
-        found, failures = await cluster.find_offsets([T0, T1, absent], -2)
+        found, failures = await find_offsets(cluster, [T0, T1, absent], -2)
         assert found == {T0: 5, T1: 6}
         assert reasons(failures) == {absent: "LEADER_NOT_AVAILABLE"}
         two.fail_next(LIST_OFFSETS, T1, 6)
-        found, failures = await cluster.find_offsets([T0, T1], -2)
+        found, failures = await find_offsets(cluster, [T0, T1], -2)
         assert found == {T0: 5}
         assert reasons(failures) == {T1: "NOT_LEADER_FOR_PARTITION"}
         assert two.count(LIST_OFFSETS) == 2
-        assert (await cluster.find_offsets([unknown], -2)).failures.keys() == {unknown}
+        assert (await find_offsets(cluster, [unknown], -2)).failures.keys() == {unknown}
         cluster.close()
 
 
@@ -286,7 +287,7 @@ async def test_finding_offsets_asks_again_while_its_patience_lasts() -> None:
         cluster = Cluster(one.config(), Metrics())
         one.logs[T0].end, two.logs[T1].end = 4, 7
         two.fail_next(LIST_OFFSETS, T1, 6, 5)
-        assert await cluster.find_offsets([T0, T1], -1, patience_s=10.0) == ({T0: 4, T1: 7}, {})
+        assert await find_offsets(cluster, [T0, T1], -1, patience_s=10.0) == ({T0: 4, T1: 7}, {})
         assert (one.count(LIST_OFFSETS), two.count(LIST_OFFSETS)) == (1, 3)
         cluster.close()
 
@@ -298,7 +299,7 @@ async def test_one_frozen_leader_holds_the_offsets_of_others_up_for_a_bounded_ti
         two.script = lambda asked: Fault.SILENT if asked.api_key == LIST_OFFSETS else None
         cluster = Cluster(one.config(connect_timeout_ms=200, request_timeout_ms=60_000), Metrics())
         async with asyncio.timeout(5):
-            found, failures = await cluster.find_offsets([T0, T1], -2)
+            found, failures = await find_offsets(cluster, [T0, T1], -2)
         assert found == {T0: 5}
         assert isinstance(failures[T1], RequestTimeoutError)
         cluster.close()
@@ -310,7 +311,7 @@ async def test_a_leader_that_answers_nonsense_fails_for_its_own_partitions() -> 
         one.logs[T0].start = 5
         two.script = lambda asked: b"\x00" if asked.api_key == LIST_OFFSETS else None
         cluster = Cluster(one.config(), Metrics())
-        found, failures = await cluster.find_offsets([T0, T1], -2)
+        found, failures = await find_offsets(cluster, [T0, T1], -2)
         assert found == {T0: 5}
         assert isinstance(failures[T1], ProtocolError)
         cluster.close()
@@ -322,7 +323,7 @@ async def test_finding_offsets_without_any_broker_fails_for_each_partition() -> 
         cluster = Cluster(one.config(), Metrics())
         await one.stop()
         await two.stop()
-        found, failures = await cluster.find_offsets([T0, T1], -2)
+        found, failures = await find_offsets(cluster, [T0, T1], -2)
         assert found == {}
         assert {type(error) for error in failures.values()} == {NoBrokersError}
         assert failures.keys() == {T0, T1}
@@ -340,12 +341,12 @@ async def test_listing_offsets_ends_with_the_last_reason() -> None:
         cluster = Cluster(broker.config(), Metrics())
         broker.fail_next(LIST_OFFSETS, T0, *[6] * 100)
         with pytest.raises(BrokerError, match=r"offsets of t:0 .*NOT_LEADER_FOR_PARTITION") as caught:
-            await cluster.list_offsets([T0, T1], -1)
+            await list_offsets(cluster, [T0, T1], -1)
         assert caught.value.code == 6
         assert broker.count(LIST_OFFSETS) == 8
         broker.fail_next(LIST_OFFSETS, T1, 17)
         with pytest.raises(BrokerError, match=r"offsets of t:1 .*INVALID_TOPIC"):
-            await cluster.list_offsets([T1], -1)
+            await list_offsets(cluster, [T1], -1)
         assert broker.count(LIST_OFFSETS) == 9
         cluster.close()
 

@@ -18,6 +18,7 @@ from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.clients.offset_lookup import list_offsets
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
 from kiel_groups.coordination.partition_leaders import PartitionLeaders
@@ -139,9 +140,9 @@ async def test_offsets_are_asked_of_the_believed_leader_while_it_tells() -> None
     async with bench() as b:
         b.elected.logs[T0].end, b.zombie.logs[T0].end = 9, 4
         b.believe(T0)
-        assert await b.cluster.list_offsets([T0], -1) == {T0: 9}
+        assert await list_offsets(b.cluster, [T0], -1) == {T0: 9}
         b.elected.leaders = {T0: ZOMBIE}
-        assert await b.cluster.list_offsets([T0], -1) == {T0: 4}
+        assert await list_offsets(b.cluster, [T0], -1) == {T0: 4}
         assert b.elected.count(LIST_OFFSETS) == 2
 
 
