@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kiel_groups.allocators import Allocator, round_robin
@@ -19,7 +20,7 @@ from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.hands import UNCLAIMED_S
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
-from kiel_groups.clients.offset_lookup import policy_offsets
+from kiel_groups.clients.offset_lookup import log_range, policy_offsets
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
@@ -98,6 +99,7 @@ class Consuming:
         self._position_reset = PositionReset(
             settings.fetching.auto_offset_reset,
             self._cluster,
+            partial(log_range, self._cluster),
             subscription,
             self.handing_out,
             self.member,

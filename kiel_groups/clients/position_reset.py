@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.offset_lookup import log_range
 from kiel_groups.config import ResetPolicy
 from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
 from kiel_groups.group.reset import Reset
@@ -20,6 +19,9 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
 
 __all__ = ["PositionReset"]
+
+#: Asks the leader of a partition for the first and the next offset of its log; see ``offset_lookup.log_range``.
+LogRange: TypeAlias = Callable[[TopicPartition], Awaitable[tuple[int, int]]]
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class PositionReset:
         self,
         policy: ResetPolicy,
         cluster: Cluster,
+        log_range: LogRange,
         subscription: SubscriptionState,
         handing_out: HandingOut,
         member: _Member,
@@ -56,6 +59,7 @@ class PositionReset:
     ) -> None:
         self._policy = policy
         self._cluster = cluster
+        self._log_range = log_range
         self._subscription = subscription
         self._handing_out = handing_out
         self._member = member
@@ -87,7 +91,7 @@ class PositionReset:
         """Choose a position; None where no reset is due. A choice stays until it is stored, or overruled."""
         await self._confirm_leaders()
         leader = self._cluster.leader_of(partition)
-        start, end = await log_range(self._cluster, partition)
+        start, end = await self._log_range(partition)
         if leader is None or leader != self._cluster.leader_of(partition):
             # The confirmed leader did not answer, and another broker did: its word would be believed unconfirmed.
             raise LEADER_NOT_AVAILABLE.exception(f"{partition}: the leader changed while its log's range was looked up")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.client import FakeConnection
 from kiel_groups.testing.simulated import SimulatedProcess
-from kiel_groups.wire.list_offsets import EARLIEST
+from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 from tests.sim.logs import Range
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Consumer:
         self._position_reset = PositionReset(
             world.reset,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
+            self._log_range,
             self._subscription,
             self,  # type: ignore[arg-type]
             self.member,
@@ -257,13 +258,16 @@ class Consumer:
     def delay_s(self, failures: int) -> float:
         return min(0.1 * failures, 2.0)
 
-    async def list_offsets(self, partitions: Sequence[TopicPartition], at: int) -> Mapping[TopicPartition, int]:
-        (partition,) = partitions
+    async def _log_range(self, partition: TopicPartition) -> tuple[int, int]:
+        start, end = await asyncio.gather(self._log_offset(partition, EARLIEST), self._log_offset(partition, LATEST))
+        return start, end
+
+    async def _log_offset(self, partition: TopicPartition, at: int) -> int:
         await asyncio.sleep(self.world.timeline.random.uniform(0.001, 0.05))
         if not self.world.has_leader(partition):
             raise BrokerError(f"no leader of {partition}")
         log = self.world.logs[partition]
-        return {partition: log.start if at == EARLIEST else log.end}
+        return log.start if at == EARLIEST else log.end
 
     def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
         fetch = self._fetches.get(partition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.clients.offset_lookup import log_range
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.gate import Gate
@@ -48,7 +50,9 @@ class Bench:
         self.fetcher = Fetcher(self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset)
         calls = ListenerCalls(None, self.metrics)
         self.out = HandingOut(self.fetcher, self.subscription, calls, self, deserializer, self.metrics)
-        self.reset = PositionReset(policy, self.cluster, self.subscription, self.out, self, self.metrics)
+        self.reset = PositionReset(
+            policy, self.cluster, partial(log_range, self.cluster), self.subscription, self.out, self, self.metrics
+        )
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
         return await self.reset(partition, position)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +19,7 @@ from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.listening import ListenerCalls
-from kiel_groups.clients.offset_lookup import list_offsets
+from kiel_groups.clients.offset_lookup import list_offsets, log_range
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
 from kiel_groups.coordination.partition_leaders import PartitionLeaders
@@ -277,7 +278,9 @@ async def test_a_group_asks_the_leader_that_zookeeper_names_before_it_resets(pol
             b.fetcher, subscription, ListenerCalls(None, b.metrics), cast(Any, member), None, b.metrics
         )
         b.fetcher.assign({T0: 4, T1: 4})
-        reset = PositionReset(policy, b.cluster, subscription, handing_out, member, b.metrics)
+        reset = PositionReset(
+            policy, b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
+        )
         assert await asyncio.gather(reset(T0, 4), reset(T1, 4)) == [None, None]
         assert (member.looks, member.stored) == (1, [])
 
@@ -294,7 +297,9 @@ async def test_a_reset_does_not_join_a_look_that_began_before_it() -> None:
         calls = ListenerCalls(None, b.metrics)
         handing_out = HandingOut(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
         b.fetcher.assign({T0: 4, T1: 4})
-        reset = PositionReset("earliest", b.cluster, subscription, handing_out, member, b.metrics)
+        reset = PositionReset(
+            "earliest", b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
+        )
         first = asyncio.ensure_future(reset(T0, 4))
         await member.looking.wait()
         member.held.append(T1)
@@ -316,7 +321,9 @@ async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> N
         subscription.assign_from_subscribed({T0: StartPosition(4, 1, 1)})
         calls = ListenerCalls(None, b.metrics)
         handing_out = HandingOut(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
-        b.fetcher._reset = PositionReset("earliest", b.cluster, subscription, handing_out, member, b.metrics)
+        b.fetcher._reset = PositionReset(
+            "earliest", b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
+        )
         b.fetcher.assign({T0: 4})
         assert await b.next_values() == [b"4"]
         assert (member.looks, member.stored, b.zombie.count(FETCH)) == (1, [], 1)
@@ -333,7 +340,9 @@ async def test_another_brokers_range_does_not_stand_for_the_confirmed_leaders() 
         calls = ListenerCalls(None, b.metrics)
         handing_out = HandingOut(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
         b.fetcher.assign({T0: 3})
-        reset = PositionReset("earliest", b.cluster, subscription, handing_out, member, b.metrics)
+        reset = PositionReset(
+            "earliest", b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
+        )
         with pytest.raises(BrokerError, match="the leader changed"):
             await reset(T0, 3)
         assert member.stored == []
