@@ -14,7 +14,7 @@ import sys
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.session import Session
-from kiel_groups.group.transactions import Create
+from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.metrics import Metrics
 
 

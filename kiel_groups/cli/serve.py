@@ -137,7 +137,7 @@ def _tell_group(lines: Lines, zookeeper: str, group: str) -> None:
     """Say what stands in ZooKeeper about the group that whoever gave these options might not know."""
     from kiel_groups.coordination import admin
     from kiel_groups.coordination.inspect import list_groups, read_group
-    from kiel_groups.group.layout import GroupLayout
+    from kiel_groups.group.znodes.layout import GroupLayout
 
     with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         groups = list_groups(client)
@@ -170,7 +170,7 @@ def _no_group(group: str, groups: Sequence[str]) -> str:
 def _overridden(data: bytes) -> str:
     """What people have set for the whole group that is an option here, too; "" for nothing, or nothing readable."""
     from kiel_groups.errors import ProtocolError
-    from kiel_groups.group.tuning import Tuning
+    from kiel_groups.group.znodes.dynamic_config import Tuning
 
     try:
         tuning = Tuning.parse(data, "config")

@@ -42,7 +42,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     from kiel_groups.coordination import inspect
     from kiel_groups.coordination.admin import zookeeper as session
     from kiel_groups.coordination.weights import read_weights
-    from kiel_groups.group.weights import printed_weights
+    from kiel_groups.group.znodes.partition_weights import printed_weights
     from kiel_groups.ops.weights import view_plan, weights_report
 
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
@@ -132,7 +132,7 @@ def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: 
 def _remove_some(client: Client, group: str, names: Sequence[str]) -> int:
     from kiel_groups.coordination.weights import change_weights
     from kiel_groups.errors import ConfigError
-    from kiel_groups.group.weights import checked_weights
+    from kiel_groups.group.znodes.partition_weights import checked_weights
 
     gone = checked_weights(dict.fromkeys(names, 0)).keys()
 
@@ -148,7 +148,7 @@ def _remove_some(client: Client, group: str, names: Sequence[str]) -> int:
 
 def _in_words(changes: Sequence[str]) -> dict[TopicPartition, float]:
     from kiel_groups.errors import ConfigError
-    from kiel_groups.group.weights import checked_weights
+    from kiel_groups.group.znodes.partition_weights import checked_weights
 
     loads = {}
     for change in changes:
@@ -164,8 +164,8 @@ def _in_words(changes: Sequence[str]) -> dict[TopicPartition, float]:
 
 def _in_file(file: IO[bytes]) -> dict[TopicPartition, float]:
     from kiel_groups.errors import ConfigError, ProtocolError
-    from kiel_groups.group.weights import checked_weights
-    from kiel_groups.group.znodes import parse_object
+    from kiel_groups.group.znodes.contents import parse_object
+    from kiel_groups.group.znodes.partition_weights import checked_weights
 
     name = "standard input" if file.name == "<stdin>" else file.name
     try:

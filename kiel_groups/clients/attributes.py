@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kiel_groups.config import FetchConfig, ProducerConfig
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import Record, TopicPartition
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.handler import LogOffsets, Work
 from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, Record, TopicPartition

@@ -31,7 +31,7 @@ from kiel_groups.config import (
     topic_names,
 )
 from kiel_groups.errors import ClosedError, ConfigError
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition

@@ -24,7 +24,7 @@ from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.handler import Work
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.group.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 

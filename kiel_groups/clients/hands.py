@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kiel_groups.clients.callers import Taker
-from kiel_groups.group.subscription import PartitionState
+from kiel_groups.group.member.subscription import PartitionState
 from kiel_groups.model import Record, TopicPartition
 
 __all__ = ["Hand", "RecordHand", "TopicHand", "Span", "UNCLAIMED_S"]

@@ -12,8 +12,8 @@ from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.config import ResetPolicy
 from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
-from kiel_groups.group.reset import Reset
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from typing import Any
 
 from kiel_groups.clients.listening import ListenerCalls
-from kiel_groups.group.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
 from kiel_groups.model import TopicPartition
 
 __all__ = ["ReadyClaims"]

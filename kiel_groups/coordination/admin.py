@@ -29,7 +29,7 @@ from kiel_groups.errors import (
     NoZooKeeperError,
     UnknownTopicError,
 )
-from kiel_groups.group.znodes import parse_broker
+from kiel_groups.group.znodes.contents import parse_broker
 from kiel_groups.wording import counted, some
 
 __all__ = [

@@ -8,9 +8,9 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.foreigners import find_foreigners
 from kiel_groups.coordination.session import Session
 from kiel_groups.errors import ForeignMemberError, GroupConfigError, ProtocolError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.transactions import Create, Done, Unknown
-from kiel_groups.group.znodes import GroupSettings
+from kiel_groups.group.znodes.contents import GroupSettings
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Create, Done, Unknown
 
 __all__ = ["check_admission"]
 

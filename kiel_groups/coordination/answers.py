@@ -19,7 +19,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import ZnodeStat
 
-from kiel_groups.group.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
+from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
 
 __all__ = ["MOVED", "answer_of", "tells_of_move", "transaction_of"]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.subscription import PartitionState, SubscriptionState
-from kiel_groups.group.transactions import Check, Create, Delete, Failure, Operation
-from kiel_groups.group.znodes import encode_owner
+from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.znodes.contents import encode_owner
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Check, Create, Delete, Failure, Operation
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from kiel_groups.coordination.admin import Client
-from kiel_groups.group.layout import CONSUMERS, ROOT, GroupLayout
+from kiel_groups.group.znodes.layout import CONSUMERS, ROOT, GroupLayout
 
 __all__ = ["clear_empty_group"]
 

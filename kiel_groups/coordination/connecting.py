@@ -20,7 +20,7 @@ from kazoo.exceptions import ConnectionClosedError
 from kazoo.protocol.serialization import CloseInstance, Connect
 from kazoo.protocol.states import KeeperState
 
-from kiel_groups.group.lease import answer_limit_s
+from kiel_groups.group.member.lease import answer_limit_s
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Connection", "InterruptibleClient", "begin_stop", "connect_limit_s", "overhear_connect"]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from kiel_groups.coordination.machine import unique_name
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.group import election
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.transactions import Check, Create, Done, Refused
+from kiel_groups.group.leader import candidate
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Check, Create, Done, Refused
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId
 
@@ -51,32 +51,32 @@ class Election:
         self._metrics = metrics
         self._on_leading = on_leading
         self._on_resigned = on_resigned
-        self._candidate = election.Candidate(unique_name())
+        self._candidate = candidate.Candidate(unique_name())
 
     @property
     def leads(self) -> bool:
         return self._candidate.leads
 
-    def feed(self, event: election.Event) -> None:
+    def feed(self, event: candidate.Event) -> None:
         """Take an event, do what follows."""
         before = self._candidate
-        self._candidate, effects = election.step(before, event)
+        self._candidate, effects = candidate.step(before, event)
         if self._candidate.followed and not before.followed:
             log.info("group %s: %s stands by, another leads", self._layout.group, self._member_id)
         for effect in effects:
             self._perform(effect)
 
-    def _perform(self, effect: election.Effect) -> None:
+    def _perform(self, effect: candidate.Effect) -> None:
         match effect:
-            case election.CreateCandidate():
+            case candidate.CreateCandidate():
                 self._tasks.start(self._create())
-            case election.ReadCandidates():
+            case candidate.ReadCandidates():
                 self._tasks.start(self._read())
-            case election.WatchPredecessor(name):
+            case candidate.WatchPredecessor(name):
                 self._tasks.start(self._watch(name))
-            case election.BecomeLeader(name, succeeds):
+            case candidate.BecomeLeader(name, succeeds):
                 self._on_leading(f"{self._layout.election}/{name}", succeeds)
-            case election.ResignLeader():
+            case candidate.ResignLeader():
                 self._on_resigned()
 
     async def _create(self) -> None:
@@ -98,11 +98,11 @@ class Election:
             await self._session.ensure(self._layout.parents)
             await asyncio.sleep(RETRY_S)
         name = answer.paths[1] if isinstance(answer, Done) else None
-        self.feed(election.Created(name.rpartition("/")[2] if name else None))
+        self.feed(candidate.Created(name.rpartition("/")[2] if name else None))
 
     async def _read(self) -> None:
         names = await self._session.children(self._layout.election)
-        self.feed(election.Candidates(tuple(names or ())))
+        self.feed(candidate.Candidates(tuple(names or ())))
 
     async def _watch(self, name: str) -> None:
         path = f"{self._layout.election}/{name}"
@@ -110,4 +110,4 @@ class Election:
             self._changed()
 
     def _changed(self) -> None:
-        self.feed(election.PredecessorGone())
+        self.feed(candidate.PredecessorGone())

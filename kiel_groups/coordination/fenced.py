@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from kiel_groups.coordination import machine
 from kiel_groups.coordination.session import Session
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.transactions import (
+from kiel_groups.group.znodes.transactions import (
     MOST_BYTES,
     MOST_OPERATIONS,
     Check,

@@ -18,8 +18,8 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups.config import check_name
 from kiel_groups.coordination.admin import Client
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import MemberInfo, parse_owner
+from kiel_groups.group.znodes.contents import MemberInfo, parse_owner
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.wording import counted
 

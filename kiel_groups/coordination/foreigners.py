@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import unsigned_hex
+from kiel_groups.group.znodes.contents import unsigned_hex
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Foreigners", "ForeignWatch", "find_foreigners"]

@@ -9,7 +9,7 @@ Several threads renew, ask and shut; each field is written by one plain assignme
 from __future__ import annotations
 
 from kiel_groups.coordination.machine import boot_time_s
-from kiel_groups.group.lease import lease_deadline
+from kiel_groups.group.member.lease import lease_deadline
 
 __all__ = ["Gate"]
 

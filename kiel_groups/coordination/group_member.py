@@ -16,8 +16,8 @@ from kiel_groups.coordination.lives import Lives
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.coordination.membership import Membership
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
-from kiel_groups.group.reset import Reset
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

@@ -19,7 +19,7 @@ from kiel_groups.coordination.answers import MOVED, tells_of_move
 from kiel_groups.coordination.connecting import Connection
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.machine import boot_time_s, ticker
-from kiel_groups.group.lease import answer_limit_s, heartbeat_interval_s
+from kiel_groups.group.member.lease import answer_limit_s, heartbeat_interval_s
 from kiel_groups.metrics import Metrics
 
 __all__ = ["Heartbeat"]

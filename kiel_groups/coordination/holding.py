@@ -31,11 +31,11 @@ from kiel_groups.errors import (
     NoOffsetsError,
     ProtocolError,
 )
-from kiel_groups.group import claims
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.reset import Reset
-from kiel_groups.group.subscription import StartPosition, SubscriptionState
-from kiel_groups.group.znodes import Slice
+from kiel_groups.group.member import claims
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 

@@ -12,9 +12,17 @@ from kazoo.exceptions import NoAuthError, NoNodeError
 from kiel_groups.config import check_name
 from kiel_groups.coordination.admin import Client, broker_ids, zookeeper
 from kiel_groups.errors import CoordinationError, ProtocolError, UnknownGroupError
-from kiel_groups.group.layout import BROKER_IDS, CONSUMERS, KIEL_GROUPS, ROOT, GroupLayout, consumer_root, topic_path
-from kiel_groups.group.snapshot import Snapshot, Znode
-from kiel_groups.group.znodes import GroupSettings, MemberInfo
+from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo
+from kiel_groups.group.znodes.layout import (
+    BROKER_IDS,
+    CONSUMERS,
+    KIEL_GROUPS,
+    ROOT,
+    GroupLayout,
+    consumer_root,
+    topic_path,
+)
+from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 
 __all__ = [
     "check_group",

@@ -16,11 +16,9 @@ from kiel_groups.coordination.plan_reader import PlanReader
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.errors import AllocatorError, CoordinationError, SessionLostError
-from kiel_groups.group import leader
-from kiel_groups.group.absences import next_end_ms
-from kiel_groups.group.claim_cap import capped
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.planning import (
+from kiel_groups.group.leader import leader_state
+from kiel_groups.group.leader.claim_limit import capped
+from kiel_groups.group.leader.planner import (
     Inputs,
     Target,
     describe_allocator,
@@ -29,7 +27,9 @@ from kiel_groups.group.planning import (
     plan,
     still_fits,
 )
-from kiel_groups.group.transactions import Answer, Check, Done, Operation, Refused
+from kiel_groups.group.leader.static_members import next_end_ms
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Answer, Check, Done, Operation, Refused
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 
@@ -67,7 +67,7 @@ class Leading:
         self._tasks = tasks
         self._metrics = metrics
         self._on_doubt = on_doubt
-        self._state = leader.Leader(config.debounce)
+        self._state = leader_state.Leader(config.debounce)
         self._timer: asyncio.TimerHandle | None = None
         # What the last published plan was made from, and what the newest plan was made from.
         self._before: Inputs | None = None
@@ -88,7 +88,7 @@ class Leading:
 
     @property
     def is_leader(self) -> bool:
-        return self._state.duty is not leader.Duty.NONE
+        return self._state.duty is not leader_state.Duty.NONE
 
     @property
     def alone(self) -> bool:
@@ -106,17 +106,17 @@ class Leading:
             self._before = None
         self._reader.forget()
         self._folders.clear()
-        self._feed(leader.Elected(candidate, _now_s(), succeeds))
+        self._feed(leader_state.Elected(candidate, _now_s(), succeeds))
 
     def resign(self) -> None:
         """This member leads no more."""
         log.info("group %s: %s leads no more", self._layout.group, self._member_id)
         self._overseer.stop()
-        self._feed(leader.Deposed())
+        self._feed(leader_state.Deposed())
 
     def changed(self, cause: str) -> None:
         """Something may have changed: look again."""
-        self._feed(leader.Changed(cause, _now_s()))
+        self._feed(leader_state.Changed(cause, _now_s()))
 
     def _on_change(self, cause: str) -> None:
         self.changed(cause)
@@ -126,7 +126,7 @@ class Leading:
     async def _look_for_returned(self, away: tuple[Slot, ...]) -> None:
         """Whose place was kept need not wait for it: nothing has to be gathered for that."""
         if await self._reader.returned(away):
-            self._feed(leader.Changed("return", _now_s(), urgent=True))
+            self._feed(leader_state.Changed("return", _now_s(), urgent=True))
 
     def close(self) -> None:
         """No timer of this leader goes off any more."""
@@ -136,17 +136,17 @@ class Leading:
         self._timer = self._grace_timer = None
         self._overseer.stop()
 
-    def _feed(self, event: leader.Event) -> None:
-        self._state, effects = leader.step(self._state, event)
+    def _feed(self, event: leader_state.Event) -> None:
+        self._state, effects = leader_state.step(self._state, event)
         for effect in effects:
             match effect:
-                case leader.MakePlan(term, candidate, cause, since_s):
+                case leader_state.MakePlan(term, candidate, cause, since_s):
                     self._tasks.start(self._make_plan(term, candidate, cause, since_s))
-                case leader.Prepare(term, folders):
+                case leader_state.Prepare(term, folders):
                     self._tasks.start(self._prepare(term, folders))
-                case leader.Write(term, operations):
+                case leader_state.Write(term, operations):
                     self._tasks.start(self._write(term, operations))
-                case leader.Published(generation, moved):
+                case leader_state.Published(generation, moved):
                     self._published(generation, moved)
         self._set_timer()
 
@@ -161,7 +161,7 @@ class Leading:
 
     def _tick(self) -> None:
         self._timer = None
-        self._feed(leader.Tick(_now_s()))
+        self._feed(leader_state.Tick(_now_s()))
 
     async def _prepare(self, term: int, folders: tuple[str, ...]) -> None:
         failed = False
@@ -175,12 +175,12 @@ class Leading:
         except CoordinationError as error:
             log.error("group %s: %s; again soon", self._layout.group, error)
             failed = True
-        self._feed(leader.Prepared(term, _now_s(), failed))
+        self._feed(leader_state.Prepared(term, _now_s(), failed))
 
     async def _write(self, term: int, operations: tuple[Operation, ...]) -> None:
         answer = await self._session.transact(operations)
         self._check(answer, "a publication was interrupted")
-        self._feed(leader.Written(term, answer, _now_s()))
+        self._feed(leader_state.Written(term, answer, _now_s()))
 
     def _check(self, answer: Answer, what: str) -> bool:
         """Whether a write that begins with the proof of leadership was done; says so where it was not."""
@@ -214,7 +214,7 @@ class Leading:
             proving = self._session.submit([Check(candidate)])
             proof, inputs = await asyncio.gather(proving, self._reader.read())
             if not self._check(proof, "leadership could not be proved"):
-                self._feed(leader.Planned(term, None, _now_s(), failed=True))
+                self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
                 return
             self._follow(inputs)
             publication = None
@@ -246,9 +246,9 @@ class Leading:
             # A leader that stops planning leaves partitions without an owner: say so, and go on trying.
             log.exception("group %s: no plan could be made; again soon", self._layout.group)
             self._metrics.count("plans_failed")
-            self._feed(leader.Planned(term, None, _now_s(), failed=True))
+            self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
             return
-        self._feed(leader.Planned(term, publication, _now_s()))
+        self._feed(leader_state.Planned(term, publication, _now_s()))
 
     def _why(self, cause: str, inputs: Inputs, target: Target) -> str:
         """What makes this plan another one than the last that was published, for people."""
@@ -265,7 +265,7 @@ class Leading:
 
     def _follow(self, inputs: Inputs) -> None:
         """What people have set counts from now on; a place that is kept is looked at again when that ends."""
-        self._feed(leader.Tuned(inputs.tuning.debounced(self._config.debounce)))
+        self._feed(leader_state.Tuned(inputs.tuning.debounced(self._config.debounce)))
         if self._grace_timer is not None:
             self._grace_timer.cancel()
             self._grace_timer = None

@@ -24,10 +24,10 @@ from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.watchdog import Watchdog
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, NoZooKeeperError
-from kiel_groups.group import election
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.lease import check_heartbeat_interval
-from kiel_groups.group.znodes import make_member_id
+from kiel_groups.group.leader import candidate as election
+from kiel_groups.group.member.lease import check_heartbeat_interval
+from kiel_groups.group.znodes.contents import make_member_id
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 

@@ -22,9 +22,10 @@ from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.partition_leaders import PartitionLeaders, registered_brokers
 from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import ConfigError, CoordinationError, SessionLostError
-from kiel_groups.group.layout import topic_path
-from kiel_groups.group.subscription import SubscriptionState
-from kiel_groups.group.transactions import (
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.znodes.contents import MemberInfo, encode_consumer_id
+from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.group.znodes.transactions import (
     LARGEST_BYTES,
     Answer,
     Check,
@@ -37,7 +38,6 @@ from kiel_groups.group.transactions import (
     Unknown,
     size_of,
 )
-from kiel_groups.group.znodes import MemberInfo, encode_consumer_id
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 

@@ -19,10 +19,10 @@ from kiel_groups.coordination.session import Node, Session
 from kiel_groups.coordination.start_offsets import LookUp, StartOffsets
 from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import KielGroupsError, ProtocolError
-from kiel_groups.group.layout import GroupLayout, topic_path
-from kiel_groups.group.subscription import StartPosition
-from kiel_groups.group.transactions import Create, Failure, Operation, Put
-from kiel_groups.group.znodes import encode_offset, parse_offset, parse_topic
+from kiel_groups.group.member.subscription import StartPosition
+from kiel_groups.group.znodes.contents import encode_offset, parse_offset, parse_topic
+from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.group.znodes.transactions import Create, Failure, Operation, Put
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

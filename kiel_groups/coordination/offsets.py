@@ -17,8 +17,8 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.errors import CoordinationError, KielGroupsError
-from kiel_groups.group.reset import Reset
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

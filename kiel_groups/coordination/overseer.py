@@ -11,9 +11,9 @@ from itertools import islice
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.oversight import Suspicion, alarms, suspect
-from kiel_groups.group.znodes import parse_owner
+from kiel_groups.group.leader.ownership_audit import Suspicion, alarms, suspect
+from kiel_groups.group.znodes.contents import parse_owner
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 

@@ -10,8 +10,8 @@ from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.handler import PartitionHandler
 from kiel_groups.coordination.session import Session
 from kiel_groups.errors import CoordinationError, ProtocolError
-from kiel_groups.group.layout import BROKER_IDS, partition_state_path
-from kiel_groups.group.znodes import parse_broker, parse_leader
+from kiel_groups.group.znodes.contents import parse_broker, parse_leader
+from kiel_groups.group.znodes.layout import BROKER_IDS, partition_state_path
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

@@ -12,13 +12,13 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.machine import in_thread, wall_ms
 from kiel_groups.coordination.session import Node, Session
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.absences import absences
-from kiel_groups.group.history import generation_of
-from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
-from kiel_groups.group.planning import Inputs
-from kiel_groups.group.tuning import Tuning
-from kiel_groups.group.weights import Weights, parse_weights
-from kiel_groups.group.znodes import MemberInfo, Pointer, Slice, parse_topic
+from kiel_groups.group.leader.planner import Inputs
+from kiel_groups.group.leader.static_members import absences
+from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice, parse_topic
+from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.history import generation_of
+from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.group.znodes.partition_weights import Weights, parse_weights
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, Slot
 

@@ -33,7 +33,7 @@ from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.requests import Requests
 from kiel_groups.coordination.session_close import SessionClose
 from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
-from kiel_groups.group.transactions import (
+from kiel_groups.group.znodes.transactions import (
     Answer,
     Create,
     Done,

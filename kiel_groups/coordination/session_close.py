@@ -18,7 +18,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination import machine
 from kiel_groups.coordination.connecting import begin_stop, overhear_connect
-from kiel_groups.group.lease import answer_limit_s
+from kiel_groups.group.member.lease import answer_limit_s
 
 __all__ = ["SessionClose"]
 

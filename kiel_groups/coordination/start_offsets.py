@@ -16,9 +16,9 @@ from kiel_groups.coordination.fenced import FencedWriter, Renew, give_up
 from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.coordination.session import Node, Session
 from kiel_groups.errors import KielGroupsError, NoOffsetsError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.transactions import Create, Operation, Put
-from kiel_groups.group.znodes import encode_offset
+from kiel_groups.group.znodes.contents import encode_offset
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Create, Operation, Put
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 

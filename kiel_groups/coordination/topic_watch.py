@@ -9,7 +9,7 @@ from functools import partial
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.layout import topic_path
+from kiel_groups.group.znodes.layout import topic_path
 
 __all__ = ["TopicWatch"]
 

@@ -14,8 +14,8 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from kiel_groups.coordination.admin import Client, partitions_of
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.weights import Weights, encode_weights, parse_weights
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.partition_weights import Weights, encode_weights, parse_weights
 from kiel_groups.model import TopicPartition
 
 __all__ = ["change_weights", "check_partitions", "put_weights", "read_weights", "remove_weights"]

@@ -20,7 +20,7 @@ from kiel_groups.demo.records import Input
 from kiel_groups.demo.show import Scene, Show
 from kiel_groups.embedded.cluster import Cluster
 from kiel_groups.embedded.server import in_thread
-from kiel_groups.group.snapshot import Snapshot
+from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.tables import status_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kiel_groups.group.history import HistoryEntry
+from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.ops.checks import Finding
 from kiel_groups.ops.group_view import GroupView, MemberView, PartitionView
 

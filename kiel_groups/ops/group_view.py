@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from kiel_groups.group.history import HistoryEntry
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.snapshot import Snapshot
-from kiel_groups.group.tuning import Tuning
-from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import MemberId, Slot, TopicPartition
 from kiel_groups.ops.reading import Reading
 

@@ -6,13 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.election import sequence
-from kiel_groups.group.history import HistoryEntry, generation_of
-from kiel_groups.group.layout import TOPICS, GroupLayout, consumer_root, topic_path
-from kiel_groups.group.snapshot import Snapshot, Znode
-from kiel_groups.group.tuning import Tuning
-from kiel_groups.group.weights import parse_weights
-from kiel_groups.group.znodes import (
+from kiel_groups.group.leader.candidate import sequence
+from kiel_groups.group.znodes.contents import (
     GroupSettings,
     MemberInfo,
     Pointer,
@@ -21,6 +16,11 @@ from kiel_groups.group.znodes import (
     parse_topic,
     unsigned_hex,
 )
+from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.history import HistoryEntry, generation_of
+from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, consumer_root, topic_path
+from kiel_groups.group.znodes.partition_weights import parse_weights
+from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
 __all__ = ["Reading"]

@@ -11,8 +11,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kiel_groups.group.history import HistoryEntry
-from kiel_groups.group.layout import SPARK_GROUPS
+from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.checks import Finding, short_name
 from kiel_groups.ops.documents import outline_state

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from kiel_groups.allocators import ALLOCATORS, WeighingAllocator, loads_of
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.snapshot import Snapshot
-from kiel_groups.group.weights import Weights, printed_weights
-from kiel_groups.group.znodes import Pointer, Slice
+from kiel_groups.group.znodes.contents import Pointer, Slice
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.partition_weights import Weights, printed_weights
+from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import Allocation, MemberId, TopicPartition
 from kiel_groups.ops.checks import short_name
 from kiel_groups.wording import counted

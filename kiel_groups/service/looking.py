@@ -14,8 +14,8 @@ from kiel_groups.config import HostPort, check_name
 from kiel_groups.coordination import admin
 from kiel_groups.coordination.inspect import check_group, list_groups, read_brokers, read_group, read_outlines
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError
-from kiel_groups.group.snapshot import Snapshot
-from kiel_groups.group.znodes import parse_broker
+from kiel_groups.group.znodes.contents import parse_broker
+from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.ops.group_view import GroupView, view_group
 
 __all__ = ["Look", "look_at_group", "look_at_groups", "looks_at_group"]

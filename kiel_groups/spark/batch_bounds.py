@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.limits import shared_out, waits_for_more
 from kiel_groups.spark.log_view import LogView

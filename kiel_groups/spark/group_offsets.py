@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.coordination.inspect import group_reader
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.log_view import LogView

@@ -18,7 +18,7 @@ from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.errors import KielGroupsError, SessionLostError
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.member_handler import BatchHandler

@@ -15,7 +15,7 @@ from typing import cast
 from kiel_groups.config import CLIENT_ID, GroupConfig, ResetPolicy
 from kiel_groups.coordination.inspect import read_settings
 from kiel_groups.errors import GroupConfigError
-from kiel_groups.group.znodes import GroupSettings
+from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.spark.batch_bounds import BatchBounds
 from kiel_groups.spark.last_batch import is_done
 from kiel_groups.spark.log_view import LogView

@@ -20,7 +20,7 @@ from kiel_groups.clients.offset_lookup import policy_offsets
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.handler import LogOffsets, Work
 from kiel_groups.errors import NoOffsetsError
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.group.layout import SPARK_GROUPS
+from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.batch_bounds import BatchBounds
 from kiel_groups.spark.group_offsets import GroupOffsets, committed_offsets, refuse_live_group

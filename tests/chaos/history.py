@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.chaos.transaction_log import Create, Delete, EndSession, Put, Transaction
 
 __all__ = [

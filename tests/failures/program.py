@@ -24,10 +24,10 @@ from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.candidate import GroupCandidate
 from kiel_groups.coordination.session import Session
 from kiel_groups.embedded import Cluster
-from kiel_groups.group import transactions
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.transactions import Answer, Create, Operation, Put
-from kiel_groups.group.znodes import PUBLISHING, Pointer
+from kiel_groups.group.znodes import transactions
+from kiel_groups.group.znodes.contents import PUBLISHING, Pointer
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Answer, Create, Operation, Put
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record
 from tests.integration.commands import Running

@@ -17,8 +17,8 @@ from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout, consumer_root
-from kiel_groups.group.znodes import Pointer
+from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.layout import GroupLayout, consumer_root
 from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, Trial, trial
 from tests.integration.members import Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.history import HistoryEntry
-from kiel_groups.group.znodes import DONE, PUBLISHING
+from kiel_groups.group.znodes.contents import DONE, PUBLISHING
+from kiel_groups.group.znodes.history import HistoryEntry
 from tests.failures.program import Program
 from tests.failures.trial import RECOVERY_S, Trial, trial
 from tests.integration.members import Member, eventually

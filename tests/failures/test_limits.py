@@ -11,7 +11,7 @@ import pytest
 
 from kiel_groups.coordination.force_release import force_release
 from kiel_groups.embedded import Cluster
-from kiel_groups.group import claim_cap
+from kiel_groups.group.leader import claim_limit
 from tests.failures.network import AnswerLoser
 from tests.failures.trial import RECOVERY_S, trial
 from tests.integration.members import Member, eventually
@@ -27,10 +27,10 @@ async def test_lone_member_over_the_claim_cap(
     """It owns what one session may own; the rest has no owner, and says why, until there is another member."""
     async with trial(cluster, unique, partitions=5) as tried:
         path = tried.client.chroot + tried.layout.owner(tried.partition(0))
-        monkeypatch.setattr(claim_cap, "MOST_PATH_BYTES", claim_cap._OTHERS_BYTES + 3 * len(path))
+        monkeypatch.setattr(claim_limit, "MOST_PATH_BYTES", claim_limit._OTHERS_BYTES + 3 * len(path))
         lone = await tried.join()
         pointer = await tried.pointer_is(lambda pointer: bool(pointer.unassigned), "some have no owner")
-        assert pointer.unassigned == {claim_cap.TOO_MANY: 2}
+        assert pointer.unassigned == {claim_limit.TOO_MANY: 2}
         assert pointer.unassigned_names == tuple(f"{tried.topic}:{number}" for number in (3, 4))
         await tried.has(lone, 3)
         await tried.produce()

@@ -11,7 +11,7 @@ from kazoo.security import make_digest_acl
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import CoordinationError
-from kiel_groups.group.layout import ROOT, GroupLayout
+from kiel_groups.group.znodes.layout import ROOT, GroupLayout
 from tests.failures.trial import RECOVERY_S
 from tests.integration.members import eventually, group_of, produce
 

@@ -13,7 +13,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.proxy import FaultProxy
 from kiel_groups.errors import NoZooKeeperError
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.failures.network import AnswerLoser, WatchLoser
 from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, Trial, trial
 from tests.integration.members import Member, eventually, group_of, produce, zookeeper

@@ -9,8 +9,8 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Pointer, Slice
+from kiel_groups.group.znodes.contents import Pointer, Slice
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.failures.program import Program
 from tests.integration.members import (

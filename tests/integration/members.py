@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 
 from kiel_groups.clients import GroupedConsumer, Producer
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record, TopicPartition
 
 __all__ = ["Member", "Group", "HandOut", "eventually", "produce", "zookeeper", "stored_offsets", "owners"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.commands import kiel_groups
 from tests.integration.members import produce, zookeeper
 

@@ -15,8 +15,8 @@ import pytest
 
 from kiel_groups import Producer
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Slice
+from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.integration.commands import REPOSITORY, Running, kiel_groups
 from tests.integration.members import eventually, owners, produce, stored_offsets, zookeeper

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.integration.commands import REPOSITORY, environment
 from tests.integration.members import zookeeper

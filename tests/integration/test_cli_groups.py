@@ -14,7 +14,7 @@ from kazoo.security import make_digest_acl
 
 from kiel_groups.coordination import admin
 from kiel_groups.embedded import Cluster, ZooKeeperServer
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.commands import Running, kiel_groups
 from tests.integration.members import Group, eventually, group_of, produce, zookeeper
 

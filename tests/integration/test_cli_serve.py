@@ -16,8 +16,8 @@ from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.candidate import GroupCandidate
 from kiel_groups.coordination.clearing import clear_empty_group
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Pointer
+from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from tests.integration.commands import Running, kiel_groups
 from tests.integration.members import eventually, group_of, produce, zookeeper

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Pointer
+from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.commands import at_a_terminal, environment
 from tests.integration.members import zookeeper
 

@@ -9,8 +9,8 @@ import pytest
 from kiel_groups.coordination.force_release import LONGEST_SESSION_MS, force_release, member_called
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import MemberInfo, encode_owner
+from kiel_groups.group.znodes.contents import MemberInfo, encode_owner
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.integration.commands import kiel_groups
 from tests.integration.members import eventually, group_of, produce, zookeeper

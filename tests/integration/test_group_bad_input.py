@@ -22,8 +22,8 @@ from kiel_groups.errors import (
     NoBrokersError,
     NoZooKeeperError,
 )
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import GroupSettings, Pointer
+from kiel_groups.group.znodes.contents import GroupSettings, Pointer
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import eventually, group_of, produce, zookeeper
 
 pytestmark = pytest.mark.integration

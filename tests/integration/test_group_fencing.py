@@ -8,7 +8,7 @@ import pytest
 
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Member, eventually, group_of, owners, produce, zookeeper
 
 pytestmark = pytest.mark.integration

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Pointer
+from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Group, eventually, group_of, owners, produce, zookeeper
 
 pytestmark = pytest.mark.integration

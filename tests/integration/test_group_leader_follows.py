@@ -10,9 +10,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.history import HistoryEntry
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Pointer, encode_owner
+from kiel_groups.group.znodes.contents import Pointer, encode_owner
+from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.integration.members import Group, eventually, group_of, produce, zookeeper
 

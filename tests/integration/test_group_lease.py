@@ -11,7 +11,7 @@ import pytest
 
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.embedded import Cluster, FaultProxy
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Member, eventually, group_of, produce, zookeeper
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]

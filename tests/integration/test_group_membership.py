@@ -15,8 +15,8 @@ from kiel_groups.clients import Producer
 from kiel_groups.clients.cluster import Cluster as ClusterView
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import MemberInfo, Pointer
+from kiel_groups.group.znodes.contents import MemberInfo, Pointer
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from tests.integration.members import Group, Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
 

@@ -17,7 +17,7 @@ from kiel_groups.coordination.session import Session
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.errors import ClosedError, NoOffsetsError
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
 from tests.integration.test_group_membership import MEMBER_PROGRAM, end_session
 

@@ -15,8 +15,8 @@ from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, DuplicateInstanceError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Member, eventually, group_of, owners, produce, zookeeper
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]

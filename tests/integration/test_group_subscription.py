@@ -10,8 +10,8 @@ import pytest
 
 from kiel_groups import GroupedConsumer, sync
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Slice
+from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from tests.integration.members import eventually, group_of, owners, produce, stored_offsets, zookeeper

@@ -11,7 +11,7 @@ import pytest
 
 from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from tests.integration.members import Member, eventually, group_of, produce, zookeeper
 

@@ -15,7 +15,7 @@ from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.answers import with_error
 from kiel_groups.embedded.kafka_proxy import Answer, Exchange, Reply, failing
 from kiel_groups.errors import ClosedError, NoOffsetsError
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.primitives import Reader
 from tests.integration.members import eventually, stored_offsets, zookeeper

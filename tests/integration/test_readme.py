@@ -16,7 +16,7 @@ from docutils.core import publish_doctree
 
 from kiel_groups.cli.app import app
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.commands import REPOSITORY, Running, environment
 from tests.integration.members import eventually, owners, zookeeper
 

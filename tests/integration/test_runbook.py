@@ -14,7 +14,7 @@ from docutils.core import publish_doctree
 from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.commands import REPOSITORY
 from tests.integration.members import Group, eventually, group_of, produce, zookeeper
 from tests.integration.old_tools import zk_cli

@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, ConfigError, UnknownTopicError
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Batch, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
 from tests.integration.commands import Running

@@ -16,9 +16,9 @@ from kazoo.client import KazooClient
 from kiel_groups.coordination.weights import change_weights, put_weights, read_weights
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
-from kiel_groups.group.history import HistoryEntry
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import Pointer
+from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.integration.commands import kiel_groups
 from tests.integration.members import Member, eventually, group_of, zookeeper

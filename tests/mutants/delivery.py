@@ -9,7 +9,7 @@ __all__ = ["MUTANTS"]
 _DELIVERY = "clients/handing_out.py"
 _READY = "clients/ready_claims.py"
 _DESERIALIZING = "clients/deserializing.py"
-_CLAIMS = "group/claims.py"
+_CLAIMS = "group/member/claims.py"
 _SLICE_TOPICS = "coordination/slice_topics.py"
 
 _TOPIC_TESTS = "tests/unit/test_handing_out_topics.py"

@@ -7,9 +7,9 @@ from tests.mutants.mutant import Mutant
 __all__ = ["MUTANTS"]
 
 _LEADING = "coordination/leading.py"
-_PLANNING = "group/planning.py"
-_LEADER = "group/leader.py"
-_ELECTION = "group/election.py"
+_PLANNING = "group/leader/planner.py"
+_LEADER = "group/leader/leader_state.py"
+_ELECTION = "group/leader/candidate.py"
 _PLAN_READER = "coordination/plan_reader.py"
 _OVERSEER = "coordination/overseer.py"
 _VALIDATION = "allocators/validation.py"
@@ -165,7 +165,7 @@ MUTANTS = (
     ),
     Mutant(
         "a publication in writes of any size",
-        "group/transactions.py",
+        "group/znodes/transactions.py",
         "if chunk and (len(chunk) == MOST_OPERATIONS or size + added > MOST_BYTES):",
         "if chunk and len(chunk) == MOST_OPERATIONS:",
         "tests/unit/test_group_planning.py",
@@ -224,14 +224,14 @@ MUTANTS = (
     ),
     Mutant(
         "a place that nobody keeps",
-        "group/absences.py",
+        "group/leader/static_members.py",
         "if now_ms - since_ms < grace_ms:",
         "if False:",
         "tests/unit/test_group_tuning.py",
     ),
     Mutant(
         "a next leader that counts a grace anew",
-        "group/absences.py",
+        "group/leader/static_members.py",
         "since_ms = now_ms if stored.away_since_ms is None else min(stored.away_since_ms, now_ms)",
         "since_ms = now_ms",
         "tests/unit/test_group_tuning.py",
@@ -309,7 +309,7 @@ MUTANTS = (
     ),
     Mutant(
         "a partition with a wrong owner that nobody tells of",
-        "group/oversight.py",
+        "group/leader/ownership_audit.py",
         "if now_s - found.since_s >= limit_s:",
         "if False:",
         "tests/unit/test_group_oversight.py",

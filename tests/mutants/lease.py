@@ -11,7 +11,7 @@ _HANDING_OUT = "clients/handing_out.py"
 _HEARTBEAT = "coordination/heartbeat.py"
 _GATE = "coordination/gate.py"
 _SESSION = "coordination/session.py"
-_LEASE = "group/lease.py"
+_LEASE = "group/member/lease.py"
 _WATCHDOG = "coordination/watchdog.py"
 _LIFE = "coordination/life.py"
 

@@ -8,7 +8,7 @@ __all__ = ["MUTANTS"]
 
 _CLAIMING = "coordination/claiming.py"
 _HOLDING = "coordination/holding.py"
-_CLAIMS = "group/claims.py"
+_CLAIMS = "group/member/claims.py"
 _ADMISSION = "coordination/admission.py"
 _LISTENING = "clients/listening.py"
 _FORCE_RELEASE = "coordination/force_release.py"
@@ -233,7 +233,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cap of claims that forgets the chroot",
-        "group/claim_cap.py",
+        "group/leader/claim_limit.py",
         "left -= chroot_bytes + len(layout.owner(partition))",
         "left -= len(layout.owner(partition))",
         "tests/unit/test_group_planning.py",

@@ -10,7 +10,7 @@ _CLAIMING = "coordination/claiming.py"
 _OFFSETS = "coordination/offset_store.py"
 _COMMITS = "coordination/offsets.py"
 _START = "coordination/start_offsets.py"
-_SUBSCRIPTION = "group/subscription.py"
+_SUBSCRIPTION = "group/member/subscription.py"
 
 MUTANTS = (
     # Offsets
@@ -156,7 +156,7 @@ MUTANTS = (
     ),
     Mutant(
         "an owner that starts over in a log that is gone by now, too",
-        "group/subscription.py",
+        "group/member/subscription.py",
         "for partition, state in states.items() if state.newest == created)",
         "for partition, state in states.items())",
         "tests/sim/test_topics_known_late.py",

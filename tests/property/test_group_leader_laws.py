@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.config import DebounceConfig
-from kiel_groups.group import leader as ld
-from kiel_groups.group.planning import Publication
-from kiel_groups.group.transactions import Answer, Check, Done, Failure, Refused, Unknown
+from kiel_groups.group.leader import leader_state
+from kiel_groups.group.leader.planner import Publication
+from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Refused, Unknown
 
 pytestmark = pytest.mark.property
 
@@ -31,59 +31,61 @@ class Driver:
     """Performs what the leader asks for, later; checks that it asks for one thing at a time."""
 
     def __init__(self, debounce: DebounceConfig) -> None:
-        self.leader = ld.Leader(debounce)
+        self.leader = leader_state.Leader(debounce)
         self.now_s = 0.0
-        self.asked: ld.Effect | None = None
+        self.asked: leader_state.Effect | None = None
         self.written = 0
         self.unplanned = False
         self.first_change_s: float | None = None
 
-    def feed(self, event: ld.Event) -> None:
-        if isinstance(event, ld.Deposed) or (isinstance(event, ld.Elected) and self.leader.duty is ld.Duty.NONE):
+    def feed(self, event: leader_state.Event) -> None:
+        if isinstance(event, leader_state.Deposed) or (
+            isinstance(event, leader_state.Elected) and self.leader.duty is leader_state.Duty.NONE
+        ):
             self.asked = self.first_change_s = None
-        self.leader, effects = ld.step(self.leader, event)
+        self.leader, effects = leader_state.step(self.leader, event)
         for effect in effects:
-            if isinstance(effect, ld.Published):
+            if isinstance(effect, leader_state.Published):
                 assert self.written == len(WRITES)
                 continue
             assert self.asked is None, "two things at a time"
             self.asked = effect
-            if isinstance(effect, ld.MakePlan):
+            if isinstance(effect, leader_state.MakePlan):
                 self.unplanned, self.first_change_s, self.written = False, None, 0
-            elif isinstance(effect, ld.Write):
+            elif isinstance(effect, leader_state.Write):
                 assert effect.operations == WRITES[self.written]
 
     def change(self) -> None:
-        if self.leader.duty is not ld.Duty.NONE:
+        if self.leader.duty is not leader_state.Duty.NONE:
             self.unplanned = True
-            if self.leader.duty is ld.Duty.WATCHING:
+            if self.leader.duty is leader_state.Duty.WATCHING:
                 self.first_change_s = self.now_s
-        self.feed(ld.Changed("change", self.now_s))
+        self.feed(leader_state.Changed("change", self.now_s))
 
     def answer(self, publication: Publication | None, outcome: Answer) -> None:
         asked, self.asked = self.asked, None
         failed = not isinstance(outcome, Done)
-        if isinstance(asked, ld.MakePlan):
-            self.feed(ld.Planned(asked.term, publication, self.now_s, failed=failed))
-        elif isinstance(asked, ld.Prepare):
-            self.feed(ld.Prepared(asked.term, self.now_s, failed=failed))
-        elif isinstance(asked, ld.Write):
+        if isinstance(asked, leader_state.MakePlan):
+            self.feed(leader_state.Planned(asked.term, publication, self.now_s, failed=failed))
+        elif isinstance(asked, leader_state.Prepare):
+            self.feed(leader_state.Prepared(asked.term, self.now_s, failed=failed))
+        elif isinstance(asked, leader_state.Write):
             self.written += not failed
-            self.feed(ld.Written(asked.term, outcome, self.now_s))
+            self.feed(leader_state.Written(asked.term, outcome, self.now_s))
 
     def pass_time(self, seconds: float) -> None:
         """Time goes by, and the timer fires when it is due."""
         end_s = self.now_s + seconds
         if self.leader.due_s is not None and self.leader.due_s <= end_s:
             self.now_s = max(self.now_s, self.leader.due_s)
-            self.feed(ld.Tick(self.now_s))
+            self.feed(leader_state.Tick(self.now_s))
         self.now_s = end_s
 
     def assert_due(self) -> None:
         """Who settles knows when it is over, and never beyond the bound after the first change."""
-        settling = self.leader.duty is ld.Duty.SETTLING
+        settling = self.leader.duty is leader_state.Duty.SETTLING
         assert (self.leader.due_s is not None) == settling
-        assert not (self.leader.duty is ld.Duty.WATCHING and self.unplanned), "a change is forgotten"
+        assert not (self.leader.duty is leader_state.Duty.WATCHING and self.unplanned), "a change is forgotten"
         if settling and self.first_change_s is not None:
             assert self.leader.due_s is not None
             assert self.leader.due_s <= self.first_change_s + self.leader.debounce.bound_ms / 1000 + 1e-9
@@ -108,11 +110,11 @@ def happen(driver: Driver, step: tuple[object, ...]) -> None:
             driver.answer(publication, outcome)  # type: ignore[arg-type]
         case ("elected", str(candidate)):
             if driver.leader.candidate not in (None, candidate):
-                driver.feed(ld.Deposed())
-            driver.feed(ld.Elected(candidate, driver.now_s))
+                driver.feed(leader_state.Deposed())
+            driver.feed(leader_state.Elected(candidate, driver.now_s))
             driver.unplanned = True
         case _:
-            driver.feed(ld.Deposed())
+            driver.feed(leader_state.Deposed())
             driver.unplanned = False
 
 
@@ -129,6 +131,6 @@ def test_one_thing_at_a_time_and_no_change_forgotten(
     for _ in range(100):
         driver.answer(PLAN, DONE)
         driver.pass_time(1.0)
-    assert driver.leader.duty in (ld.Duty.WATCHING, ld.Duty.NONE)
+    assert driver.leader.duty in (leader_state.Duty.WATCHING, leader_state.Duty.NONE)
     assert not driver.unplanned
     assert driver.asked is None

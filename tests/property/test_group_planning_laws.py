@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.planning import Inputs, Publication, Target, plan
-from kiel_groups.group.transactions import MOST_OPERATIONS, Check, Create, Delete, Operation, Put
-from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
+from kiel_groups.group.leader.planner import Inputs, Publication, Target, plan
+from kiel_groups.group.znodes.contents import DONE, PUBLISHING, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Check, Create, Delete, Operation, Put
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.property
@@ -140,7 +140,7 @@ def trees(draw: st.DrawFn) -> Tree:
 @pytest.fixture(autouse=True, params=[1, 2, MOST_OPERATIONS], ids=lambda most: f"{most} slices a transaction")
 def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How much one transaction holds decides whether a plan is published whole or in pieces."""
-    monkeypatch.setattr("kiel_groups.group.transactions.MOST_OPERATIONS", request.param)
+    monkeypatch.setattr("kiel_groups.group.znodes.transactions.MOST_OPERATIONS", request.param)
 
 
 def planned(tree: Tree, wanted: dict[str, frozenset[TopicPartition]], leader: str) -> Publication | None:

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.transactions import MOST_BYTES, MOST_OPERATIONS, Create, Operation, chunks, size_of
-from kiel_groups.group.znodes import (
+from kiel_groups.group.znodes.contents import (
     GroupSettings,
     MemberInfo,
     Pointer,
@@ -26,6 +25,7 @@ from kiel_groups.group.znodes import (
     parse_offset,
     parse_topic,
 )
+from kiel_groups.group.znodes.transactions import MOST_BYTES, MOST_OPERATIONS, Create, Operation, chunks, size_of
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.property

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kiel_groups.group.layout import topic_path
+from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 
 if TYPE_CHECKING:

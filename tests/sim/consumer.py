@@ -15,8 +15,8 @@ from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.group_member import GroupMember
 from kiel_groups.coordination.handler import LogOffsets, Work
 from kiel_groups.errors import BrokerError, KielGroupsError
-from kiel_groups.group.claims import Phase
-from kiel_groups.group.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.member.claims import Phase
+from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kiel_groups.config import BROKER_V0
 from kiel_groups.coordination.holding import JITTER
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes import Slice
+from kiel_groups.group.znodes.contents import Slice
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.config import ZOOKEEPER_STORE
 from kiel_groups.errors import KielGroupsError
-from kiel_groups.group.layout import TOPICS, GroupLayout, topic_path
-from kiel_groups.group.znodes import parse_owner, parse_topic
+from kiel_groups.group.znodes.contents import parse_owner, parse_topic
+from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.ensemble import Entry
 from kiel_groups.testing.tree import Change, Kind, Znode

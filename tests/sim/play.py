@@ -12,7 +12,7 @@ from functools import lru_cache
 import kazoo.client
 
 from kiel_groups.coordination import machine
-from kiel_groups.group import transactions
+from kiel_groups.group.znodes import transactions
 from kiel_groups.testing import SimulatedMachine
 from tests.sim.acts import perform
 from tests.sim.quiet_end import quiet_end

@@ -17,9 +17,9 @@ from kiel_groups.coordination.session import Session, SessionEvent
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.election import Run
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.transactions import Answer, Create, Delete, Done, Operation
+from kiel_groups.group.leader.candidate import Run
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
 from kiel_groups.testing.ensemble import Entry

@@ -15,7 +15,7 @@ import pytest
 
 from kiel_groups.coordination import machine
 from kiel_groups.coordination.handler import LogOffsets
-from kiel_groups.group.layout import topic_path
+from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import SimulatedMachine
 from tests.sim.acts import perform

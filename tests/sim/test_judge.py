@@ -12,10 +12,10 @@ from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.offsets import Offsets
 from kiel_groups.coordination.session_close import SessionClose
-from kiel_groups.group.layout import topic_path
-from kiel_groups.group.reset import Reset
-from kiel_groups.group.subscription import PartitionState, SubscriptionState
-from kiel_groups.group.transactions import Create
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.model import TopicPartition
 from tests.sim.acts import perform
 from tests.sim.consumer import Consumer

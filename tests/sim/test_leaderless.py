@@ -14,8 +14,8 @@ from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
 from kiel_groups.errors import BrokerError, NoOffsetsError
-from kiel_groups.group.claims import Phase
-from kiel_groups.group.layout import topic_path
+from kiel_groups.group.member.claims import Phase
+from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
 from tests.sim.ledger import Violation

@@ -9,8 +9,8 @@ import pytest
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.coordination.leading import Leading
-from kiel_groups.group.history import HistoryEntry
-from kiel_groups.group.transactions import Answer, Operation, Unknown
+from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.transactions import Answer, Operation, Unknown
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim

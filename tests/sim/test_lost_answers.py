@@ -9,8 +9,8 @@ import pytest
 from kiel_groups.coordination import machine
 from kiel_groups.coordination.fenced import FencedWriter, Outcome
 from kiel_groups.coordination.session import Node, Session
-from kiel_groups.group.lease import lease_deadline
-from kiel_groups.group.transactions import Check, Create, Done, Failure, Refused, Unknown
+from kiel_groups.group.member.lease import lease_deadline
+from kiel_groups.group.znodes.transactions import Check, Create, Done, Failure, Refused, Unknown
 from tests.sim.test_fences import Bench, bench  # noqa: F401 -- a fixture
 
 pytestmark = pytest.mark.sim

@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.coordination.session import Session
 from kiel_groups.coordination.topic_watch import TopicWatch
-from kiel_groups.group.layout import topic_path
+from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 from tests.sim.test_interrupted_commits import process_some
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest

@@ -11,9 +11,9 @@ from kiel_groups.coordination import session as session_module
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.plan_reader import PlanReader
 from kiel_groups.coordination.session import MOST_READS, Session
-from kiel_groups.group.layout import TOPICS, GroupLayout, topic_path
-from kiel_groups.group.planning import Inputs
-from kiel_groups.group.znodes import MemberInfo
+from kiel_groups.group.leader.planner import Inputs
+from kiel_groups.group.znodes.contents import MemberInfo
+from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
 from tests.sim.test_fences import Bench, bench  # noqa: F401 -- a fixture
 from tests.sim.world import at_rest

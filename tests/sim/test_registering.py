@@ -12,8 +12,8 @@ from kiel_groups.coordination import membership
 from kiel_groups.coordination.admission import check_admission
 from kiel_groups.coordination.membership import Membership
 from kiel_groups.coordination.session import Session
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.transactions import Operation
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Operation
 from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim

@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.coordination.claiming import Claimant, Releases
 from kiel_groups.coordination.force_release import force_release
-from kiel_groups.group.znodes import encode_owner
+from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.model import TopicPartition
 from tests.sim.test_interrupted_commits import process_some
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest

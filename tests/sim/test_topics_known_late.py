@@ -11,8 +11,8 @@ import pytest
 from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
-from kiel_groups.group.layout import topic_path
-from kiel_groups.group.transactions import MOST_OPERATIONS, Operation, Put
+from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Operation, Put
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest

@@ -12,8 +12,8 @@ from kiel_groups.coordination.claiming import Claimant
 from kiel_groups.coordination.fenced import FencedWriter
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.group.layout import topic_path
-from kiel_groups.group.transactions import MOST_OPERATIONS
+from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
 from tests.sim.test_interrupted_commits import process_some

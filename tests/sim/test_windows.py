@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import Session
-from kiel_groups.group.layout import topic_path
+from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
 from tests.sim.world import World, at_rest

@@ -13,8 +13,8 @@ from kazoo.client import KazooClient
 from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE, GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination import machine
-from kiel_groups.group.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
-from kiel_groups.group.znodes import parse_topic
+from kiel_groups.group.znodes.contents import parse_topic
+from kiel_groups.group.znodes.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import FakeEnsemble, Host, SimulatedMachine, Timeline, fake_client
 from tests.sim.brokers import Brokers

@@ -14,7 +14,7 @@ import pytest
 from kiel_groups.coordination.admin import create_topic, delete_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import GroupedConsumer
 from tests.integration.commands import Running

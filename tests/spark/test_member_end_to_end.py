@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from kiel_groups.coordination.admin import create_topic
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.sync import Producer
 from tests.integration.members import Group, eventually, group_of, owners, zookeeper
 from tests.spark.queries import brokers_of

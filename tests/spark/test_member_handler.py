@@ -8,7 +8,7 @@ import pytest
 
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.group.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.member_handler import BatchHandler

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from kiel_groups.coordination.admin import create_topic, delete_topic, grow_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, ConfigError, OffsetOutOfRangeError
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record
 from kiel_groups.spark import group_offsets
 from kiel_groups.spark.options import ReadOptions

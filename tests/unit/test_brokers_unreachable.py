@@ -17,7 +17,7 @@ from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import NoBrokersError
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 
 pytestmark = pytest.mark.unit

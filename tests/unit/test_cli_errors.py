@@ -10,7 +10,7 @@ import click
 import pytest
 
 from kiel_groups import __version__
-from kiel_groups.cli import app as cli
+from kiel_groups.cli import app
 from kiel_groups.cli.demo import demo
 from kiel_groups.errors import ConfigError, KielGroupsError, ServerError
 
@@ -45,7 +45,7 @@ def test_an_error_of_the_package_is_one_line(
 ) -> None:
     """Its text goes to standard error; 2 where the user can mend it, 1 otherwise."""
     failing["error"] = error
-    assert cli.run(["demo"]) == status
+    assert app.run(["demo"]) == status
     assert capsys.readouterr() == ("", f"error: {error}\n")
 
 
@@ -55,7 +55,7 @@ def test_ctrl_c_is_130_without_a_word(
 ) -> None:
     """Somebody who pressed Ctrl-C knows."""
     failing["error"] = error
-    assert cli.run(["demo"]) == 130
+    assert app.run(["demo"]) == 130
     out, err = capsys.readouterr()
     assert out + err.strip() == ""
 
@@ -63,7 +63,7 @@ def test_ctrl_c_is_130_without_a_word(
 @pytest.mark.parametrize("arguments", [["nope"], ["demo", "--nope"], ["demo", "surplus"], ["consume", "--nope"]])
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     """An unknown command, option or argument is named, in a line that says where the right ones stand."""
-    assert cli.run(arguments) == 2
+    assert app.run(arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("error: ")
@@ -74,7 +74,7 @@ def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: list[st
 def test_the_status_of_a_command_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """A demo whose proof fails makes the process end with 1."""
     monkeypatch.setattr(demo, "callback", lambda **options: 1)
-    assert cli.run(["demo"]) == 1
+    assert app.run(["demo"]) == 1
 
 
 def test_the_version_is_printed_without_loading_the_house() -> None:
@@ -95,7 +95,7 @@ def test_the_version_is_printed_without_loading_the_house() -> None:
 
 def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     """A bare ``kiel-groups`` shows what there is, and is wrong usage."""
-    assert cli.run([]) == 2
+    assert app.run([]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert "Usage: kiel-groups [OPTIONS]" in err
@@ -105,7 +105,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize("family", ["topics", "cluster"])
 def test_a_family_without_its_command_shows_them(capsys: pytest.CaptureFixture[str], family: str) -> None:
     """Help in lines, as for the bare program, and wrong usage."""
-    assert cli.run([family]) == 2
+    assert app.run([family]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"Usage: kiel-groups {family} [OPTIONS] COMMAND")
@@ -124,7 +124,7 @@ def test_a_family_without_its_command_shows_them(capsys: pytest.CaptureFixture[s
 )
 def test_sentences_end_before_the_next_one(capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
     """What click says goes well with what is added."""
-    assert cli.run(arguments) == 2
+    assert app.run(arguments) == 2
     err = capsys.readouterr().err
     assert err.endswith(told)
     assert "\t" not in err

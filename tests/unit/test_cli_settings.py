@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.cli import app as cli
+from kiel_groups.cli import app
 from kiel_groups.cli.consume import consume
 
 pytestmark = pytest.mark.unit
@@ -52,7 +52,7 @@ max = 7
 def test_a_file_fills_what_is_not_given(write: Callable[[str], Path], given: Given) -> None:
     """A list becomes a value with commas; keys at the top serve every command."""
     write(FILE)
-    assert cli.run(["consume", "t"]) == 0
+    assert app.run(["consume", "t"]) == 0
     assert (given["brokers"], given["zookeeper"]) == ("file:1,file:2", "file:3")
     assert (given["group"], given["most"]) == ("of-the-file", 7)
 
@@ -65,7 +65,7 @@ def test_the_environment_wins_over_the_file_and_the_argument_over_both(
     monkeypatch.setenv("KIEL_GROUPS_BROKERS", "environment:1")
     monkeypatch.setenv("KIEL_GROUPS_CONSUME_MAX", "8")
     monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "environment:3")
-    assert cli.run(["consume", "t", "--zookeeper=argument:3"]) == 0
+    assert app.run(["consume", "t", "--zookeeper=argument:3"]) == 0
     assert (given["zookeeper"], given["brokers"], given["group"]) == ("argument:3", "environment:1", "of-the-file")
     assert given["most"] == 8
 
@@ -73,10 +73,10 @@ def test_the_environment_wins_over_the_file_and_the_argument_over_both(
 def test_a_file_of_another_place(tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
     """--config names it, or a variable does."""
     (tmp_path / "mine.toml").write_text(FILE)
-    assert cli.run([f"--config={tmp_path}/mine.toml", "consume", "t"]) == 0
+    assert app.run([f"--config={tmp_path}/mine.toml", "consume", "t"]) == 0
     assert given.pop("group") == "of-the-file"
     monkeypatch.setenv("KIEL_GROUPS_CONFIG", f"{tmp_path}/mine.toml")
-    assert cli.run(["consume", "t"]) == 0
+    assert app.run(["consume", "t"]) == 0
     assert given["group"] == "of-the-file"
 
 
@@ -98,7 +98,7 @@ def test_a_wrong_key_is_named_with_the_nearest_right_one(
 ) -> None:
     """One line: file, place, what was found, what was meant."""
     path = write(text)
-    assert cli.run(["consume", "t"]) == 2
+    assert app.run(["consume", "t"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert str(path) in line
@@ -110,10 +110,10 @@ def test_a_wrong_value_is_told_with_its_place(
 ) -> None:
     """Nobody looks for it on the command line."""
     path = write(FILE.replace("7", "'many'"))
-    assert cli.run(["consume", "t"]) == 2
+    assert app.run(["consume", "t"]) == 2
     assert f"'--max' / '--max-messages': 'many' is not an integer. It stands in {path}." in capsys.readouterr().err
     monkeypatch.setenv("KIEL_GROUPS_CONSUME_MAX", "few")
-    assert cli.run(["consume", "t"]) == 2
+    assert app.run(["consume", "t"]) == 2
     assert "'few' is not an integer. It stands in KIEL_GROUPS_CONSUME_MAX." in capsys.readouterr().err
 
 
@@ -123,9 +123,9 @@ def test_a_misspelt_variable_is_an_error_but_a_stranger_is_not(
     """Kubernetes, for one, sets variables named after services."""
     write(FILE)
     monkeypatch.setenv("KIEL_GROUPS_SERVICE_HOST", "10.0.0.1")
-    assert cli.run(["consume", "t"]) == 0
+    assert app.run(["consume", "t"]) == 0
     monkeypatch.setenv("KIEL_GROUPS_BROKRES", "a:1")
-    assert cli.run(["consume", "t"]) == 2
+    assert app.run(["consume", "t"]) == 2
     assert (
         "KIEL_GROUPS_BROKRES: there is no such variable; did you mean KIEL_GROUPS_BROKERS?" in capsys.readouterr().err
     )
@@ -137,6 +137,6 @@ def test_a_file_that_cannot_be_read_is_named(
 ) -> None:
     """A file that was asked for must be there."""
     monkeypatch.chdir(tmp_path)
-    assert cli.run([f"--config={path}", "consume", "t"]) == 2
+    assert app.run([f"--config={path}", "consume", "t"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert path in line

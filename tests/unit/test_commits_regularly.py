@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.clients.consuming import ConsumerSettings, Consuming
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit

@@ -11,8 +11,8 @@ from test_handing_out_topics import U0, take, who_gets
 
 from kiel_groups.clients.callers import Taker
 from kiel_groups.errors import NoOffsetsError
-from kiel_groups.group.reset import Reset
-from kiel_groups.group.subscription import StartPosition
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import StartPosition
 
 pytestmark = pytest.mark.unit
 

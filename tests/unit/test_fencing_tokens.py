@@ -14,7 +14,7 @@ from test_handing_out_topics import ME
 from kiel_groups.clients.attributes import MemberAttributes
 from kiel_groups.clients.consuming import Consuming
 from kiel_groups.clients.fetch_state import FetchedBatch
-from kiel_groups.group.subscription import StartPosition
+from kiel_groups.group.member.subscription import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
 pytestmark = pytest.mark.unit

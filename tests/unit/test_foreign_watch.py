@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.coordination.foreigners import ForeignWatch
 from kiel_groups.coordination.session import Node, Session
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.group.layout import GroupLayout
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 
 pytestmark = pytest.mark.unit

@@ -25,9 +25,9 @@ from kiel_groups.coordination.session import Node, Session
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.topic_watch import TopicWatch
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.subscription import StartPosition, SubscriptionState
-from kiel_groups.group.transactions import MOST_OPERATIONS, Answer, Check, Done, Operation, Put
+from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Answer, Check, Done, Operation, Put
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

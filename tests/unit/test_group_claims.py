@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from kiel_groups.group.claims import (
+from kiel_groups.group.member.claims import (
     Await,
     Claim,
     Claimed,

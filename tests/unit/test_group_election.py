@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from kiel_groups.group.election import (
+from kiel_groups.group.leader.candidate import (
     BecomeLeader,
     Candidate,
     Candidates,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.config import DebounceConfig
-from kiel_groups.group.leader import (
+from kiel_groups.group.leader.leader_state import (
     RETRY_S,
     Changed,
     Deposed,
@@ -25,8 +25,8 @@ from kiel_groups.group.leader import (
     Written,
     step,
 )
-from kiel_groups.group.planning import Publication
-from kiel_groups.group.transactions import Answer, Check, Done, Failure, Refused, Unknown
+from kiel_groups.group.leader.planner import Publication
+from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Refused, Unknown
 
 pytestmark = pytest.mark.unit
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.oversight import Suspicion, alarms, suspect
-from kiel_groups.group.znodes import encode_owner, parse_owner
+from kiel_groups.group.leader.ownership_audit import Suspicion, alarms, suspect
+from kiel_groups.group.znodes.contents import encode_owner, parse_owner
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit

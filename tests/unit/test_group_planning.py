@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.group.claim_cap import MOST_PATH_BYTES, TOO_MANY, capped
-from kiel_groups.group.history import HistoryEntry, generation_of
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.planning import (
+from kiel_groups.group.leader.claim_limit import MOST_PATH_BYTES, TOO_MANY, capped
+from kiel_groups.group.leader.planner import (
     NAMED_UNASSIGNED,
     Inputs,
     Publication,
@@ -19,9 +17,20 @@ from kiel_groups.group.planning import (
     fallback_target,
     plan,
 )
-from kiel_groups.group.transactions import MOST_BYTES, MOST_OPERATIONS, Check, Create, Delete, Operation, Put, size_of
-from kiel_groups.group.tuning import Tuning
-from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import DONE, PUBLISHING, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.history import HistoryEntry, generation_of
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import (
+    MOST_BYTES,
+    MOST_OPERATIONS,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Put,
+    size_of,
+)
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -81,7 +90,7 @@ def told_by(publication: Publication) -> Operation:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two slices are too many for one transaction."""
-    monkeypatch.setattr("kiel_groups.group.transactions.MOST_OPERATIONS", 1)
+    monkeypatch.setattr("kiel_groups.group.znodes.transactions.MOST_OPERATIONS", 1)
 
 
 def parsed(operation: Operation) -> Pointer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.group.reset import Reset
-from kiel_groups.group.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit

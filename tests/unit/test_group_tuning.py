@@ -6,9 +6,9 @@ import pytest
 
 from kiel_groups.config import DebounceConfig
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.absences import absences, next_end_ms
-from kiel_groups.group.tuning import Tuning
-from kiel_groups.group.znodes import Slice
+from kiel_groups.group.leader.static_members import absences, next_end_ms
+from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.dynamic_config import Tuning
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit

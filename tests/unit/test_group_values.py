@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
-from kiel_groups.group.lease import answer_limit_s, heartbeat_interval_s, lease_deadline
-from kiel_groups.group.subscription import StartPosition, SubscriptionState
-from kiel_groups.group.transactions import (
+from kiel_groups.group.member.lease import answer_limit_s, heartbeat_interval_s, lease_deadline
+from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.group.znodes.transactions import (
     MOST_BYTES,
     MOST_OPERATIONS,
     Check,

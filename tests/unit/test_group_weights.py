@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group import weights as module
-from kiel_groups.group.weights import checked_weights, encode_weights, parse_weights, printed_weights
+from kiel_groups.group.znodes import partition_weights
+from kiel_groups.group.znodes.partition_weights import checked_weights, encode_weights, parse_weights, printed_weights
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -96,11 +96,11 @@ def test_what_is_no_partition(name: str) -> None:
 def test_what_is_too_large_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed and unpacked; a server would close the connection."""
     many = {TopicPartition("t", number): number for number in range(1_000)}
-    monkeypatch.setattr(module, "LARGEST_BYTES", 1 << 10)
+    monkeypatch.setattr(partition_weights, "LARGEST_BYTES", 1 << 10)
     with pytest.raises(ConfigError, match=r"^weights: 1,000 partitions take \d+ KiB packed, expected at most 1; leave"):
         encode_weights(many)
-    monkeypatch.setattr(module, "LARGEST_BYTES", 1 << 20)
-    monkeypatch.setattr(module, "LARGEST_TEXT", 2 << 10)
+    monkeypatch.setattr(partition_weights, "LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr(partition_weights, "LARGEST_TEXT", 2 << 10)
     with pytest.raises(ConfigError, match=r"^weights: 1,000 partitions take \d+ KiB, expected at most 2; leave"):
         encode_weights(many)
 

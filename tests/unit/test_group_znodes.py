@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes import (
+from kiel_groups.group.znodes.contents import (
     GroupSettings,
     MemberInfo,
     Pointer,

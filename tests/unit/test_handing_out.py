@@ -18,7 +18,7 @@ from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.errors import NoOffsetsError, ProtocolError
-from kiel_groups.group.subscription import PartitionState, StartPosition, SubscriptionState
+from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 

@@ -16,7 +16,7 @@ from kiel_groups.clients.callers import Taker, taker_of, takers_here
 from kiel_groups.clients.fetch_state import FetchedBatch
 from kiel_groups.clients.futures import spawn
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.subscription import StartPosition
+from kiel_groups.group.member.subscription import StartPosition
 from kiel_groups.model import Record, TopicPartition
 
 pytestmark = pytest.mark.unit

@@ -16,9 +16,9 @@ from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.coordination.session import Node
 from kiel_groups.coordination.tasks import TaskSet
 from kiel_groups.coordination.topic_watch import TopicWatch
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.subscription import StartPosition, SubscriptionState
-from kiel_groups.group.transactions import Answer, Check, Done, Failure, Operation, Refused
+from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Operation, Refused
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

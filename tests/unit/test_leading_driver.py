@@ -17,9 +17,9 @@ from kiel_groups.config import DebounceConfig, GroupConfig
 from kiel_groups.coordination.leading import Leading
 from kiel_groups.coordination.session import Node
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.group.layout import BROKER_IDS, GroupLayout, topic_path
-from kiel_groups.group.transactions import Answer, Check, Create, Done, Failure, Operation, Put, Refused, Unknown
-from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Failure, Operation, Put, Refused, Unknown
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

@@ -18,7 +18,7 @@ from kiel_groups.coordination.heartbeat import Heartbeat
 from kiel_groups.coordination.life import Life
 from kiel_groups.coordination.machine import replaced
 from kiel_groups.errors import ConfigError
-from kiel_groups.group.lease import check_heartbeat_interval, heartbeat_interval_s
+from kiel_groups.group.member.lease import check_heartbeat_interval, heartbeat_interval_s
 from kiel_groups.metrics import Metrics
 
 pytestmark = pytest.mark.unit

@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from kiel_groups.group.history import HistoryEntry
-from kiel_groups.group.snapshot import Snapshot, Znode
-from kiel_groups.group.weights import encode_weights
-from kiel_groups.group.znodes import GroupSettings, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.history import HistoryEntry
+from kiel_groups.group.znodes.partition_weights import encode_weights
+from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.checks import SETTLING_MS, UNOPENED_MS, Finding, check_group
 from kiel_groups.ops.documents import group_document, outline_document

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from kiel_groups.group.snapshot import Znode
-from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import view_group
 from kiel_groups.ops.tables import member_table, offset_table, status_line

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.cli import describe as command
+from kiel_groups.cli import describe
 from kiel_groups.cli.app import run
-from kiel_groups.group.snapshot import Znode
-from kiel_groups.group.znodes import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.progress import STUCK_MS, WATCHED_MS, Progress
@@ -83,7 +83,7 @@ def test_what_was_committed_minutes_ago_is_no_suspect() -> None:
 def test_check_looks_twice_where_it_must(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It says so, fails with what it found, and does without the second look where nothing is old."""
     waited: list[float] = []
-    monkeypatch.setattr(command.time, "sleep", waited.append)
+    monkeypatch.setattr(describe.time, "sleep", waited.append)
 
     def checked(*looks: GroupView) -> tuple[int, list[str]]:
         seen = [Look((each,), 1, seen_ms=NOW_MS + number * WATCHED_MS) for number, each in enumerate(looks)]

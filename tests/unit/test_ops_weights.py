@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from kiel_groups.group.snapshot import Snapshot, Znode
-from kiel_groups.group.znodes import Pointer, Slice
+from kiel_groups.group.znodes.contents import Pointer, Slice
+from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.weights import PlanView, view_plan, weights_report
 

@@ -12,8 +12,8 @@ from kiel_groups.coordination import overseer
 from kiel_groups.coordination.overseer import Overseer
 from kiel_groups.coordination.session import Node
 from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import encode_owner
+from kiel_groups.group.znodes.contents import encode_owner
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

@@ -10,9 +10,9 @@ import pytest
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.plan_reader import PlanReader
 from kiel_groups.coordination.session import Node
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.weights import encode_weights
-from kiel_groups.group.znodes import MemberInfo
+from kiel_groups.group.znodes.contents import MemberInfo
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.partition_weights import encode_weights
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

@@ -22,8 +22,8 @@ from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.gate import Gate
 from kiel_groups.coordination.machine import boot_time_s
 from kiel_groups.errors import OffsetOutOfRangeError, SessionLostError
-from kiel_groups.group.reset import Reset
-from kiel_groups.group.subscription import PartitionState, StartPosition, SubscriptionState
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.encoding import encode_message_set

@@ -9,8 +9,8 @@ import pytest
 
 from kiel_groups.coordination.session import Node, Session
 from kiel_groups.coordination.slice_topics import PASSING_S, SliceTopics
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.znodes import MemberInfo, Slice
+from kiel_groups.group.znodes.contents import MemberInfo, Slice
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

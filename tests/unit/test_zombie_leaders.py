@@ -24,8 +24,8 @@ from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
 from kiel_groups.coordination.partition_leaders import PartitionLeaders
 from kiel_groups.errors import BrokerError, CoordinationError, SessionLostError
-from kiel_groups.group.reset import Reset
-from kiel_groups.group.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.encoding import encode_message_set

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.planning import Target
+from kiel_groups.group.leader.planner import Target
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 
 __all__ = ["MOST_PATH_BYTES", "TOO_MANY", "capped"]

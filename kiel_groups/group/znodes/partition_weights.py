@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.transactions import LARGEST_BYTES
-from kiel_groups.group.znodes import LARGEST_PARTITION, encode_object, parse_object, typed_field
+from kiel_groups.group.znodes.contents import LARGEST_PARTITION, encode_object, parse_object, typed_field
+from kiel_groups.group.znodes.transactions import LARGEST_BYTES
 from kiel_groups.model import TopicPartition
 
 __all__ = ["Weights", "checked_weights", "encode_weights", "parse_weights", "printed_weights", "LARGEST_LOAD"]

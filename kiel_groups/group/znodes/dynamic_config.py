@@ -16,7 +16,7 @@ from typing import Any
 from kiel_groups.allocators import named_allocator
 from kiel_groups.config import DebounceConfig, check_name
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.group.znodes import GroupSettings, parse_object
+from kiel_groups.group.znodes.contents import GroupSettings, parse_object
 from kiel_groups.model import Slot
 
 __all__ = ["Tuning"]

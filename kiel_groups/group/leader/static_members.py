@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
-from kiel_groups.group.znodes import Slice
+from kiel_groups.group.znodes.contents import Slice
 from kiel_groups.model import Slot
 
 __all__ = ["absences", "next_end_ms"]

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kiel_groups.group.history import HistoryEntry, record
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.transactions import Check, Create, Delete, Operation, Put, chunks
-from kiel_groups.group.tuning import Tuning
-from kiel_groups.group.weights import Weights
-from kiel_groups.group.znodes import DONE, PUBLISHING, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import DONE, PUBLISHING, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.history import HistoryEntry, record
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.partition_weights import Weights
+from kiel_groups.group.znodes.transactions import Check, Create, Delete, Operation, Put, chunks
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.wording import counted
 

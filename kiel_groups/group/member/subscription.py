@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kiel_groups.config import topic_names
-from kiel_groups.group.reset import Reset
+from kiel_groups.group.member.pending_reset import Reset
 from kiel_groups.model import TopicPartition
 
 __all__ = ["SubscriptionState", "PartitionState", "StartPosition"]

@@ -19,8 +19,8 @@ from enum import Enum
 from typing import TypeAlias
 
 from kiel_groups.config import DebounceConfig
-from kiel_groups.group.planning import Publication
-from kiel_groups.group.transactions import Answer, Done, Operation
+from kiel_groups.group.leader.planner import Publication
+from kiel_groups.group.znodes.transactions import Answer, Done, Operation
 
 __all__ = [
     "Leader",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-from kiel_groups.group.layout import GroupLayout
-from kiel_groups.group.transactions import Create, Delete, Operation
-from kiel_groups.group.znodes import encode_object, parse_object, typed_field
+from kiel_groups.group.znodes.contents import encode_object, parse_object, typed_field
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Create, Delete, Operation
 from kiel_groups.model import MemberId
 
 __all__ = ["HistoryEntry", "generation_of", "record", "MOST_KEPT"]
