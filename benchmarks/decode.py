@@ -34,11 +34,11 @@ import click
 
 from kiel_groups.embedded.jars import cache_folder
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire import runs
-from kiel_groups.wire.columns import decode_columns
-from kiel_groups.wire.encoding import encode_message_set
-from kiel_groups.wire.messages import decode_message_set
-from kiel_groups.wire.uncompiled import decode_uncompiled
+from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets.columns import decode_columns
+from kiel_groups.wire.message_sets.decoder import decode_message_set
+from kiel_groups.wire.message_sets.encoder import encode_message_set
+from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
 
 CODECS = ("plain", "gzip", "snappy", "lz4")
 #: Bytes of a value → messages in a set.
@@ -190,7 +190,7 @@ def main(quick: bool, target: Path | None) -> None:
                 click.echo(f"without kafka-python, which could not be installed: {error}", err=True)
             rates = measure(decoders, count, rounds)
         rows += summary(value_bytes, rates, {codec: len(data) for codec, data in sets.items()})
-    if not runs.COMPILED:
+    if not compiled_decoder.COMPILED:
         click.echo("without our compiled half, which was not built: all records and columns are uncompiled", err=True)
     click.echo(" | ".join(f"{title:>14}" for title in rows[0]))
     for row in rows:

@@ -57,8 +57,8 @@ from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster
 from kiel_groups.spark.broker_socket import BrokerSocket
 from kiel_groups.spark.schema import READ_SCHEMA
+from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.error_codes import NO_ERROR
-from kiel_groups.wire.produce import ProduceRequest
 
 REPOSITORY = Path(__file__).parents[1]
 CORES = os.cpu_count() or 1

@@ -10,21 +10,21 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import strategies as st
 
-from kiel_groups.wire import runs
+from kiel_groups.wire.message_sets import compiled_decoder
 from tests.reference_codec import blob, encode, int32, int64, message, raw_message, wrapper
 from tests.reference_compression import NUMBERS
 
 PLAIN = [(7, None, b"seven"), (8, b"key", None), (9, b"", b""), (12, b"k", b"twelve")]
 
 #: The ways to read that there are: by what was compiled, if it was, and without.
-WAYS = ["compiled", "uncompiled"] if runs.COMPILED else ["uncompiled"]
+WAYS = ["compiled", "uncompiled"] if compiled_decoder.COMPILED else ["uncompiled"]
 
 
 @contextmanager
 def reading(way: str) -> Iterator[None]:
     """Read in one of the ways, within the block."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "COMPILED", way == "compiled")
+        patch.setattr(compiled_decoder, "COMPILED", way == "compiled")
         yield
 
 

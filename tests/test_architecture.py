@@ -50,7 +50,7 @@ ONLY_IN = {
     # testing stands in for its connections.
     "kazoo": ("coordination", "testing"),
     "tornado": ("coordination", "clients", "service", "demo"),
-    "aiokafka": ("wire/encoding.py", "wire/uncompiled.py"),
+    "aiokafka": ("wire/message_sets/encoder.py", "wire/message_sets/python_decoder.py"),
     "cramjam": ("wire",),
     "pyspark": ("spark",),
     "pyarrow": ("spark",),

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.arrow import record_batch
 from kiel_groups.spark.schema import READ_SCHEMA, arrow_schema
-from kiel_groups.wire.columns import decode_columns
-from kiel_groups.wire.encoding import encode_message_set
+from kiel_groups.wire.message_sets.columns import decode_columns
+from kiel_groups.wire.message_sets.encoder import encode_message_set
 
 KEY_BYTES = 8
 #: Offset, size, CRC, magic, attributes, and the lengths of key and value.

@@ -33,9 +33,9 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 
 __all__ = ["AGE", "DOUBT", "BrokerSource", "Cluster"]
 

@@ -30,7 +30,7 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, Record, TopicPartition
-from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 
 __all__ = ["Consuming", "ConsumerSettings"]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kiel_groups.clients.backoff import Backoff
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.messages import decode_message_set
+from kiel_groups.wire.message_sets.decoder import decode_message_set
 
 __all__ = ["FetchedBatch", "PartitionFetch", "Phase"]
 

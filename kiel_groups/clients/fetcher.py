@@ -35,9 +35,9 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
-from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
-from kiel_groups.wire.messages import PartialMessage
+from kiel_groups.wire.message_sets.decoder import PartialMessage
 from kiel_groups.wording import some
 
 __all__ = ["Fetcher", "FetchedBatch", "Reset", "TRIES_UNREADABLE"]

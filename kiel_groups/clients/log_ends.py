@@ -12,7 +12,7 @@ from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.list_offsets import LATEST
+from kiel_groups.wire.api.list_offsets_v0 import LATEST
 
 __all__ = ["LogEnds", "find_log_ends"]
 

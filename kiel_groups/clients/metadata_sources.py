@@ -12,7 +12,7 @@ from kiel_groups.clients.pool import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
 
 __all__ = ["BrokerSource", "MetadataSources", "UNREACHABLE_AFTER"]
 

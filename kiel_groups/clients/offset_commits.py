@@ -20,6 +20,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.offsets_v0 import FetchedOffset, OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from kiel_groups.wire.error_codes import (
     NO_ERROR,
     OFFSET_METADATA_TOO_LARGE,
@@ -28,7 +29,6 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
-from kiel_groups.wire.offsets import FetchedOffset, OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 
 __all__ = ["commit_offsets", "fetch_offsets", "check_offset_api"]
 

@@ -11,8 +11,8 @@ from kiel_groups.clients.cluster import Cluster
 from kiel_groups.coordination.handler import LogOffsets
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
-from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
 
 __all__ = ["ELECTION_S", "Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range", "policy_offsets"]
 

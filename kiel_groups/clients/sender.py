@@ -21,7 +21,7 @@ from kiel_groups.config import ProducerConfig
 from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.encoding import encode_message_set
+from kiel_groups.wire.api.produce_v0 import ProducedPartition, ProduceRequest
 from kiel_groups.wire.error_codes import (
     INVALID_MESSAGE,
     INVALID_TOPIC,
@@ -34,7 +34,7 @@ from kiel_groups.wire.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode,
 )
-from kiel_groups.wire.produce import ProducedPartition, ProduceRequest
+from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wording import counted
 
 __all__ = ["Sender", "raise_first", "reject"]

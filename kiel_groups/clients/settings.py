@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.constants import SUPPORTED_COMPRESSION
 from kiel_groups.errors import ConfigError
-from kiel_groups.wire.compression import codec_named, codec_numbered
+from kiel_groups.wire.codecs.compression import codec_named, codec_numbered
 
 __all__ = ["BrokerSettings", "broker_config", "check_functions", "compression_name"]
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 
 from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError
-from kiel_groups.wire.fetch import FetchRequest
-from kiel_groups.wire.list_offsets import ListOffsetsRequest
-from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse, PartitionMetadata
-from kiel_groups.wire.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kiel_groups.wire.partitions import read_partitions, write_partitions
+from kiel_groups.wire.api.fetch_v0 import FetchRequest
+from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse, PartitionMetadata
+from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.primitives import Buffer, Reader, Writer
-from kiel_groups.wire.produce import ProduceRequest
+from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
 
 __all__ = ["with_error", "with_addresses"]
 

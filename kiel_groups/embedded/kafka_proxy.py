@@ -18,8 +18,8 @@ from kiel_groups.config import HostPort, parse_hosts
 from kiel_groups.embedded.answers import with_addresses, with_error
 from kiel_groups.embedded.proxy import Direction, FaultProxy, Link
 from kiel_groups.errors import ProtocolError
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.framing import SIZE_BYTES, decode_size, split_response
-from kiel_groups.wire.metadata import MetadataRequest
 
 __all__ = ["KafkaProxy", "Exchange", "Partial", "Reply", "Answer", "failing"]
 

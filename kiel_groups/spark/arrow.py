@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.columns import BinaryColumn, Columns
+from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns
 
 __all__ = ["merged", "record_batch"]
 

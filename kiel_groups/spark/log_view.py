@@ -17,8 +17,8 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.options import ReadOptions
 from kiel_groups.sync import LoopThread
-from kiel_groups.wire.list_offsets import EARLIEST, LATEST
-from kiel_groups.wire.metadata import MetadataRequest
+from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 
 __all__ = ["LogView"]
 

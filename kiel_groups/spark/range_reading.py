@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError, RetriableBrokerError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.positions import OffsetRange
-from kiel_groups.wire.columns import Columns, decode_columns
+from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition
 from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN
-from kiel_groups.wire.fetch import FetchedPartition, FetchPosition
-from kiel_groups.wire.messages import PartialMessage
+from kiel_groups.wire.message_sets.columns import Columns, decode_columns
+from kiel_groups.wire.message_sets.decoder import PartialMessage
 
 __all__ = ["RangeReading", "ask_for"]
 

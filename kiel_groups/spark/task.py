@@ -28,9 +28,9 @@ from kiel_groups.spark.broker_socket import BrokerSocket
 from kiel_groups.spark.planning import ReadTask
 from kiel_groups.spark.range_reading import RangeReading, ask_for
 from kiel_groups.spark.worker import borrowed, calm_the_collector, find_leaders
+from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest, FetchResponse
+from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
-from kiel_groups.wire.fetch import FetchPosition, FetchRequest, FetchResponse
-from kiel_groups.wire.list_offsets import EARLIEST, LATEST, ListOffsetsRequest, OffsetQuery
 
 __all__ = ["FetchSettings", "read_task"]
 

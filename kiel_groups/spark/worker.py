@@ -16,7 +16,7 @@ from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, NoBrokersError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.broker_socket import BrokerSocket
-from kiel_groups.wire.metadata import MetadataRequest
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 
 __all__ = ["borrowed", "calm_the_collector", "find_leaders"]
 

@@ -1,6 +1,6 @@
 """
-The protocol of Kafka 0.8, without I/O: bytes in, values out, and back.
+Encode requests and decode answers of the Kafka protocol, as 0.8 speaks it: bytes in, values out, and back.
 
-A request knows how to write itself and how to read its response (:mod:`kiel_groups.wire.framing`). Whatever a broker
-sends, a decoder returns a value or raises :class:`~kiel_groups.errors.ProtocolError`.
+The clients and the Spark source use it; so do the fake and the faulty brokers of tests.
+It is pure: it opens no connection, and it knows nothing of groups.
 """

@@ -19,7 +19,7 @@ from kiel_groups.embedded import Cluster, FaultProxy, KafkaProxy
 from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.embedded.kafka_proxy import Exchange, Reply
 from kiel_groups.errors import NoBrokersError, ProtocolError
-from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.api.fetch_v0 import FetchRequest
 from tests.failures.trial import RECOVERY_S, trial
 from tests.integration.members import eventually, produce, zookeeper
 

@@ -24,7 +24,7 @@ from kiel_groups.embedded.classpaths import kafka_class_path
 from kiel_groups.embedded.jars import java_class_path
 from kiel_groups.errors import BrokerError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire import compression
+from kiel_groups.wire.codecs import compression
 from tests.reference_compression import NUMBERS, lz4_frame
 
 pytestmark = pytest.mark.integration

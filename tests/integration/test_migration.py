@@ -17,8 +17,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.offsets_v0 import OffsetAndMetadata, OffsetCommitRequest
 from kiel_groups.wire.error_codes import NO_ERROR
-from kiel_groups.wire.offsets import OffsetAndMetadata, OffsetCommitRequest
 from tests.integration.commands import REPOSITORY
 from tests.integration.members import eventually, stored_offsets, zookeeper
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire import runs
-from kiel_groups.wire.columns import BinaryColumn, decode_columns
-from kiel_groups.wire.messages import PartialMessage, decode_message_set
+from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets.columns import BinaryColumn, decode_columns
+from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
 from tests.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
 
 pytestmark = pytest.mark.property
@@ -84,7 +84,7 @@ def test_columns_of_sets_cut_anywhere_hold_what_the_records_hold(data: bytes, dr
             assert outcome(cut, 0, None) == judged, way
 
 
-@pytest.mark.skipif(not runs.COMPILED, reason="no C compiler was at hand when the package was installed")
+@pytest.mark.skipif(not compiled_decoder.COMPILED, reason="no C compiler was at hand when the package was installed")
 @settings(max_examples=500)
 @given(any_set, st.integers(-9, 300), st.integers(-9, 300), bounds, bounds)
 def test_unchecked_runs_are_read_or_refused(data: bytes, start: int, stop: int, first: int, last: int) -> None:

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.encoding import encode_message_set
-from kiel_groups.wire.fetch import FetchRequest
+from kiel_groups.wire.api.fetch_v0 import FetchRequest
+from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
+from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
-from kiel_groups.wire.list_offsets import ListOffsetsRequest
-from kiel_groups.wire.messages import PartialMessage, decode_message_set
-from kiel_groups.wire.metadata import MetadataRequest
-from kiel_groups.wire.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kiel_groups.wire.produce import ProduceRequest
+from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
+from kiel_groups.wire.message_sets.encoder import encode_message_set
 from tests.message_sets import (
     WAYS,
     codecs,

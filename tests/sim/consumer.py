@@ -22,7 +22,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing.client import FakeConnection
 from kiel_groups.testing.simulated import SimulatedProcess
-from kiel_groups.wire.list_offsets import EARLIEST, LATEST
+from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 from tests.sim.logs import Range
 
 if TYPE_CHECKING:

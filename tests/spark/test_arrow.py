@@ -10,7 +10,7 @@ import pytest
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.arrow import merged, record_batch
 from kiel_groups.spark.schema import READ_SCHEMA, arrow_schema
-from kiel_groups.wire.columns import Columns, decode_columns
+from kiel_groups.wire.message_sets.columns import Columns, decode_columns
 from tests.message_sets import PLAIN
 from tests.reference_codec import encode
 

@@ -14,8 +14,8 @@ from kiel_groups.clients.connection import Connection
 from kiel_groups.clients.futures import started
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.metadata import MetadataRequest
-from kiel_groups.wire.produce import ProduceRequest
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
+from kiel_groups.wire.api.produce_v0 import ProduceRequest
 
 pytestmark = pytest.mark.unit
 

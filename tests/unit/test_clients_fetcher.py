@@ -17,8 +17,8 @@ from kiel_groups.config import FetchConfig
 from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.encoding import encode_message_set
-from kiel_groups.wire.fetch import FetchPosition, FetchRequest
+from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest
+from kiel_groups.wire.message_sets.encoder import encode_message_set
 
 pytestmark = pytest.mark.unit
 

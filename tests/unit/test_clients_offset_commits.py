@@ -17,8 +17,8 @@ from kiel_groups.errors import NoOffsetsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import error_code
-from kiel_groups.wire.partitions import write_partitions
 from kiel_groups.wire.primitives import Reader, Writer
+from kiel_groups.wire.topic_arrays import write_partitions
 
 pytestmark = pytest.mark.unit
 

@@ -26,7 +26,7 @@ from kiel_groups.errors import (
     UnknownTopicError,
 )
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.messages import decode_message_set
+from kiel_groups.wire.message_sets.decoder import decode_message_set
 
 pytestmark = pytest.mark.unit
 

@@ -26,7 +26,7 @@ from kiel_groups.errors import (
     UnknownTopicError,
 )
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.encoding import encode_message_set
+from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader
 
 pytestmark = pytest.mark.unit

@@ -12,14 +12,14 @@ from kiel_groups.embedded import Exchange, failing
 from kiel_groups.embedded.answers import with_addresses, with_error
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.fetch_v0 import FetchRequest
+from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
+from kiel_groups.wire.api.metadata_v0 import BrokerAddress, MetadataRequest
+from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.error_codes import NOT_LEADER_FOR_PARTITION
-from kiel_groups.wire.fetch import FetchRequest
-from kiel_groups.wire.list_offsets import ListOffsetsRequest
-from kiel_groups.wire.metadata import BrokerAddress, MetadataRequest
-from kiel_groups.wire.offsets import OffsetCommitRequest, OffsetFetchRequest
-from kiel_groups.wire.partitions import write_partitions
 from kiel_groups.wire.primitives import Writer
-from kiel_groups.wire.produce import ProduceRequest
+from kiel_groups.wire.topic_arrays import write_partitions
 
 pytestmark = pytest.mark.unit
 

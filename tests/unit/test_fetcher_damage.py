@@ -16,7 +16,7 @@ from kiel_groups.clients.fetch_state import PartitionFetch
 from kiel_groups.clients.fetcher import TRIES_UNREADABLE
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record
-from kiel_groups.wire.fetch import FetchRequest, FetchResponse
+from kiel_groups.wire.api.fetch_v0 import FetchRequest, FetchResponse
 
 pytestmark = pytest.mark.unit
 

@@ -12,9 +12,9 @@ import pytest
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire import lz4, snappy
-from kiel_groups.wire.compression import codec_named
-from kiel_groups.wire.messages import decode_message_set
+from kiel_groups.wire.codecs import lz4, snappy
+from kiel_groups.wire.codecs.compression import codec_named
+from kiel_groups.wire.message_sets.decoder import decode_message_set
 from tests.reference_codec import encode, message, wrapper
 from tests.reference_compression import (
     LZ4_MAGIC,

@@ -10,9 +10,9 @@ import pytest
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire import columns as columns_module
-from kiel_groups.wire.columns import BinaryColumn, Columns, decode_columns
-from kiel_groups.wire.messages import PartialMessage
+from kiel_groups.wire.message_sets import columns as columns_module
+from kiel_groups.wire.message_sets.columns import BinaryColumn, Columns, decode_columns
+from kiel_groups.wire.message_sets.decoder import PartialMessage
 from tests.message_sets import PLAIN, REFUSED, WAYS, reading
 from tests.reference_codec import encode, message, wrapper
 

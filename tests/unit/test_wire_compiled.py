@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 
 from kiel_groups.model import Record
-from kiel_groups.wire import runs
+from kiel_groups.wire.message_sets import compiled_decoder
 from tests.message_sets import PLAIN
 from tests.reference_codec import encode, int32, int64, message, raw_message, wrapper
 
 pytestmark = [
     pytest.mark.unit,
-    pytest.mark.skipif(not runs.COMPILED, reason="no C compiler was at hand when the package was installed"),
+    pytest.mark.skipif(
+        not compiled_decoder.COMPILED, reason="no C compiler was at hand when the package was installed"
+    ),
 ]
-if runs.COMPILED:
+if compiled_decoder.COMPILED:
     from kiel_groups.wire import _messages
 
 DATA = encode(PLAIN)

@@ -11,8 +11,8 @@ import pytest
 
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.encoding import encode_message_set
-from kiel_groups.wire.messages import PartialMessage, decode_message_set
+from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
+from kiel_groups.wire.message_sets.encoder import encode_message_set
 from tests.message_sets import PLAIN, REFUSED, WAYS, WRAPPED, reading
 from tests.reference_codec import Message, decode, encode, int32, int64, message, wrapper
 from tests.reference_compression import NUMBERS

@@ -9,16 +9,8 @@ import pytest
 
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.error_codes import (
-    LEADER_NOT_AVAILABLE,
-    NO_ERROR,
-    NOT_LEADER_FOR_PARTITION,
-    REPLICA_NOT_AVAILABLE,
-    UNKNOWN_TOPIC_OR_PARTITION,
-)
-from kiel_groups.wire.fetch import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
-from kiel_groups.wire.framing import Request, decode_size, encode_request, split_response
-from kiel_groups.wire.list_offsets import (
+from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
+from kiel_groups.wire.api.list_offsets_v0 import (
     EARLIEST,
     LATEST,
     ListedOffsets,
@@ -26,15 +18,23 @@ from kiel_groups.wire.list_offsets import (
     ListOffsetsResponse,
     OffsetQuery,
 )
-from kiel_groups.wire.metadata import (
+from kiel_groups.wire.api.metadata_v0 import (
     BrokerAddress,
     MetadataRequest,
     MetadataResponse,
     PartitionMetadata,
     TopicMetadata,
 )
-from kiel_groups.wire.offsets import FetchedOffset, OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
-from kiel_groups.wire.produce import ProducedPartition, ProduceRequest, ProduceResponse
+from kiel_groups.wire.api.offsets_v0 import FetchedOffset, OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.api.produce_v0 import ProducedPartition, ProduceRequest, ProduceResponse
+from kiel_groups.wire.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    NO_ERROR,
+    NOT_LEADER_FOR_PARTITION,
+    REPLICA_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
+from kiel_groups.wire.framing import Request, decode_size, encode_request, split_response
 from tests.reference_codec import array, blob, int16, int32, int64, string
 
 pytestmark = pytest.mark.unit

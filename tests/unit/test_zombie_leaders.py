@@ -28,7 +28,7 @@ from kiel_groups.group.member.pending_reset import Reset
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.encoding import encode_message_set
+from kiel_groups.wire.message_sets.encoder import encode_message_set
 
 pytestmark = pytest.mark.unit
 

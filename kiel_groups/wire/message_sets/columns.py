@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire import runs
-from kiel_groups.wire.messages import decode_message_set
+from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.primitives import Buffer
 
 __all__ = ["BinaryColumn", "Columns", "decode_columns"]
@@ -82,12 +82,12 @@ def decode_columns(
         MessageTooLargeError: Nor is there anything before a wrapper that unpacks to more than the bound.
         ProtocolError: Nor before something that cannot be read; names topic, partition and offset.
     """
-    last_wanted = runs.LAST_OFFSET if end is None else end - 1
+    last_wanted = compiled_decoder.LAST_OFFSET if end is None else end - 1
     budget = min(max_decompressed_bytes, _MOST_BYTES - len(message_set))
-    if not runs.COMPILED:
+    if not compiled_decoder.COMPILED:
         records = decode_message_set(message_set, topic_partition, position, max_decompressed_bytes=budget)
         return _columns_of(records, position, last_wanted)
-    found = runs.checked_set(message_set, topic_partition, position, budget, last_wanted)
+    found = compiled_decoder.checked_set(message_set, topic_partition, position, budget, last_wanted)
     offsets, keys, values = found.columns()
     if not offsets:
         found.raise_reason()

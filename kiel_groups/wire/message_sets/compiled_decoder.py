@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.primitives import Buffer
-from kiel_groups.wire.wrappers import (
+from kiel_groups.wire.message_sets.wrappers import (
     BAD_CRC,
     BAD_LENGTH,
     Run,
@@ -24,6 +23,7 @@ from kiel_groups.wire.wrappers import (
     refusal,
     unwrap,
 )
+from kiel_groups.wire.primitives import Buffer
 
 try:
     from kiel_groups.wire import _messages

@@ -15,7 +15,7 @@ from struct import Struct
 import cramjam
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.wire.limits import too_large
+from kiel_groups.wire.codecs.size_limit import too_large
 
 __all__ = ["pack", "unpack"]
 

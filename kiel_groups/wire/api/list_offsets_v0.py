@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.fetch_v0 import CLIENT_REPLICA_ID
 from kiel_groups.wire.error_codes import ErrorCode, error_code
-from kiel_groups.wire.fetch import CLIENT_REPLICA_ID
-from kiel_groups.wire.partitions import read_partitions, write_partitions
 from kiel_groups.wire.primitives import Buffer, Reader, Writer
+from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
 
 __all__ = ["ListOffsetsRequest", "ListOffsetsResponse", "OffsetQuery", "ListedOffsets", "EARLIEST", "LATEST"]
 

@@ -8,8 +8,8 @@ from typing import ClassVar, NamedTuple
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import ErrorCode, error_code
-from kiel_groups.wire.partitions import read_partitions, write_partitions
 from kiel_groups.wire.primitives import Buffer, Reader, Writer
+from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
 
 __all__ = ["FetchRequest", "FetchResponse", "FetchPosition", "FetchedPartition", "CLIENT_REPLICA_ID"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.wire.limits import too_large
+from kiel_groups.wire.codecs.size_limit import too_large
 
 __all__ = ["pack", "unpack"]
 

@@ -7,9 +7,9 @@ Our own compiled half reads them (see ``runs``); where that was not built, ``unc
 from __future__ import annotations
 
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire import runs
+from kiel_groups.wire.message_sets import compiled_decoder
+from kiel_groups.wire.message_sets.wrappers import PartialMessage
 from kiel_groups.wire.primitives import Buffer
-from kiel_groups.wire.wrappers import PartialMessage
 
 __all__ = ["PartialMessage", "decode_message_set"]
 
@@ -36,13 +36,13 @@ def decode_message_set(
         ProtocolError: Nor before a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an offset that
             does not ascend, or garbage; names topic, partition and offset.
     """
-    if runs.COMPILED:
-        found = runs.checked_set(message_set, topic_partition, position, max_decompressed_bytes)
+    if compiled_decoder.COMPILED:
+        found = compiled_decoder.checked_set(message_set, topic_partition, position, max_decompressed_bytes)
         records = found.records()
         if not records:
             found.raise_reason()
         return records
     # aiokafka takes a while to import: only those who need it wait for it.
-    from kiel_groups.wire.uncompiled import decode_uncompiled
+    from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
 
     return decode_uncompiled(bytes(message_set), topic_partition, position, max_decompressed_bytes)

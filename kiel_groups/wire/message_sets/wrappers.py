@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.compression import Codec, codec_numbered
+from kiel_groups.wire.codecs.compression import Codec, codec_numbered
 from kiel_groups.wire.primitives import Buffer
 
 __all__ = [

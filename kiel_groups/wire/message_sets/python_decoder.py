@@ -17,7 +17,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.wrappers import (
+from kiel_groups.wire.message_sets.wrappers import (
     BAD_CRC,
     BAD_LENGTH,
     CODEC_BITS,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kiel_groups.errors import ConfigError, ProtocolError
-from kiel_groups.wire import gzip, lz4, snappy
+from kiel_groups.wire.codecs import gzip, lz4, snappy
 
 __all__ = ["Codec", "codec_named", "codec_numbered"]
 
