@@ -274,8 +274,8 @@ MUTANTS = (
     Mutant(
         "who returns to a place that was kept and whom nobody looks for",
         _LEADING,
-        'leader.Changed("return", _now_s(), urgent=True)',
-        'leader.Changed("return", _now_s(), urgent=False)',
+        'leader_state.Changed("return", _now_s(), urgent=True)',
+        'leader_state.Changed("return", _now_s(), urgent=False)',
         "tests/unit/test_leading_driver.py",
     ),
     Mutant(
@@ -324,8 +324,8 @@ MUTANTS = (
     Mutant(
         "a leader that resigned and watches owners on",
         _LEADING,
-        "        self._overseer.stop()\n        self._feed(leader.Deposed())\n",
-        "        self._feed(leader.Deposed())\n",
+        "        self._overseer.stop()\n        self._feed(leader_state.Deposed())\n",
+        "        self._feed(leader_state.Deposed())\n",
         "tests/sim/test_leading.py",
     ),
     Mutant(
