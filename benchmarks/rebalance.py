@@ -88,11 +88,11 @@ def run(
 
 def create_topics(cluster: Cluster, partitions: int) -> tuple[str, ...]:
     """Topics of 100 partitions at most: a controller of 0.8 needs minutes for one with ten times as many."""
-    from kiel_groups.coordination import admin
+    from kiel_groups.admin import cluster_admin
 
     topics = tuple(f"topic-{number}" for number in range(-(-partitions // 100)))
     for topic in topics:
-        admin.create_topic(cluster.zk_hosts, topic, partitions // len(topics), timeout_s=120)
+        cluster_admin.create_topic(cluster.zk_hosts, topic, partitions // len(topics), timeout_s=120)
     return topics
 
 

@@ -12,8 +12,8 @@ import json
 import sys
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.heartbeat import Heartbeat
-from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.session.heartbeat import Heartbeat
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.metrics import Metrics
 

@@ -257,14 +257,14 @@ def _look_first(zookeeper: str, topics: Sequence[str], group: str) -> str:
     """
     from difflib import get_close_matches
 
-    from kiel_groups.coordination import admin, inspect
+    from kiel_groups.admin import cluster_admin, group_inspection
     from kiel_groups.ops.group_view import view_group
 
-    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        admin.check_present(client, topics)
-        groups = inspect.list_groups(client)
+    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        cluster_admin.check_present(client, topics)
+        groups = group_inspection.list_groups(client)
         if group in groups:
-            view = view_group(group, inspect.read_outlines(client, [group], offsets=True))
+            view = view_group(group, group_inspection.read_outlines(client, [group], offsets=True))
             is_new = view.state == "memberless" and view.partitions
             return f"group {group!r} has had no member so far; another program commits its offsets" if is_new else ""
     near = get_close_matches(group, groups, 1)

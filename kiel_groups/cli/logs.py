@@ -10,7 +10,7 @@ from kiel_groups.cli.lines import Lines
 
 __all__ = ["show_logs"]
 
-_KAZOO = ("kiel_groups.kazoo", "kiel_groups.coordination.admin.kazoo")
+_KAZOO = ("kiel_groups.kazoo", "kiel_groups.admin.cluster_admin.kazoo")
 
 
 def show_logs(lines: Lines, *, verbose: bool, told_otherwise: Sequence[str] = (), timed: bool = False) -> None:

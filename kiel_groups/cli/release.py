@@ -36,10 +36,10 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
     The member is told to stop, is given its session timeout for that at most, and then loses its claims. A record that
     it has in hand may be processed twice. It joins again as another member where its process still works.
     """
+    from kiel_groups.admin.cluster_admin import zookeeper as session
+    from kiel_groups.admin.force_release import force_release, member_called
+    from kiel_groups.admin.group_inspection import check_group
     from kiel_groups.cli.rendering import show_json
-    from kiel_groups.coordination.admin import zookeeper as session
-    from kiel_groups.coordination.force_release import force_release, member_called
-    from kiel_groups.coordination.inspect import check_group
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:

@@ -135,11 +135,11 @@ def serve(
 
 def _tell_group(lines: Lines, zookeeper: str, group: str) -> None:
     """Say what stands in ZooKeeper about the group that whoever gave these options might not know."""
-    from kiel_groups.coordination import admin
-    from kiel_groups.coordination.inspect import list_groups, read_group
+    from kiel_groups.admin import cluster_admin
+    from kiel_groups.admin.group_inspection import list_groups, read_group
     from kiel_groups.group.znodes.layout import GroupLayout
 
-    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         groups = list_groups(client)
         config = read_group(client, group).get(GroupLayout(group).config) if group in groups else None
     if group not in groups:
@@ -150,11 +150,11 @@ def _tell_group(lines: Lines, zookeeper: str, group: str) -> None:
 
 def _clear_away(zookeeper: str, group: str) -> None:
     """Leave no folders of a group that never came to be: it would be listed for ever, and a name may be misspelt."""
-    from kiel_groups.coordination import admin
-    from kiel_groups.coordination.clearing import clear_empty_group
+    from kiel_groups.admin import cluster_admin
+    from kiel_groups.admin.empty_groups import clear_empty_group
 
     # Who ends this is not to wait for a server that is gone; an empty folder does no harm.
-    with suppress(KielGroupsError), admin.zookeeper(zookeeper, timeout_s=_PATIENCE_S) as client:
+    with suppress(KielGroupsError), cluster_admin.zookeeper(zookeeper, timeout_s=_PATIENCE_S) as client:
         clear_empty_group(client, group)
 
 
@@ -185,7 +185,7 @@ def _overridden(data: bytes) -> str:
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:
     """Stand for election until a signal comes; the exit status. Raises what no new session can mend."""
-    from kiel_groups.coordination.candidate import GroupCandidate
+    from kiel_groups.coordination.member.allocator_process import GroupCandidate
     from kiel_groups.metrics import Metrics
 
     ending = Ending()

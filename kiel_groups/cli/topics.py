@@ -16,8 +16,8 @@ from kiel_groups.wording import counted, some
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from kiel_groups.admin.topic_details import TopicState
     from kiel_groups.config import HostPort
-    from kiel_groups.coordination.topics import TopicState
     from kiel_groups.model import TopicPartition
 
 __all__ = ["topics"]
@@ -36,11 +36,11 @@ def topics() -> None:
 @json_option
 def list_topics(*, zookeeper: str, as_json: bool) -> int:
     """List all topics, by name."""
+    from kiel_groups.admin import cluster_admin
     from kiel_groups.cli.rendering import plain_table, show, show_json
-    from kiel_groups.coordination import admin
 
-    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        found = {topic: admin.partitions_of(client, topic) for topic in admin.topics(client)}
+    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        found = {topic: cluster_admin.partitions_of(client, topic) for topic in cluster_admin.topics(client)}
     if as_json:
         show_json(
             [{"topic": topic, "partitions": len(p), "replication": _replication(p)} for topic, p in found.items()]
@@ -83,26 +83,30 @@ def create(
     wait_s: float | None,
 ) -> int:
     """Create topics, and wait until every partition has a leader."""
-    from kiel_groups.coordination import admin
+    from kiel_groups.admin import cluster_admin
 
     wanted = list(dict.fromkeys(names))
     for name in wanted:
-        admin.check_topic(name, partitions)
+        cluster_admin.check_topic(name, partitions)
     if wait_s is not None:
-        admin.await_brokers(zookeeper, replication, timeout_s=wait_s)
-    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        cluster_admin.await_brokers(zookeeper, replication, timeout_s=wait_s)
+    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         if if_missing:
-            existing = {name: len(admin.partitions_of(client, name)) for name in admin.topics(client) if name in wanted}
+            existing = {
+                name: len(cluster_admin.partitions_of(client, name))
+                for name in cluster_admin.topics(client)
+                if name in wanted
+            }
         else:
             existing = {}
-            admin.check_absent(client, wanted)
+            cluster_admin.check_absent(client, wanted)
     source = click.get_current_context().get_parameter_source("partitions")
     asked = None if source is click.core.ParameterSource.DEFAULT else partitions
     for name in wanted:
         if name in existing:
             _say_existing(lines, name, existing[name], asked)
         else:
-            admin.create_topic(zookeeper, name, partitions, replication)
+            cluster_admin.create_topic(zookeeper, name, partitions, replication)
             lines.say("info", f"topic {name} created with {_partitions(partitions)}")
     return DONE
 
@@ -127,9 +131,9 @@ def _partitions(count: int) -> str:
 @click.pass_obj
 def grow(lines: Lines, /, *, name: str, zookeeper: str, partitions: int) -> int:
     """Give a topic more partitions; keys may go to others from then on."""
-    from kiel_groups.coordination import admin
+    from kiel_groups.admin import cluster_admin
 
-    admin.grow_topic(zookeeper, name, partitions)
+    cluster_admin.grow_topic(zookeeper, name, partitions)
     lines.say("info", f"topic {name} has {_partitions(partitions)} now")
     return DONE
 
@@ -141,15 +145,15 @@ def grow(lines: Lines, /, *, name: str, zookeeper: str, partitions: int) -> int:
 @click.pass_obj
 def delete(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, yes: bool) -> int:
     """Delete topics with all of their records."""
-    from kiel_groups.coordination import admin
+    from kiel_groups.admin import cluster_admin
 
     wanted = list(dict.fromkeys(names))
-    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        admin.check_present(client, wanted)
+    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+        cluster_admin.check_present(client, wanted)
     if not yes:
         _confirm(wanted)
     for name in wanted:
-        admin.delete_topic(zookeeper, name)
+        cluster_admin.delete_topic(zookeeper, name)
         lines.say("info", f"topic {name} deleted")
     return DONE
 
@@ -161,13 +165,13 @@ def delete(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, yes: bool
 @click.pass_obj
 def describe(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, as_json: bool) -> int:
     """Show leaders, replicas and those in sync (isr), and where logs start and end."""
+    from kiel_groups.admin import cluster_admin
+    from kiel_groups.admin.topic_details import read_topics
     from kiel_groups.cli.rendering import show, show_json
-    from kiel_groups.coordination import admin
-    from kiel_groups.coordination.topics import read_topics
 
-    with admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
+    with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         states = read_topics(client, names)
-        brokers, alive = admin.broker_addresses(client), frozenset(admin.broker_ids(client))
+        brokers, alive = cluster_admin.broker_addresses(client), frozenset(cluster_admin.broker_ids(client))
     logs = _logs(lines, brokers, states)
     if as_json:
         show_json([_as_json(state, logs, alive) for state in states])

@@ -14,7 +14,7 @@ from kiel_groups.cli.statuses import DONE, EPILOG
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
-    from kiel_groups.coordination.admin import Client
+    from kiel_groups.admin.cluster_admin import Client
     from kiel_groups.model import TopicPartition
 
 __all__ = ["weights"]
@@ -38,17 +38,17 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
 
     What --json prints, 'weights set GROUP --file' takes.
     """
+    from kiel_groups.admin import group_inspection
+    from kiel_groups.admin.cluster_admin import zookeeper as session
+    from kiel_groups.admin.stored_weights import read_weights
     from kiel_groups.cli import rendering
-    from kiel_groups.coordination import inspect
-    from kiel_groups.coordination.admin import zookeeper as session
-    from kiel_groups.coordination.weights import read_weights
     from kiel_groups.group.znodes.partition_weights import printed_weights
     from kiel_groups.ops.weights import view_plan, weights_report
 
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        inspect.check_group(client, group, zookeeper)
+        group_inspection.check_group(client, group, zookeeper)
         found = read_weights(client, group)
-        plan = view_plan(group, inspect.read_plan(client, group), inspect.list_members(client, group))
+        plan = view_plan(group, group_inspection.read_plan(client, group), group_inspection.list_members(client, group))
     if as_json:
         rendering.show_json(printed_weights(found))
     elif found:
@@ -80,23 +80,25 @@ def set_weights(
     A load is any number from 0 on: records a second, bytes a day. Others keep their weights, but --file sets all of
     them: what does not stand in it has none from then on, and counts as the median of those that have one.
     """
-    from kiel_groups.coordination import inspect
-    from kiel_groups.coordination.admin import zookeeper as session
-    from kiel_groups.coordination.weights import change_weights, check_partitions, put_weights
+    from kiel_groups.admin import group_inspection
+    from kiel_groups.admin.cluster_admin import zookeeper as session
+    from kiel_groups.admin.stored_weights import change_weights, check_partitions, put_weights
     from kiel_groups.ops.weights import view_plan
 
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)
     given = _in_file(file) if file is not None else _in_words(changes)
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        inspect.check_group(client, group, zookeeper)
+        group_inspection.check_group(client, group, zookeeper)
         check_partitions(client, given)
         if file is None:
             now = len(change_weights(client, group, lambda before: before | given))
         else:
             put_weights(client, group, given)
             now = len(given)
-        hint = view_plan(group, inspect.read_plan(client, group), inspect.list_members(client, group)).hint
+        hint = view_plan(
+            group, group_inspection.read_plan(client, group), group_inspection.list_members(client, group)
+        ).hint
     lines: Lines = context.obj
     lines.say(
         "info", f"group {group} has weights for {counted(now, 'partition', 'partitions')}, {len(given):,} given now"
@@ -113,12 +115,12 @@ def set_weights(
 @click.pass_obj
 def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: str) -> int:
     """Forget the weights of some partitions, or of all."""
-    from kiel_groups.coordination import inspect
-    from kiel_groups.coordination.admin import zookeeper as session
-    from kiel_groups.coordination.weights import remove_weights
+    from kiel_groups.admin import group_inspection
+    from kiel_groups.admin.cluster_admin import zookeeper as session
+    from kiel_groups.admin.stored_weights import remove_weights
 
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
-        inspect.check_group(client, group, zookeeper)
+        group_inspection.check_group(client, group, zookeeper)
         if partitions:
             left = _remove_some(client, group, partitions)
             lines.say("info", f"group {group} has weights for {counted(left, 'partition', 'partitions')} left")
@@ -130,7 +132,7 @@ def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: 
 
 
 def _remove_some(client: Client, group: str, names: Sequence[str]) -> int:
-    from kiel_groups.coordination.weights import change_weights
+    from kiel_groups.admin.stored_weights import change_weights
     from kiel_groups.errors import ConfigError
     from kiel_groups.group.znodes.partition_weights import checked_weights
 

@@ -23,8 +23,8 @@ from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets,
 from kiel_groups.clients.offset_lookup import log_range, policy_offsets
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
-from kiel_groups.coordination.group_member import GroupMember
-from kiel_groups.coordination.handler import LogOffsets, Work
+from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.coordination.partition_handler import LogOffsets, Work
 from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall

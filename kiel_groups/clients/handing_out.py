@@ -20,9 +20,9 @@ from kiel_groups.clients.futures import spawn
 from kiel_groups.clients.hands import UNCLAIMED_S, Hand, RecordHand, Span, TopicHand
 from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.ready_claims import ReadyClaims
-from kiel_groups.coordination.gate import Gate
-from kiel_groups.coordination.handler import Work
-from kiel_groups.coordination.machine import boot_time_s
+from kiel_groups.coordination.partition_handler import Work
+from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
 from kiel_groups.metrics import Metrics

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.clients.futures import spawn
-from kiel_groups.coordination.handler import Work
+from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.errors import ConfigError
 from kiel_groups.listeners import RebalanceListener, Stall, StallListener
 from kiel_groups.metrics import Metrics

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kiel_groups.coordination.inspect import group_reader
+from kiel_groups.admin.group_inspection import group_reader
 from kiel_groups.demo.fleet import Fleet, FleetSettings
 from kiel_groups.demo.play import GROUP, PARTITIONS, TOPIC, Play, send_records
 from kiel_groups.demo.receipts import Proof

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from kiel_groups.coordination import admin
+from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded.ensemble import ZooKeeperEnsemble
 from kiel_groups.embedded.kafka import KafkaBroker, stop_brokers
 from kiel_groups.embedded.kept_data import claim_data
@@ -96,17 +96,17 @@ class Cluster(Startable):
 
     async def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
         """Create a topic; returns when every partition has a leader. Errors as in ``coordination.admin``."""
-        await in_thread(admin.create_topic, self.zk_hosts, topic, partitions, replication)
+        await in_thread(cluster_admin.create_topic, self.zk_hosts, topic, partitions, replication)
 
     async def grow_topic(self, topic: str, partitions: int) -> None:
         """Give a topic more partitions, ``partitions`` in all; returns when every one has a leader."""
-        await in_thread(admin.grow_topic, self.zk_hosts, topic, partitions)
+        await in_thread(cluster_admin.grow_topic, self.zk_hosts, topic, partitions)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic; returns when it is gone. ConfigError on Kafka 0.8.0, which cannot."""
         if not self._release.deletes_topics:
             raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
-        await in_thread(admin.delete_topic, self.zk_hosts, topic)
+        await in_thread(cluster_admin.delete_topic, self.zk_hosts, topic)
 
     async def stop_brokers(self) -> None:
         """Stop every broker in order, the controller last, so that no broker becomes one while it stops."""
@@ -118,7 +118,7 @@ class Cluster(Startable):
             for server in self.ensemble.servers:
                 server.keep_in(self._data / server.name)
         self.ensemble._start()
-        admin.create_chroot(self.zk_hosts)
+        cluster_admin.create_chroot(self.zk_hosts)
         self.kafka = [
             KafkaBroker(
                 self.zk_hosts,

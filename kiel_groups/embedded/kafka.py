@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from kiel_groups.coordination import admin
+from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded.java import java_command
 from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.server import Server
@@ -42,8 +42,8 @@ def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
 
 def _controller_id(zk_connect: str) -> int | None:
     try:
-        with admin.zookeeper(zk_connect, timeout_s=_CONTROLLER_LIMIT_S) as client:
-            return admin.controller_id(client)
+        with cluster_admin.zookeeper(zk_connect, timeout_s=_CONTROLLER_LIMIT_S) as client:
+            return cluster_admin.controller_id(client)
     except CoordinationError:
         return None  # ZooKeeper has gone, so nobody becomes controller any more.
 
@@ -90,16 +90,16 @@ class KafkaBroker(Server):
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
         earlier_lives = self.log.stat().st_size if self.log.exists() else 0
-        with admin.zookeeper(self.zk_connect) as client:
+        with cluster_admin.zookeeper(self.zk_connect) as client:
             self._await_end_of_earlier_life(client)
-            yield lambda: admin.is_registered(client, self.broker_id) and self._has_started(earlier_lives)
+            yield lambda: cluster_admin.is_registered(client, self.broker_id) and self._has_started(earlier_lives)
 
     def _has_started(self, since_byte: int) -> bool:
         with self.log.open("rb") as log:
             log.seek(since_byte)
             return _STARTED.search(log.read()) is not None
 
-    def _await_end_of_earlier_life(self, client: admin.Client) -> None:
+    def _await_end_of_earlier_life(self, client: cluster_admin.Client) -> None:
         """
         Wait until ZooKeeper has forgotten this broker.
 
@@ -108,7 +108,7 @@ class KafkaBroker(Server):
         the cluster without a controller for good.
         """
         deadline = time.monotonic() + _OLD_SESSION_LIMIT_S
-        while admin.is_registered(client, self.broker_id):
+        while cluster_admin.is_registered(client, self.broker_id):
             if time.monotonic() > deadline:
                 raise ServerError(
                     f"a broker with the id {self.broker_id} lives in ZooKeeper at {self.zk_connect}; choose another id"

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from kiel_groups.coordination import admin
+from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded.classpaths import zookeeper_class_path
 from kiel_groups.embedded.java import java_command
 from kiel_groups.embedded.ports import accepts
@@ -90,4 +90,4 @@ class ZooKeeperServer(Server):
     def _readiness(self) -> Iterator[Callable[[], bool]]:
         # Short tries: 3.9.5 never answers, nor closes, a connection that comes in the first moment of its start (its
         # connection handler fails on a database that is not there yet).
-        yield lambda: accepts(self.port) and admin.answers(self.hosts, timeout_s=0.5)
+        yield lambda: accepts(self.port) and cluster_admin.answers(self.hosts, timeout_s=0.5)

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from kiel_groups.admin import cluster_admin
+from kiel_groups.admin.group_inspection import check_group, list_groups, read_brokers, read_group, read_outlines
 from kiel_groups.clients.log_ends import LogEnds, find_log_ends
 from kiel_groups.config import HostPort, check_name
-from kiel_groups.coordination import admin
-from kiel_groups.coordination.inspect import check_group, list_groups, read_brokers, read_group, read_outlines
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.contents import parse_broker
 from kiel_groups.group.znodes.snapshot import Snapshot
@@ -80,18 +80,18 @@ def looks_at_group(
 @contextmanager
 def _looking(zookeeper: str, group: str, timeout_s: float) -> Iterator[Callable[[], Look]]:
     check_name(group, "group")
-    with admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
+    with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
         yield partial(_look, client, zookeeper, group, timeout_s)
 
 
-def _look(client: admin.Client, zookeeper: str, group: str, timeout_s: float) -> Look:
+def _look(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: float) -> Look:
     if not client.connected:
         # A read would wait for the connection, however long that takes.
         raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
     check_group(client, group, zookeeper)
     brokers = read_brokers(client)
     znodes = read_group(client, group)
-    return _with_lag((view_group(group, znodes),), brokers, admin.topics(client), timeout_s)
+    return _with_lag((view_group(group, znodes),), brokers, cluster_admin.topics(client), timeout_s)
 
 
 def look_at_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> Look:
@@ -100,10 +100,10 @@ def look_at_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -
 
     Errors as of ``look_at_group``.
     """
-    with admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
+    with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
         groups, brokers = list_groups(client), read_brokers(client)
         znodes = read_outlines(client, groups, offsets=with_lag)
-        topics = admin.topics(client) if with_lag else []
+        topics = cluster_admin.topics(client) if with_lag else []
     views = tuple(view_group(group, znodes) for group in groups)
     if not with_lag:
         return Look(views, _count(brokers))

@@ -15,8 +15,8 @@ from kiel_groups.allocators import round_robin
 from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.futures import spawn
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.group_member import GroupMember
-from kiel_groups.coordination.machine import boot_time_s
+from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics

@@ -12,8 +12,8 @@ import re
 from collections.abc import Collection
 from typing import cast
 
+from kiel_groups.admin.group_inspection import read_settings
 from kiel_groups.config import CLIENT_ID, GroupConfig, ResetPolicy
-from kiel_groups.coordination.inspect import read_settings
 from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.spark.batch_bounds import BatchBounds

@@ -18,7 +18,7 @@ from kiel_groups.clients.cluster import Cluster
 from kiel_groups.clients.offset_commits import commit_offsets, fetch_offsets
 from kiel_groups.clients.offset_lookup import policy_offsets
 from kiel_groups.config import HostPort
-from kiel_groups.coordination.handler import LogOffsets, Work
+from kiel_groups.coordination.partition_handler import LogOffsets, Work
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import Stall

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Close, Connect, GetChildren, GetChildren2, Ping, Transaction
 from kazoo.protocol.states import EVENT_TYPE_MAP, Callback, KeeperState, WatchedEvent
 
-from kiel_groups.coordination.connecting import connect_limit_s
+from kiel_groups.coordination.zookeeper.kazoo_client import connect_limit_s
 from kiel_groups.testing.ensemble import FakeEnsemble
 from kiel_groups.testing.handler import FakeHandler, OrderlyClient, pump
 from kiel_groups.testing.network import Event, Granted, Link, Loss, Reply

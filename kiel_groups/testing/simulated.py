@@ -21,7 +21,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.machine import Machine, Ticking
+from kiel_groups.coordination.zookeeper.runtime import Machine, Ticking
 from kiel_groups.testing.client import Host, fake_client
 from kiel_groups.testing.ensemble import FakeEnsemble
 from kiel_groups.testing.timeline import Timeline

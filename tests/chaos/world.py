@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from kiel_groups.admin import cluster_admin
 from kiel_groups.config import HostPort
-from kiel_groups.coordination import admin
 from kiel_groups.embedded import FaultProxy, KafkaBroker, KafkaProxy, ZooKeeperEnsemble
 from kiel_groups.embedded.process import ChildProcess
 from kiel_groups.embedded.server import Startable, in_thread
@@ -81,7 +81,7 @@ class World(Startable):
             self.brokers.append(broker)
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(KafkaBroker._start, self.brokers))
-        admin.create_topic(self.ensemble.hosts, TOPIC, PARTITIONS, replication=REPLICAS)
+        cluster_admin.create_topic(self.ensemble.hosts, TOPIC, PARTITIONS, replication=REPLICAS)
         # One more than members: the place of the one that comes and goes.
         for number in range(self.schedule.members + 1):
             self.places.append(self._place(number))
@@ -201,8 +201,8 @@ class World(Startable):
     def _out_of_sync(self) -> int | None:
         """A broker that is missing, or leads a partition of which a replica is not in sync; None: all is well."""
         try:
-            with admin.zookeeper(self.ensemble.hosts) as client:
-                missing = {broker.broker_id for broker in self.brokers} - set(admin.broker_ids(client))
+            with cluster_admin.zookeeper(self.ensemble.hosts) as client:
+                missing = {broker.broker_id for broker in self.brokers} - set(cluster_admin.broker_ids(client))
                 if missing:
                     return min(missing)
                 for partition in range(PARTITIONS):

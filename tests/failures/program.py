@@ -21,8 +21,8 @@ import click
 from kiel_groups import GroupedConsumer
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.candidate import GroupCandidate
-from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.member.allocator_process import GroupCandidate
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes import transactions
 from kiel_groups.group.znodes.contents import PUBLISHING, Pointer

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection
 
 import pytest
 
+from kiel_groups.admin.group_inspection import read_group
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.clients.cluster import Cluster as ClusterView
 from kiel_groups.config import BrokerConfig, parse_hosts
-from kiel_groups.coordination.inspect import read_group
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.proxy import Direction
 from kiel_groups.metrics import Metrics

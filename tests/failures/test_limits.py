@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from kiel_groups.coordination.force_release import force_release
+from kiel_groups.admin.force_release import force_release
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.leader import claim_limit
 from tests.failures.network import AnswerLoser

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kiel_groups import Producer
+from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import SingleConsumer
-from kiel_groups.coordination import admin
 from tests.integration.commands import Running, kiel_groups
 from tests.integration.members import eventually
 
@@ -64,7 +64,7 @@ async def test_a_detached_cluster_is_found_used_ended_and_goes_on_from_its_data(
         f"export KIEL_GROUPS_ZOOKEEPER={first['zookeeper']}",
     ]
     assert all(alive(process) for process in (first["pid"], *(server["pid"] for server in first["servers"])))
-    admin.create_topic(first["zookeeper"], "kept", 1)
+    cluster_admin.create_topic(first["zookeeper"], "kept", 1)
     async with Producer(first["brokers"]) as producer:
         await producer.produce("kept", b"a record")
 

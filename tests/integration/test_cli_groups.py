@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 from kazoo.security import make_digest_acl
 
-from kiel_groups.coordination import admin
+from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.commands import Running, kiel_groups
@@ -198,7 +198,7 @@ async def test_watch_tells_of_each_outage_on_one_session_each(
 ) -> None:
     """Looks share a session until it breaks; the second outage is told like the first, and looks go on after it."""
     server = start_zookeeper()
-    with admin.zookeeper(server.address) as client:
+    with cluster_admin.zookeeper(server.address) as client:
         client.create("/consumers/g/offsets", makepath=True)
     command = ["-m", "kiel_groups", "describe", "g", "--zookeeper", server.address, "--watch", "0.1", "--json"]
     with Running(command) as process:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 from kazoo.client import KazooClient
 
+from kiel_groups.admin.empty_groups import clear_empty_group
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.candidate import GroupCandidate
-from kiel_groups.coordination.clearing import clear_empty_group
+from kiel_groups.coordination.member.allocator_process import GroupCandidate
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import Pointer
 from kiel_groups.group.znodes.layout import GroupLayout

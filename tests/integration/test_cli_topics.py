@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination import admin
+from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster
 from tests.integration.commands import kiel_groups
 from tests.integration.members import produce, zookeeper
@@ -55,7 +55,7 @@ async def test_a_topic_through_its_whole_life(release_cluster: Cluster, unique: 
     if release_cluster.kafka[0].version != "0.8.0":
         assert topics(release_cluster, "delete", topic, "--yes") == (0, "", f"info: topic {topic} deleted\n")
         with zookeeper(release_cluster) as client:
-            assert topic not in admin.topics(client)
+            assert topic not in cluster_admin.topics(client)
 
 
 async def test_tables_fit_the_terminal_and_say_what_is_wrong_first(cluster_39: Cluster, unique: Unique) -> None:
@@ -157,7 +157,7 @@ def test_a_cluster_without_brokers_is_described_all_the_same(
 ) -> None:
     """What ZooKeeper knows is shown; what only brokers know is missing, and said to be."""
     server = start_zookeeper()
-    with admin.zookeeper(server.hosts) as client:
+    with cluster_admin.zookeeper(server.hosts) as client:
         client.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
         client.create("/brokers/topics/t/partitions/0/state", b'{"leader":0,"isr":[0]}', makepath=True)
     done = kiel_groups("topics", "describe", "t", f"--zookeeper={server.hosts}")
@@ -195,8 +195,8 @@ async def test_all_names_are_checked_first(cluster_39: Cluster, unique: Unique) 
         status, out, err = topics(cluster_39, *words)
         assert (status, out, err.count("\n")) == (2, "", 1), err
     with zookeeper(cluster_39) as client:
-        assert {first, second} <= set(admin.topics(client))
-        assert new not in admin.topics(client)
+        assert {first, second} <= set(cluster_admin.topics(client))
+        assert new not in cluster_admin.topics(client)
     done = topics(cluster_39, "delete", first, first, second, "--yes")
     assert done == (0, "", f"info: topic {first} deleted\ninfo: topic {second} deleted\n")
 
@@ -205,11 +205,11 @@ async def test_what_starts_with_the_brokers_waits_for_them(cluster_39: Cluster, 
     """Until so many are registered, and no longer than it is told: what is missing is said then."""
     chroot = f"/{unique('late')}"
     hosts = f"{cluster_39.zk_hosts}{chroot}"
-    admin.create_chroot(hosts)
+    cluster_admin.create_chroot(hosts)
     done = kiel_groups("topics", "create", "t", "--wait=0.1", f"--zookeeper={hosts}")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "no broker is registered" in done.stderr
-    waiting = asyncio.create_task(asyncio.to_thread(admin.await_brokers, hosts, 2, timeout_s=60))
+    waiting = asyncio.create_task(asyncio.to_thread(cluster_admin.await_brokers, hosts, 2, timeout_s=60))
     with zookeeper(cluster_39) as client:
         client.create(f"{chroot}/brokers/ids/1", makepath=True)
         assert not waiting.done()

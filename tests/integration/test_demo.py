@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kiel_groups.coordination.inspect import group_reader
+from kiel_groups.admin.group_inspection import group_reader
 from kiel_groups.demo import run
 from kiel_groups.demo.play import GROUP, PARTITIONS, Play
 from kiel_groups.demo.receipts import Proof, prove

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.coordination import admin
+from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer
 from kiel_groups.embedded.ports import accepts
 from kiel_groups.embedded.rundir import runs_folder
@@ -26,8 +26,8 @@ Unique = Callable[[str], str]
 
 
 def partitions(cluster: Cluster, topic: str) -> int:
-    with admin.zookeeper(cluster.zk_hosts) as client:
-        return len(admin.partitions_of(client, topic))
+    with cluster_admin.zookeeper(cluster.zk_hosts) as client:
+        return len(cluster_admin.partitions_of(client, topic))
 
 
 async def test_topics_are_created_grown_and_deleted(cluster: Cluster, unique: Unique) -> None:
@@ -78,10 +78,10 @@ async def test_a_zookeeper_comes_back_with_its_data(
 ) -> None:
     """After a stop, a kill −9 and a freeze, port and znodes are what they were."""
     server = start_zookeeper(zookeeper_version)
-    with admin.zookeeper(server.hosts) as client:
+    with cluster_admin.zookeeper(server.hosts) as client:
         client.create("/before", b"kept")
     await comes_back(server)
-    with admin.zookeeper(server.hosts) as client:
+    with cluster_admin.zookeeper(server.hosts) as client:
         assert client.get("/before")[0] == b"kept"
 
 
@@ -98,7 +98,7 @@ async def test_a_broker_comes_back_with_its_data_until_it_is_wiped(start_cluster
         await server.stop()
         await server.wipe()
     await cluster.zookeeper.start()
-    admin.create_chroot(cluster.zk_hosts)
+    cluster_admin.create_chroot(cluster.zk_hosts)
     await cluster.kafka[0].start()
     await cluster.create_topic("before", 1)
 
@@ -110,9 +110,9 @@ async def test_a_paused_zookeeper_answers_nothing_until_it_is_resumed(
     server = start_zookeeper()
     server.pause()
     assert accepts(server.port)
-    assert not await asyncio.to_thread(admin.answers, server.hosts, timeout_s=0.5)
+    assert not await asyncio.to_thread(cluster_admin.answers, server.hosts, timeout_s=0.5)
     server.resume()
-    assert await asyncio.to_thread(admin.answers, server.hosts, timeout_s=5)
+    assert await asyncio.to_thread(cluster_admin.answers, server.hosts, timeout_s=5)
 
 
 def test_a_server_that_dies_at_its_start_shows_the_end_of_its_log(cluster_39: Cluster) -> None:
@@ -155,10 +155,13 @@ def test_clients_without_a_zookeeper_or_a_chroot_are_told_so(cluster_39: Cluster
     """A wrong port and a missing chroot are two errors, each naming the address."""
     with (
         pytest.raises(ChrootMissingError, match="/missing does not exist"),
-        admin.zookeeper(f"{cluster_39.zk_hosts}/missing"),
+        cluster_admin.zookeeper(f"{cluster_39.zk_hosts}/missing"),
     ):
         pass
-    with pytest.raises(NoZooKeeperError, match=r"127\.0\.0\.1:1 within"), admin.zookeeper("127.0.0.1:1", timeout_s=0.3):
+    with (
+        pytest.raises(NoZooKeeperError, match=r"127\.0\.0\.1:1 within"),
+        cluster_admin.zookeeper("127.0.0.1:1", timeout_s=0.3),
+    ):
         pass
 
 

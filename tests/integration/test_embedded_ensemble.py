@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
-from kiel_groups.coordination import admin
 from kiel_groups.embedded import Cluster, ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.embedded.ports import accepts
 
@@ -52,12 +52,12 @@ async def whole(ensemble: ZooKeeperEnsemble) -> None:
 
 
 def write(hosts: str, path: str) -> None:
-    with admin.zookeeper(hosts) as client:
+    with cluster_admin.zookeeper(hosts) as client:
         client.create(path, b"kept")
 
 
 def read(hosts: str, path: str) -> bytes:
-    with admin.zookeeper(hosts) as client:
+    with cluster_admin.zookeeper(hosts) as client:
         client.sync(path)
         return bytes(client.get(path)[0])
 
@@ -116,7 +116,7 @@ async def test_a_minority_serves_nobody_until_there_is_a_quorum_again(
     async with asyncio.timeout(30):
         while await left.mode() is not None:  # noqa: ASYNC110 - a server's role has no event to wait for
             await asyncio.sleep(0.05)
-    assert not await asyncio.to_thread(admin.answers, left.hosts, timeout_s=0.5)
+    assert not await asyncio.to_thread(cluster_admin.answers, left.hosts, timeout_s=0.5)
     await back.start()
     assert await ensemble.leader() in (left, back)
     assert read(left.hosts, path) == b"kept"

@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
+from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
-from kiel_groups.coordination import admin
 from kiel_groups.embedded import Cluster, KafkaBroker
 from kiel_groups.embedded.ports import accepts
 from kiel_groups.embedded.releases import kafka_release
@@ -118,8 +118,8 @@ async def test_topics_grow_on_every_release(release_cluster: Cluster, unique: Un
     topic = unique("topic")
     await release_cluster.create_topic(topic, 1)
     await release_cluster.grow_topic(topic, 3)
-    with admin.zookeeper(release_cluster.zk_hosts) as client:
-        assert sorted(admin.partitions_of(client, topic)) == [0, 1, 2]
+    with cluster_admin.zookeeper(release_cluster.zk_hosts) as client:
+        assert sorted(cluster_admin.partitions_of(client, topic)) == [0, 1, 2]
 
 
 async def test_topics_are_deleted_where_the_release_can(release_cluster: Cluster, unique: Unique) -> None:
@@ -132,15 +132,15 @@ async def test_topics_are_deleted_where_the_release_can(release_cluster: Cluster
         await release_cluster.grow_topic(topic, 3)
         return
     await release_cluster.delete_topic(topic)
-    with pytest.raises(UnknownTopicError), admin.zookeeper(release_cluster.zk_hosts) as client:
-        admin.partitions_of(client, topic)
+    with pytest.raises(UnknownTopicError), cluster_admin.zookeeper(release_cluster.zk_hosts) as client:
+        cluster_admin.partitions_of(client, topic)
 
 
 def test_a_release_is_given_only_settings_that_it_knows(release_cluster: Cluster) -> None:
     """No broker warns of a setting, and each registers the loopback address that clients can reach."""
     broker = release_cluster.kafka[0]
     assert re.findall(r"Property \S+ is not valid", broker.log.read_text(encoding="utf-8")) == []
-    with admin.zookeeper(release_cluster.zk_hosts) as client:
+    with cluster_admin.zookeeper(release_cluster.zk_hosts) as client:
         registered = json.loads(client.get(f"/brokers/ids/{broker.broker_id}")[0])
     assert (registered["host"], registered["port"]) == ("127.0.0.1", broker.port)
     assert registered["version"] == (2 if broker.version.startswith("0.9") else 1)

@@ -19,7 +19,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
-from kiel_groups.coordination.connecting import begin_stop, overhear_connect
+from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, overhear_connect
 from kiel_groups.embedded import Cluster
 from tests.integration.fake_and_real import FakePlace, Place, RealPlace
 

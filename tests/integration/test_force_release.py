@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups.coordination.force_release import LONGEST_SESSION_MS, force_release, member_called
+from kiel_groups.admin.force_release import LONGEST_SESSION_MS, force_release, member_called
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberInfo, encode_owner

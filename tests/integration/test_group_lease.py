@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination.gate import Gate
+from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Member, eventually, group_of, produce, zookeeper

@@ -13,7 +13,7 @@ import pytest
 
 from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.clients import Producer
-from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.errors import ClosedError, NoOffsetsError

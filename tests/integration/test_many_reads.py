@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.heartbeat import Heartbeat
-from kiel_groups.coordination.session import Session, SessionEvent
+from kiel_groups.coordination.session.heartbeat import Heartbeat
+from kiel_groups.coordination.session.zk_session import Session, SessionEvent
 from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.errors import SessionLostError
 from kiel_groups.metrics import Metrics

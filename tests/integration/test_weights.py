@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kiel_groups.coordination.weights import change_weights, put_weights, read_weights
+from kiel_groups.admin.stored_weights import change_weights, put_weights, read_weights
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import Pointer

@@ -10,7 +10,7 @@ _DELIVERY = "clients/handing_out.py"
 _READY = "clients/ready_claims.py"
 _DESERIALIZING = "clients/deserializing.py"
 _CLAIMS = "group/member/claims.py"
-_SLICE_TOPICS = "coordination/slice_topics.py"
+_SLICE_TOPICS = "coordination/member/unsubscribed_topics.py"
 
 _TOPIC_TESTS = "tests/unit/test_handing_out_topics.py"
 _CLAIM_TESTS = "tests/unit/test_delivery_and_claims.py"

@@ -6,12 +6,12 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_LEADING = "coordination/leading.py"
+_LEADING = "coordination/leader/leader_driver.py"
 _PLANNING = "group/leader/planner.py"
 _LEADER = "group/leader/leader_state.py"
 _ELECTION = "group/leader/candidate.py"
-_PLAN_READER = "coordination/plan_reader.py"
-_OVERSEER = "coordination/overseer.py"
+_PLAN_READER = "coordination/leader/plan_reader.py"
+_OVERSEER = "coordination/leader/ownership_monitor.py"
 _VALIDATION = "allocators/validation.py"
 
 MUTANTS = (
@@ -88,7 +88,7 @@ MUTANTS = (
     # The election
     Mutant(
         "a candidate that survives its session",
-        "coordination/election.py",
+        "coordination/leader/election.py",
         "ephemeral=True",
         "ephemeral=False",
     ),
@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         "a candidate that watches nobody",
-        "coordination/election.py",
+        "coordination/leader/election.py",
         "await self._session.exists(path, self._changed)",
         "await self._session.exists(path)",
         "tests/sim/test_leading.py",
@@ -351,7 +351,7 @@ MUTANTS = (
     ),
     Mutant(
         "a candidate that proves nothing",
-        "coordination/election.py",
+        "coordination/leader/election.py",
         "                Check(self._proof),\n",
         '                Check("/"),\n',
         "tests/sim/test_fences.py",

@@ -6,14 +6,14 @@ from tests.mutants.mutant import ON_SERVERS, Mutant
 
 __all__ = ["MUTANTS"]
 
-_FENCED = "coordination/fenced.py"
+_FENCED = "coordination/session/fenced_writes.py"
 _HANDING_OUT = "clients/handing_out.py"
-_HEARTBEAT = "coordination/heartbeat.py"
-_GATE = "coordination/gate.py"
-_SESSION = "coordination/session.py"
+_HEARTBEAT = "coordination/session/heartbeat.py"
+_GATE = "coordination/session/delivery_gate.py"
+_SESSION = "coordination/session/zk_session.py"
 _LEASE = "group/member/lease.py"
-_WATCHDOG = "coordination/watchdog.py"
-_LIFE = "coordination/life.py"
+_WATCHDOG = "coordination/session/watchdog.py"
+_LIFE = "coordination/member/group_session.py"
 
 MUTANTS = (
     # The lease
@@ -33,7 +33,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lease by a clock that stops while the machine is suspended",
-        "coordination/machine.py",
+        "coordination/zookeeper/runtime.py",
         "time.CLOCK_BOOTTIME",
         "time.CLOCK_MONOTONIC",
         "tests/unit/test_machine.py",
@@ -163,7 +163,7 @@ MUTANTS = (
     ),
     Mutant(
         "a member that joins anew while its application hangs",
-        "coordination/group_member.py",
+        "coordination/member/group_member.py",
         "if self._membership is not None and self._membership.stalled:",
         "if self._membership is None:",
         f"{ON_SERVERS}_watchdog.py::test_an_application_hangs_in_a_record",

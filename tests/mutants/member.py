@@ -6,12 +6,12 @@ from tests.mutants.mutant import ON_SERVERS, Mutant
 
 __all__ = ["MUTANTS"]
 
-_CLAIMING = "coordination/claiming.py"
-_HOLDING = "coordination/holding.py"
+_CLAIMING = "coordination/member/owner_znodes.py"
+_HOLDING = "coordination/member/owned_partitions.py"
 _CLAIMS = "group/member/claims.py"
-_ADMISSION = "coordination/admission.py"
+_ADMISSION = "coordination/member/admission.py"
 _LISTENING = "clients/listening.py"
-_FORCE_RELEASE = "coordination/force_release.py"
+_FORCE_RELEASE = "admin/force_release.py"
 
 MUTANTS = (
     # Claims
@@ -90,7 +90,7 @@ MUTANTS = (
     ),
     Mutant(
         "a reset beside a broker's own write that is taken for that write",
-        "coordination/broker_offset_store.py",
+        "coordination/offsets/broker_store.py",
         "if stored.version != versions[partition] and stored.offset != self._sent.get(partition)",
         "if False",
         f"{ON_SERVERS}_resets.py::test_a_busy_owner",
@@ -204,14 +204,14 @@ MUTANTS = (
     ),
     Mutant(
         "a topic created again under its owner that is read on",
-        "coordination/topic_watch.py",
+        "coordination/offsets/topic_incarnations.py",
         "        if before is not None and seen != before:\n",
         "        if False:\n",
         "tests/sim/test_following.py",
     ),
     Mutant(
         "a look on a lost session that is made again without a pause",
-        "coordination/topic_watch.py",
+        "coordination/offsets/topic_incarnations.py",
         "                except SessionLostError:\n",
         "                except KeyError:\n",
         "tests/unit/test_topic_watch.py",
@@ -283,7 +283,7 @@ MUTANTS = (
     ),
     Mutant(
         "a member whose znode was deleted and that stops for its dead predecessor",
-        "coordination/holding.py",
+        "coordination/member/owned_partitions.py",
         "is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None",
         "is_replaced = self._config.instance_id",
         "tests/sim/test_following.py",

@@ -6,10 +6,10 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_CLAIMING = "coordination/claiming.py"
-_OFFSETS = "coordination/offset_store.py"
-_COMMITS = "coordination/offsets.py"
-_START = "coordination/start_offsets.py"
+_CLAIMING = "coordination/member/owner_znodes.py"
+_OFFSETS = "coordination/offsets/zookeeper_store.py"
+_COMMITS = "coordination/offsets/owned_offsets.py"
+_START = "coordination/offsets/start_offsets.py"
 _SUBSCRIPTION = "group/member/subscription.py"
 
 MUTANTS = (
@@ -93,28 +93,28 @@ MUTANTS = (
     ),
     Mutant(
         "a topic that is only deleted and that counts as created again",
-        "coordination/holding.py",
+        "coordination/member/owned_partitions.py",
         "if created != before and any(",
         "if any(",
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
         "a write that does not wait to hear of a new topic",
-        "coordination/fenced.py",
+        "coordination/session/fenced_writes.py",
         "            await self._catch_up()\n",
         "",
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
         "a write that does not let a hint of kazoo's thread run first",
-        "coordination/fenced.py",
+        "coordination/session/fenced_writes.py",
         "            await asyncio.sleep(0)\n            await self._catch_up()\n",
         "            await self._catch_up()\n",
         "tests/unit/test_gate_paths.py",
     ),
     Mutant(
         "a write that may have to wait after it was asked whether it still holds",
-        "coordination/fenced.py",
+        "coordination/session/fenced_writes.py",
         "if not self._renew(pending, batch, renew) or not self._is_open:",
         "if not self._renew(pending, batch, renew) or await self._session.trusted():",
         "tests/sim/test_topics_made_anew.py",
@@ -233,14 +233,14 @@ MUTANTS = (
     ),
     Mutant(
         "a claim that stays unopened without an alarm",
-        "coordination/holding.py",
+        "coordination/member/owned_partitions.py",
         "asyncio.wait(either, timeout=alarm_s, return_when",
         "asyncio.wait(either, return_when",
         "tests/sim/test_leaderless.py",
     ),
     Mutant(
         "an open claim that counts as unopened",
-        "coordination/holding.py",
+        "coordination/member/owned_partitions.py",
         "            self._unopened.forget(partitions - waiting)\n",
         "",
         "tests/sim/test_leaderless.py",
@@ -254,14 +254,14 @@ MUTANTS = (
     ),
     Mutant(
         "a look that fails and is forgotten",
-        "coordination/topic_watch.py",
+        "coordination/offsets/topic_incarnations.py",
         "except (Exception, asyncio.CancelledError):",
         "except asyncio.CancelledError:",
         "tests/unit/test_topic_watch.py",
     ),
     Mutant(
         "brokers that are asked, after an outage, for what is outdated",
-        "coordination/broker_offset_store.py",
+        "coordination/offsets/broker_store.py",
         " and not is_outdated(partition)",
         "",
         "tests/unit/test_gate_paths.py",
@@ -464,14 +464,14 @@ MUTANTS = (
     ),
     Mutant(
         "a late write of a broker that is taken for an operator's offset in a new log",
-        "coordination/broker_offset_store.py",
+        "coordination/offsets/broker_store.py",
         "    versions_tell = False\n",
         "",
         "tests/sim/test_broker_offsets.py",
     ),
     Mutant(
         "a broker that is waited for beyond the lease",
-        "coordination/broker_offset_store.py",
+        "coordination/offsets/broker_store.py",
         "asyncio.timeout_at(until_s)",
         "asyncio.timeout_at(None)",
         "tests/unit/test_gate_paths.py",
@@ -486,7 +486,7 @@ MUTANTS = (
     ),
     Mutant(
         "a release that does not wait for a commit",
-        "coordination/holding.py",
+        "coordination/member/owned_partitions.py",
         "        async with self._offsets.writing:\n            if self._config.autocommit",
         "        if True:\n            if self._config.autocommit",
         "tests/sim/test_broker_offsets.py",
@@ -507,7 +507,7 @@ MUTANTS = (
     ),
     Mutant(
         "partitions that were lost and whose offsets are committed on",
-        "coordination/holding.py",
+        "coordination/member/owned_partitions.py",
         "        self._subscription.unassign(partitions)\n        self._handler.lost(partitions)\n",
         "        self._handler.lost(partitions)\n",
     ),

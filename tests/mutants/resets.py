@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_CLAIMING = "coordination/claiming.py"
+_CLAIMING = "coordination/member/owner_znodes.py"
 _RESET = "clients/position_reset.py"
 _HANDING_OUT = "clients/handing_out.py"
 _DELIVERY_TESTS = "tests/unit/test_handing_out.py"
@@ -15,35 +15,35 @@ _AT_A_BROKER = "tests/unit/test_position_reset.py"
 MUTANTS = (
     Mutant(
         "a reset that leaves garbage in the place of the same offset",
-        "coordination/offsets.py",
+        "coordination/offsets/owned_offsets.py",
         "if offset == state.committed and not state.unreadable:",
         "if offset == state.committed:",
         "tests/sim/test_resets.py",
     ),
     Mutant(
         "a broker's late write over a reset that is taken for the member's own",
-        "coordination/broker_offset_store.py",
+        "coordination/offsets/broker_store.py",
         "            self._sent.pop(partition, None)\n        return await super().put",
         "            pass\n        return await super().put",
         "tests/sim/test_broker_offsets.py",
     ),
     Mutant(
         "a release that requests brokers to store what a reset has replaced",
-        "coordination/holding.py",
+        "coordination/member/owned_partitions.py",
         "partitions - self._subscription.resetting()",
         "partitions",
         "tests/sim/test_broker_offsets.py",
     ),
     Mutant(
         "a reset that is not stored",
-        "coordination/offsets.py",
+        "coordination/offsets/owned_offsets.py",
         "                await self._store_once({partition: offset}, self._store.put)\n",
         "                self._subscription.mark_committed(partition, offset, state.version)\n",
         "tests/sim/test_resets.py",
     ),
     Mutant(
         "a reset in a log that is gone",
-        "coordination/offsets.py",
+        "coordination/offsets/owned_offsets.py",
         "await self._store_once({partition: offset}, self._store.put)",
         "await self._store_once({partition: offset}, lambda wanted, _: self._store.put(wanted, lambda _: False))",
         "tests/sim/test_resets.py",

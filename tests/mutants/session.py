@@ -6,13 +6,13 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_FENCED = "coordination/fenced.py"
-_SESSION = "coordination/session.py"
-_REQUESTS = "coordination/requests.py"
-_ANSWERS = "coordination/answers.py"
-_SESSION_CLOSE = "coordination/session_close.py"
-_LIFE = "coordination/life.py"
-_CONNECTING = "coordination/connecting.py"
+_FENCED = "coordination/session/fenced_writes.py"
+_SESSION = "coordination/session/zk_session.py"
+_REQUESTS = "coordination/zookeeper/pending_requests.py"
+_ANSWERS = "coordination/zookeeper/transaction_results.py"
+_SESSION_CLOSE = "coordination/session/session_close.py"
+_LIFE = "coordination/member/group_session.py"
+_CONNECTING = "coordination/zookeeper/kazoo_client.py"
 
 MUTANTS = (
     # Fences
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "a subscription of an unknown fate that counts as told",
-        "coordination/membership.py",
+        "coordination/member/member_session.py",
         "                self._registered = None\n",
         "",
         "tests/sim/test_found_once.py",
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "a session that ends while a member joins and that ends the join",
-        "coordination/lives.py",
+        "coordination/member/session_supervisor.py",
         "            except SessionLostError as error:\n",
         "            except KeyError as error:\n",
         "tests/sim/test_joining.py",
@@ -184,20 +184,20 @@ MUTANTS = (
     # What stops a member for good
     Mutant(
         "an error that the next session would mend and that stops a member",
-        "coordination/life.py",
+        "coordination/member/group_session.py",
         "return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable",
         "return isinstance(error, (ConfigError, CoordinationError))",
     ),
     Mutant(
         "a registration of one's own that is taken for somebody else's",
-        "coordination/membership.py",
+        "coordination/member/member_session.py",
         "                elif unanswered and answer.failure is Failure.NODE_EXISTS:\n",
         "                elif False:\n",
         "tests/sim/test_registering.py",
     ),
     Mutant(
         "folders that are deleted while a member joins and that end it for good",
-        "coordination/membership.py",
+        "coordination/member/member_session.py",
         "                elif answer.failure is Failure.NO_NODE:\n",
         "                elif False:\n",
         "tests/sim/test_registering.py",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiel_groups.coordination import gate as gate_module
-from kiel_groups.coordination.gate import Gate
+from kiel_groups.coordination.session import delivery_gate
+from kiel_groups.coordination.session.delivery_gate import Gate
 
 pytestmark = pytest.mark.property
 
@@ -33,7 +33,7 @@ def test_an_open_gate_was_confirmed_less_than_half_a_timeout_ago(happened: list[
     proofs: list[tuple[float, int]] = []
     lapsed = shut = suspended = False
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gate_module, "boot_time_s", lambda: now_s)
+        patch.setattr(delivery_gate, "boot_time_s", lambda: now_s)
         gate.grant(timeout_ms)
         for what, later, age in happened:
             now_s += later / 10

@@ -12,8 +12,8 @@ from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.clients.ready_claims import ReadyClaims
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
-from kiel_groups.coordination.group_member import GroupMember
-from kiel_groups.coordination.handler import LogOffsets, Work
+from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.coordination.partition_handler import LogOffsets, Work
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.member.claims import Phase
 from kiel_groups.group.member.subscription import PartitionState, SubscriptionState

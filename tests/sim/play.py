@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import kazoo.client
 
-from kiel_groups.coordination import machine
+from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.znodes import transactions
 from kiel_groups.testing import SimulatedMachine
 from tests.sim.acts import perform
@@ -63,7 +63,7 @@ def _played(story: Story, tell: Callable[[float, str], None], follow: Callable[[
     world = World(story)
     follow(world)
     error = trace = ""
-    with machine.replaced(SimulatedMachine(world.timeline)), _small_transactions(story.most_operations), _known_paths():
+    with runtime.replaced(SimulatedMachine(world.timeline)), _small_transactions(story.most_operations), _known_paths():
         try:
             _play(world, story, tell)
         except Exception as raised:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from kiel_groups.coordination import machine
+from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
 
 __all__ = ["quiet_end"]
@@ -43,7 +43,7 @@ def quiet_end() -> Iterator[list[SimulatedProcess]]:
     finally:
         nowhere = SimulatedProcess(FakeEnsemble(Timeline()))
         nowhere.kill()
-        with machine.replaced(SimulatedMachine(nowhere.timeline)), warnings.catch_warnings():
+        with runtime.replaced(SimulatedMachine(nowhere.timeline)), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             logging.disable(logging.CRITICAL)
             nowhere.call(_close_all, killed)

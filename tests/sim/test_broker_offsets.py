@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.config import BROKER_V0
-from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
+from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
 from tests.sim.ledger import UNDER_WAY_S, Violation

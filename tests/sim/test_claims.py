@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination import machine
-from kiel_groups.coordination.claiming import Claimant
-from kiel_groups.coordination.fenced import FencedWriter
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.coordination.session import Session
-from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
@@ -94,7 +94,7 @@ def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:
         assert await session.exists(layout.owner(partition)) is not None
         assert await claimant.verify([partition]) == {partition}
 
-    with machine.replaced(SimulatedMachine(bench.timeline)):
+    with runtime.replaced(SimulatedMachine(bench.timeline)):
         operator.start()
         bench.run(work)
     assert follower is not bench.ensemble.leader

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiel_groups.coordination.holding import Holding, jittered_s
+from kiel_groups.coordination.member.owned_partitions import Holding, jittered_s
 from kiel_groups.group.member import claims
 from tests.sim.acts import perform
 from tests.sim.ledger import Violation

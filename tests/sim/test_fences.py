@@ -9,13 +9,13 @@ import pytest
 from kazoo.protocol.states import KazooState
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination import machine
-from kiel_groups.coordination.election import Election
-from kiel_groups.coordination.fenced import FencedWriter, Outcome
-from kiel_groups.coordination.heartbeat import Heartbeat
-from kiel_groups.coordination.session import Session, SessionEvent
-from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.coordination.leader.election import Election
+from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome
+from kiel_groups.coordination.session.heartbeat import Heartbeat
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Session, SessionEvent
+from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.leader.candidate import Run
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -61,7 +61,7 @@ class Bench:
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     made = Bench()
-    with machine.replaced(SimulatedMachine(made.timeline)):
+    with runtime.replaced(SimulatedMachine(made.timeline)):
         yield made
 
 

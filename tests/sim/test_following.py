@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.layout import topic_path
 from tests.sim.test_closing_sessions import cut_off_for
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination import machine
-from kiel_groups.coordination.handler import LogOffsets
+from kiel_groups.coordination.partition_handler import LogOffsets
+from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import SimulatedMachine
@@ -86,7 +86,7 @@ def test_a_topic_that_is_created_again_while_its_first_positions_are_read(monkey
         return offsets
 
     monkeypatch.setattr(consumer, "log_offsets", answer_late)
-    with machine.replaced(SimulatedMachine(world.timeline)):
+    with runtime.replaced(SimulatedMachine(world.timeline)):
         world.settle(60.0)
         world.run_for(1.0)
         assert [world.ledger.stored(partition) for partition in world.partitions()] == [0, 0, 0]

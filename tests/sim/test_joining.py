@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.coordination import membership
-from kiel_groups.coordination.group_member import GroupMember
+from kiel_groups.coordination.member import member_session
+from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.errors import NoZooKeeperError
 from tests.sim.consumer import Consumer
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
@@ -19,7 +19,7 @@ LIMIT_S = 15.0
 def joining(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[Exception]]:
     """A member before which the servers go silent once it has a session; and the errors of its tries to join."""
     errors: list[Exception] = []
-    start, admit = GroupMember.start, membership.check_admission
+    start, admit = GroupMember.start, member_session.check_admission
 
     async def noting(member: GroupMember) -> None:
         try:
@@ -35,7 +35,7 @@ def joining(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, li
         await admit(*arguments)  # type: ignore[arg-type]
 
     silenced: list[Consumer] = []
-    monkeypatch.setattr(membership, "check_admission", silent)
+    monkeypatch.setattr(member_session, "check_admission", silent)
     monkeypatch.setattr(GroupMember, "start", noting)
     newcomer = world.join(world.topics)
     return newcomer, errors

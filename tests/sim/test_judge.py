@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.claiming import Claimant
-from kiel_groups.coordination.heartbeat import Heartbeat
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.coordination.offsets import Offsets
-from kiel_groups.coordination.session_close import SessionClose
+from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.offsets.owned_offsets import Offsets
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session.heartbeat import Heartbeat
+from kiel_groups.coordination.session.session_close import SessionClose
 from kiel_groups.group.member.pending_reset import Reset
 from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
 from kiel_groups.group.znodes.layout import topic_path

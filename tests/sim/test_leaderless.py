@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination import holding
-from kiel_groups.coordination.handler import LogOffsets
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.member import owned_partitions
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.partition_handler import LogOffsets
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import BrokerError, NoOffsetsError
 from kiel_groups.group.member.claims import Phase
 from kiel_groups.group.znodes.layout import topic_path
@@ -107,7 +107,7 @@ def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
 
 def test_a_leader_that_is_back_is_noticed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of stories bounds how long a claim stays unopened then."""
-    monkeypatch.setattr(holding, "REOPEN_S", 100.0)
+    monkeypatch.setattr(owned_partitions, "REOPEN_S", 100.0)
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         create_topic(world, 2, new(1), 4.0)
         with pytest.raises(Violation, match=r"has claimed new:1, and has not opened it for 15\.\d s"):

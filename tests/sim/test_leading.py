@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from kiel_groups.allocators import round_robin
-from kiel_groups.coordination.leading import Leading
+from kiel_groups.coordination.leader.leader_driver import Leading
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.transactions import Answer, Operation, Unknown
 from tests.sim.world import World, at_rest

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination.holding import Holding
+from kiel_groups.coordination.member.owned_partitions import Holding
 from kiel_groups.group.member import claims
 from kiel_groups.testing import FakeEnsemble, Livelock, SimulatedProcess, Timeline
 from tests.sim.play import play

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from kiel_groups.coordination import machine
-from kiel_groups.coordination.fenced import FencedWriter, Outcome
-from kiel_groups.coordination.session import Node, Session
+from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome
+from kiel_groups.coordination.session.zk_session import Node, Session
+from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.member.lease import lease_deadline
 from kiel_groups.group.znodes.transactions import Check, Create, Done, Failure, Refused, Unknown
 from tests.sim.test_fences import Bench, bench  # noqa: F401 -- a fixture
@@ -33,7 +33,7 @@ def test_a_transaction_that_was_done_renews_the_lease_from_its_sending(bench: Be
 
     async def work(session: Session, writer: FencedWriter) -> None:
         await asyncio.sleep(1.0)
-        sent_s = machine.boot_time_s()
+        sent_s = runtime.boot_time_s()
         assert isinstance(await session.transact([Check("/member")]), Done)
         renewed_s = lease_deadline(sent_s, session.timeout_ms)
         assert session.gate.deadline_s == renewed_s

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.handler import LogOffsets
-from kiel_groups.coordination.session import Session
-from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.partition_handler import LogOffsets
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 from tests.sim.test_interrupted_commits import process_some

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination import session as session_module
-from kiel_groups.coordination.fenced import FencedWriter
-from kiel_groups.coordination.plan_reader import PlanReader
-from kiel_groups.coordination.session import MOST_READS, Session
+from kiel_groups.coordination.leader.plan_reader import PlanReader
+from kiel_groups.coordination.session import zk_session
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.zk_session import MOST_READS, Session
 from kiel_groups.group.leader.planner import Inputs
 from kiel_groups.group.znodes.contents import MemberInfo
 from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, topic_path
@@ -54,7 +54,7 @@ def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: Bench) -> N
 def test_heartbeats_do_not_wait_behind_all_awaited_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for the partitions of a busy member looks at all of them again when its connection is back."""
     few = 20
-    monkeypatch.setattr(session_module, "MOST_READS", few)
+    monkeypatch.setattr(zk_session, "MOST_READS", few)
     with at_rest(members=1, topics=(10 * few,), reset="earliest") as world:
         (busy,) = world.consumers
         for _ in world.partitions():

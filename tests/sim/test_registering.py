@@ -8,10 +8,10 @@ from collections.abc import Collection
 import pytest
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination import membership
-from kiel_groups.coordination.admission import check_admission
-from kiel_groups.coordination.membership import Membership
-from kiel_groups.coordination.session import Session
+from kiel_groups.coordination.member import member_session
+from kiel_groups.coordination.member.admission import check_admission
+from kiel_groups.coordination.member.member_session import Membership
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Operation
 from tests.sim.world import at_rest
@@ -26,8 +26,8 @@ def test_it_is_found_made_although_the_next_server_is_behind(monkeypatch: pytest
         consumer = world.join(world.topics) if is_new else world.consumers[0]
         operations, registered = Membership._registration, []
 
-        def losing_its_answer(membership: Membership, topics: Collection[str]) -> list[Operation]:
-            if membership._handler is consumer and not registered:
+        def losing_its_answer(member_session: Membership, topics: Collection[str]) -> list[Operation]:
+            if member_session._handler is consumer and not registered:
                 registered.append(consumer)
                 consumer.process.lose("reply")
                 behind = next(
@@ -38,7 +38,7 @@ def test_it_is_found_made_although_the_next_server_is_behind(monkeypatch: pytest
                 behind.lag_s = 2.0
                 # The next connection; this one stays where it is.
                 world.timeline.after(0.0, setattr, consumer.process, "only", behind)
-            return operations(membership, topics)
+            return operations(member_session, topics)
 
         monkeypatch.setattr(Membership, "_registration", losing_its_answer)
         if not is_new:
@@ -70,7 +70,7 @@ def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
                 world.operator.delete_async(path)
                 await asyncio.sleep(1.0)
 
-        monkeypatch.setattr(membership, "check_admission", deleting)
+        monkeypatch.setattr(member_session, "check_admission", deleting)
         world.operator.delete(world.layout.member(str(consumer.member.member_id)))
         world.run_for(10.0)
         assert deleted

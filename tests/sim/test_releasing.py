@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from kiel_groups.coordination.claiming import Claimant, Releases
-from kiel_groups.coordination.force_release import force_release
+from kiel_groups.admin.force_release import force_release
+from kiel_groups.coordination.member.owner_znodes import Claimant, Releases
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.model import TopicPartition
 from tests.sim.test_interrupted_commits import process_some

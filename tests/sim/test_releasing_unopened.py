@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 from kazoo.client import KazooClient
 
-from kiel_groups.coordination import machine
-from kiel_groups.coordination.claiming import Claimant, Releases
-from kiel_groups.coordination.fenced import FencedWriter
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.coordination.session import Session
-from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.coordination.member.owner_znodes import Claimant, Releases
+from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
@@ -95,7 +95,7 @@ class Tampered(Bench):
 @pytest.fixture
 def tampered() -> Iterator[Tampered]:
     made = Tampered(opened=False)
-    with machine.replaced(SimulatedMachine(made.timeline)):
+    with runtime.replaced(SimulatedMachine(made.timeline)):
         yield made
 
 
@@ -113,7 +113,7 @@ def test_another_members_claim_is_not_deleted(
 def test_an_offset_that_is_set_meanwhile_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
     """The claim is this member's still, and is given back; the offset stays as it was set."""
     tampered = Tampered(opened=opened)
-    with machine.replaced(SimulatedMachine(tampered.timeline)):
+    with runtime.replaced(SimulatedMachine(tampered.timeline)):
         done = tampered.release("set", "within", monkeypatch)
     assert (done.released, done.gone) == ({P0}, frozenset())
     assert tampered.owner is None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from kiel_groups.coordination.offset_store import StoredOffset, ZooKeeperOffsetStore
+from kiel_groups.coordination.offsets.zookeeper_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.model import TopicPartition
 from tests.sim.test_interrupted_commits import process_some
 from tests.sim.world import World, at_rest

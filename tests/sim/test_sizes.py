@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination import machine
+from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import ConfigError
 from kiel_groups.testing import SimulatedMachine
 from kiel_groups.testing.server import MOST_BYTES
@@ -34,7 +34,7 @@ def group(members: int, topics: tuple[int, ...], topic_name: Callable[[int], str
     world = World(calm, topic_name)
     gc.disable()
     try:
-        with machine.replaced(SimulatedMachine(world.timeline)):
+        with runtime.replaced(SimulatedMachine(world.timeline)):
             yield world
     finally:
         gc.enable()

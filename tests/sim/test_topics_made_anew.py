@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.claiming import Claimant
-from kiel_groups.coordination.fenced import FencedWriter
-from kiel_groups.coordination.gate import Gate
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS
 from kiel_groups.model import TopicPartition

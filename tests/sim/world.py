@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.config import BROKER_V0, ZOOKEEPER_STORE, GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination import machine
+from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.znodes.contents import parse_topic
 from kiel_groups.group.znodes.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
@@ -336,7 +336,7 @@ def at_rest(**changes: Any) -> Iterator[World]:
     with quiet_end() as killed:
         world = World(replace(make_story(1), **{**AT_REST, **changes}))
         try:
-            with machine.replaced(SimulatedMachine(world.timeline)):
+            with runtime.replaced(SimulatedMachine(world.timeline)):
                 world.settle(60.0)
                 yield world
         finally:

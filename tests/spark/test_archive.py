@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from kiel_groups.admin.cluster_admin import create_topic, delete_topic
 from kiel_groups.cli.app import run
-from kiel_groups.coordination.admin import create_topic, delete_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import TopicPartition

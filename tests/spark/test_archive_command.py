@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kiel_groups.coordination.admin import create_topic
+from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.spark import archive
 from tests.integration.commands import REPOSITORY, Running

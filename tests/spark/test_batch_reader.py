@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.config import HostPort
-from kiel_groups.coordination.admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import Record

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.config import HostPort
-from kiel_groups.coordination.admin import create_topic
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.kafka_proxy import Exchange
 from kiel_groups.errors import OffsetOutOfRangeError

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from kiel_groups.coordination.admin import create_topic
+from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from tests.integration.members import stored_offsets, zookeeper
 from tests.spark.queries import brokers_of, fill, filled, read_batch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.coordination.admin import create_topic
+from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from tests.integration.commands import Running
 from tests.spark.queries import brokers_of, fill

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.coordination.admin import create_topic, delete_topic
+from kiel_groups.admin.cluster_admin import create_topic, delete_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kiel_groups.coordination.admin import create_topic, delete_topic, grow_topic
+from kiel_groups.admin.cluster_admin import create_topic, delete_topic, grow_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, ConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout

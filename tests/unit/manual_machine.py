@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kiel_groups.coordination.machine import Machine
+from kiel_groups.coordination.zookeeper.runtime import Machine
 
 __all__ = ["ManualMachine", "ManualTicker"]
 

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from kiel_groups.coordination.foreigners import ForeignWatch
-from kiel_groups.coordination.session import Node, Session
-from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.leader.foreign_members import ForeignWatch
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 

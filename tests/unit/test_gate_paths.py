@@ -12,18 +12,18 @@ from manual_machine import ManualMachine
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination import session as session_module
-from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
-from kiel_groups.coordination.claiming import Claimant
-from kiel_groups.coordination.fenced import FencedWriter
-from kiel_groups.coordination.gate import Gate
-from kiel_groups.coordination.group_member import GroupMember
-from kiel_groups.coordination.machine import replaced
-from kiel_groups.coordination.offset_store import ZooKeeperOffsetStore
-from kiel_groups.coordination.offsets import Offsets
-from kiel_groups.coordination.session import Node, Session
-from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.coordination.member.group_member import GroupMember
+from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
+from kiel_groups.coordination.offsets.owned_offsets import Offsets
+from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.session import zk_session
+from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Node, Session
+from kiel_groups.coordination.zookeeper.runtime import replaced
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -40,7 +40,7 @@ P0 = TopicPartition("t", 0)
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualMachine]:
     """Time passes when the test says so; a gate that is not open is looked at again at once."""
-    monkeypatch.setattr(session_module, "GATE_PAUSE_S", 0)
+    monkeypatch.setattr(zk_session, "GATE_PAUSE_S", 0)
     manual = ManualMachine()
     with replaced(manual):
         yield manual

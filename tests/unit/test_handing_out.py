@@ -15,8 +15,8 @@ from kiel_groups.clients.fetch_state import FetchedBatch
 from kiel_groups.clients.fetcher import Fetcher
 from kiel_groups.clients.handing_out import HandingOut
 from kiel_groups.clients.listening import ListenerCalls
-from kiel_groups.coordination.gate import Gate
-from kiel_groups.coordination.machine import boot_time_s
+from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics

@@ -8,8 +8,8 @@ import pytest
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.candidate import GroupCandidate
-from kiel_groups.coordination.hosts import check_hosts, without_address
+from kiel_groups.coordination.member.allocator_process import GroupCandidate
+from kiel_groups.coordination.zookeeper.hosts import check_hosts, without_address
 from kiel_groups.errors import NoZooKeeperError
 from kiel_groups.metrics import Metrics
 

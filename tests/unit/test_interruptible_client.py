@@ -7,8 +7,8 @@ from kazoo.exceptions import ConnectionClosedError
 from kazoo.protocol.states import KeeperState
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination import machine
-from kiel_groups.coordination.connecting import InterruptibleClient
+from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.coordination.zookeeper.kazoo_client import InterruptibleClient
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ class Socket:
 
 def client(wake: Socket | None) -> InterruptibleClient:
     """A client as a session has it, connected as far as it knows."""
-    made = machine.client(ZooKeeperConfig.parse("127.0.0.1:1"))
+    made = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
     assert isinstance(made, InterruptibleClient)
     made._state = KeeperState.CONNECTED
     made._connection._write_sock = wake

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination.broker_offset_store import BrokerOffsetStore
-from kiel_groups.coordination.claiming import Claimant
-from kiel_groups.coordination.fenced import FencedWriter
-from kiel_groups.coordination.gate import Gate
-from kiel_groups.coordination.machine import boot_time_s
-from kiel_groups.coordination.session import Node
-from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
+from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Node
+from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Operation, Refused

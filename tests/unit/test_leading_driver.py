@@ -14,9 +14,9 @@ import pytest
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig
-from kiel_groups.coordination.leading import Leading
-from kiel_groups.coordination.session import Node
-from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.leader.leader_driver import Leading
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
 from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Failure, Operation, Put, Refused, Unknown

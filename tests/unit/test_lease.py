@@ -12,11 +12,11 @@ from manual_machine import ManualMachine
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.connecting import Connection
-from kiel_groups.coordination.gate import Gate
-from kiel_groups.coordination.heartbeat import Heartbeat
-from kiel_groups.coordination.life import Life
-from kiel_groups.coordination.machine import replaced
+from kiel_groups.coordination.member.group_session import Life
+from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.heartbeat import Heartbeat
+from kiel_groups.coordination.zookeeper.kazoo_client import Connection
+from kiel_groups.coordination.zookeeper.runtime import replaced
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.member.lease import check_heartbeat_interval, heartbeat_interval_s
 from kiel_groups.metrics import Metrics

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kiel_groups.coordination import admin
+from kiel_groups.admin import cluster_admin
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
 from kiel_groups.ops.group_view import view_group
 from kiel_groups.service import looking
@@ -38,7 +38,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
             return LOOK
         raise CoordinationError("broke")
 
-    monkeypatch.setattr(admin, "zookeeper", zookeeper)
+    monkeypatch.setattr(cluster_admin, "zookeeper", zookeeper)
     monkeypatch.setattr(looking, "_look", look)
     return opened
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kiel_groups.coordination.machine import boot_time_s
+from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 
 pytestmark = pytest.mark.unit
 

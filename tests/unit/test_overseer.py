@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination import overseer
-from kiel_groups.coordination.overseer import Overseer
-from kiel_groups.coordination.session import Node
-from kiel_groups.coordination.tasks import TaskSet
+from kiel_groups.coordination.leader import ownership_monitor
+from kiel_groups.coordination.leader.ownership_monitor import Overseer
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
@@ -44,7 +44,7 @@ class Owners:
 
 async def test_what_is_suspicious_is_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others have their turn: where there are many, an alarm that is over, or not yet, must not wait for the next."""
-    monkeypatch.setattr(overseer, "MOST_OWNERS", 2)
+    monkeypatch.setattr(ownership_monitor, "MOST_OWNERS", 2)
     session, failures = Owners(looks=4), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
@@ -74,7 +74,7 @@ async def test_who_does_not_lead_any_more_shows_no_alarms() -> None:
     assert shown()["partitions_wrongly_owned"] == 1
     looking.stop()
     await tasks.cancel()
-    assert [shown()[kind] for kind in overseer.KINDS] == [0, 0, 0]
+    assert [shown()[kind] for kind in ownership_monitor.KINDS] == [0, 0, 0]
     assert not failures
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.plan_reader import PlanReader
-from kiel_groups.coordination.session import Node
+from kiel_groups.coordination.leader.plan_reader import PlanReader
+from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.znodes.contents import MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.partition_weights import encode_weights

@@ -19,8 +19,8 @@ from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.offset_lookup import log_range
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import FetchConfig, ResetPolicy
-from kiel_groups.coordination.gate import Gate
-from kiel_groups.coordination.machine import boot_time_s
+from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import OffsetOutOfRangeError, SessionLostError
 from kiel_groups.group.member.pending_reset import Reset
 from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState

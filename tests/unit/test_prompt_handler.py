@@ -12,8 +12,8 @@ import pytest
 from kazoo.protocol.states import Callback
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination import machine
-from kiel_groups.coordination.prompt_handler import PromptHandler
+from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.coordination.zookeeper.kazoo_handler import PromptHandler
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +36,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_members_have_it() -> None:
     """Each session's client is run by one of its own."""
-    assert isinstance(machine.client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, PromptHandler)
+    assert isinstance(runtime.client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, PromptHandler)
 
 
 def test_a_host_that_takes_no_connection_is_given_up() -> None:
@@ -57,7 +57,7 @@ def test_a_host_that_takes_no_connection_is_given_up() -> None:
 
 def test_members_give_such_a_host_up_while_the_lease_runs() -> None:
     """After a dead connection a sixth of the session timeout is left: enough for that host, and the next one."""
-    handler = machine.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=12_000)).handler
+    handler = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=12_000)).handler
     assert handler._connect_limit_s == 1.0
 
 

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from kiel_groups.coordination.session import Node, Session
-from kiel_groups.coordination.slice_topics import PASSING_S, SliceTopics
+from kiel_groups.coordination.member.unsubscribed_topics import PASSING_S, SliceTopics
+from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.group.znodes.contents import MemberInfo, Slice
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination.tasks import TaskSet
-from kiel_groups.coordination.topic_watch import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import SessionLostError
 
 pytestmark = pytest.mark.unit

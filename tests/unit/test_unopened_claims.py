@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.coordination import unopened_claims
-from kiel_groups.coordination.unopened_claims import UnopenedClaims
+from kiel_groups.coordination.member import unopened_claims
+from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.errors import BrokerError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition

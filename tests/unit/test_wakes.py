@@ -8,8 +8,8 @@ import pytest
 from kazoo.protocol.states import KeeperState
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination import machine
-from kiel_groups.coordination.prompt_handler import PromptHandler
+from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.coordination.zookeeper.kazoo_handler import PromptHandler
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +44,7 @@ def test_a_closed_one_wakes_nobody() -> None:
 
 def test_a_request_never_waits_for_the_thread_that_sends_it() -> None:
     """That thread takes none while there is no server: who asks, and who closes the client, goes on all the same."""
-    client = machine.client(ZooKeeperConfig.parse("127.0.0.1:1"))
+    client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
     reading, client._connection._write_sock = client.handler.create_socket_pair()
     client._state = KeeperState.CONNECTING
 

@@ -11,10 +11,10 @@ import pytest
 from manual_machine import ManualMachine
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.handler import Work
-from kiel_groups.coordination.machine import Ticking, replaced
-from kiel_groups.coordination.threads import Ticker
-from kiel_groups.coordination.watchdog import Watchdog
+from kiel_groups.coordination.partition_handler import Work
+from kiel_groups.coordination.session.watchdog import Watchdog
+from kiel_groups.coordination.zookeeper.daemon_threads import Ticker
+from kiel_groups.coordination.zookeeper.runtime import Ticking, replaced
 from kiel_groups.errors import ConfigError
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -213,7 +213,7 @@ class Holding(logging.Handler):
 async def test_a_hook_or_a_log_that_hangs_does_not_hold_the_watchdog(held: str) -> None:
     """Both are asked on another thread; the session is given up in time although they never return."""
     home, let_go, called = threading.current_thread(), threading.Event(), threading.Event()
-    log, holding = logging.getLogger("kiel_groups.coordination.watchdog"), Holding()
+    log, holding = logging.getLogger("kiel_groups.coordination.session.watchdog"), Holding()
     there: list[bool] = []
 
     def hang(_: Stall) -> None:

@@ -22,7 +22,7 @@ from kiel_groups.clients.listening import ListenerCalls
 from kiel_groups.clients.offset_lookup import list_offsets, log_range
 from kiel_groups.clients.position_reset import PositionReset
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
-from kiel_groups.coordination.partition_leaders import PartitionLeaders
+from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.errors import BrokerError, CoordinationError, SessionLostError
 from kiel_groups.group.member.pending_reset import Reset
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState

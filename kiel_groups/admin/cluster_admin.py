@@ -1,0 +1,369 @@
+"""
+Blocking administration of a 0.8 cluster by its znodes: the chroot, brokers, topics.
+
+For tools, tests and servers in this package; nothing here belongs on an event loop. Every call opens a session of its
+own (some 10 ms) and closes it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from kiel_groups.config import HostPort, ZooKeeperConfig, check_name
+from kiel_groups.coordination.zookeeper.hosts import check_hosts, without_address
+from kiel_groups.errors import (
+    ChrootMissingError,
+    ConfigError,
+    CoordinationError,
+    NoBrokersError,
+    NoZooKeeperError,
+    UnknownTopicError,
+)
+from kiel_groups.group.znodes.contents import parse_broker
+from kiel_groups.wording import counted, some
+
+__all__ = [
+    "Client",
+    "zookeeper",
+    "answers",
+    "create_chroot",
+    "broker_ids",
+    "is_registered",
+    "broker_addresses",
+    "await_brokers",
+    "controller_id",
+    "topics",
+    "partitions_of",
+    "check_topic",
+    "check_absent",
+    "check_present",
+    "create_topic",
+    "grow_topic",
+    "delete_topic",
+]
+
+#: What ``zookeeper`` yields, for rooms that do not import kazoo.
+Client: TypeAlias = KazooClient
+
+_POLL_S = 0.01
+_TOPICS = "/brokers/topics"
+_BROKERS = "/brokers/ids"
+_CONTROLLER = "/controller"
+#: The longest name of a folder on the file systems that brokers use.
+_LONGEST_FOLDER = 255
+
+# kazoo warns about every refused connection, which is what waiting for a server consists of.
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.addHandler(logging.NullHandler())
+
+
+@contextmanager
+def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
+    """
+    A session for the block.
+
+    Args:
+        hosts: ``host:port,host:port/chroot``.
+        timeout_s: How long to wait for the first answer, in seconds.
+
+    Raises:
+        NoZooKeeperError: No server answered in time, or none has an address.
+        ChrootMissingError: The chroot does not exist.
+        CoordinationError: ZooKeeper failed in the block, in a way that the block did not foresee.
+    """
+    config = ZooKeeperConfig.parse(hosts)
+    check_hosts(config)
+    # kazoo's timeout is the session's and also how long a connection that is accepted but not answered is waited for.
+    client = KazooClient(hosts=config.hosts.removesuffix(config.chroot), timeout=timeout_s, logger=_kazoo_log)
+    try:
+        try:
+            client.start(timeout=timeout_s)
+        except KazooTimeoutError as error:
+            raise NoZooKeeperError(
+                f"no ZooKeeper answered at {config.hosts} within {timeout_s:g} s; is it running, and the port right?"
+                f"{without_address(config)}"
+            ) from error
+        if config.chroot and not client.exists(config.chroot):
+            raise ChrootMissingError(
+                f"the chroot {config.chroot} does not exist in ZooKeeper at {config.hosts}; Kafka's brokers make"
+                " theirs, as zookeeper.connect has it: give the same one, or none"
+            )
+        client.chroot = config.chroot  # Only now: kazoo would warn about a missing one in words of its own.
+        yield client
+    except KazooException as error:
+        raise CoordinationError(
+            f"ZooKeeper at {config.hosts} failed: {type(error).__name__} {error}".rstrip()
+        ) from error
+    finally:
+        client.stop()
+        client.close()
+
+
+def answers(hosts: str, *, timeout_s: float) -> bool:
+    """Whether ZooKeeper opens a session and answers a read within the time."""
+    try:
+        with zookeeper(hosts, timeout_s=timeout_s) as client:
+            client.exists("/zookeeper")
+    except CoordinationError:
+        return False
+    return True
+
+
+def create_chroot(hosts: str) -> None:
+    """Make the chroot of a connection string, with its parents; nothing happens where it is there or there is none."""
+    config = ZooKeeperConfig.parse(hosts)
+    with zookeeper(config.hosts.removesuffix(config.chroot)) as client:
+        client.ensure_path(config.chroot or "/")
+
+
+def broker_ids(client: Client) -> list[int]:
+    """The ids of the brokers that are registered now, ascending."""
+    try:
+        return sorted(map(int, client.get_children(_BROKERS)))
+    except NoNodeError:
+        return []
+
+
+def is_registered(client: Client, broker_id: int) -> bool:
+    """Whether a broker's ephemeral znode is there; after kill −9 of the broker it stays for the rest of its session."""
+    return client.exists(f"{_BROKERS}/{broker_id}") is not None
+
+
+def broker_addresses(client: Client) -> list[HostPort]:
+    """Where the brokers that are registered now say that they listen, by their ids."""
+    found = []
+    for number in broker_ids(client):
+        path = f"{_BROKERS}/{number}"
+        with suppress(NoNodeError):  # It has gone since.
+            found.append(HostPort(*parse_broker(client.get(path)[0], path)))
+    return found
+
+
+def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:
+    """Wait until so many brokers are registered, or the time is over: what needs them says what is missing."""
+    with zookeeper(hosts) as client:
+        deadline = time.monotonic() + timeout_s
+        while len(broker_ids(client)) < count and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+
+def controller_id(client: Client) -> int | None:
+    """The id of the broker that leads the others; None while there is none."""
+    try:
+        return int(json.loads(client.get(_CONTROLLER)[0])["brokerid"])
+    except NoNodeError:
+        return None
+
+
+def topics(client: Client) -> list[str]:
+    """The names of all topics, in the order of the alphabet."""
+    try:
+        return sorted(client.get_children(_TOPICS))
+    except NoNodeError:
+        return []
+
+
+def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
+    """
+    The replicas of each partition of a topic, by partition number.
+
+    Raises:
+        UnknownTopicError: There is no such topic.
+    """
+    try:
+        data, _ = client.get(f"{_TOPICS}/{topic}")
+    except NoNodeError as error:
+        raise _unknown(client, [topic]) from error
+    return {int(number): replicas for number, replicas in json.loads(data)["partitions"].items()}
+
+
+def check_topic(topic: str, partitions: int) -> None:
+    """
+    Check that brokers can store a topic of this name with so many partitions.
+
+    Raises:
+        ConfigError: A name that Kafka 0.8 does not allow, no partition, or a folder name that would be too long.
+    """
+    check_name(topic, "topic")
+    if partitions < 1:
+        raise ConfigError(f"partitions: {partitions} given for topic {topic!r}; expected at least 1")
+    # A broker creates a folder "topic-partition" for each replica, and fails for ever where the file system refuses.
+    if len(f"{topic}-{partitions - 1}") > _LONGEST_FOLDER:
+        longest, many = _LONGEST_FOLDER - len(f"-{partitions - 1}"), counted(partitions, "partition", "partitions")
+        raise ConfigError(
+            f"topic {topic!r}: a name of {len(topic)} characters; with {many} it may have {longest}, because brokers"
+            f" keep partition {partitions - 1} in a folder 'name-{partitions - 1}' and file systems allow"
+            f" {_LONGEST_FOLDER} characters"
+        )
+
+
+def check_absent(client: Client, names: Collection[str]) -> None:
+    """
+    Check that no topic has one of these names.
+
+    Raises:
+        ConfigError: Some exist; all of those are named.
+    """
+    found = set(topics(client))
+    if there := [name for name in names if name in found]:
+        one = len(there) == 1
+        do = "exists already; delete it first, or choose another name"
+        raise ConfigError(f"{_named(there)} {do if one else 'exist already; delete them first, or choose other names'}")
+
+
+def check_present(client: Client, names: Collection[str]) -> None:
+    """
+    Check that topics of all of these names exist.
+
+    Raises:
+        UnknownTopicError: Some do not; all of those are named.
+    """
+    found = set(topics(client))
+    if missing := [name for name in names if name not in found]:
+        raise _unknown(client, missing)
+
+
+def _unknown(client: Client, missing: Sequence[str]) -> UnknownTopicError:
+    found = topics(client)
+    near = [match for name in missing for match in get_close_matches(name, found, 1)]
+    hint = f" (did you mean {some(map(repr, near))}?)" if near else ""
+    do = "does" if len(missing) == 1 else "do"
+    return UnknownTopicError(f"{_named(missing)} {do} not exist in ZooKeeper at {_place(client)}{hint}")
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{'topic' if len(names) == 1 else 'topics'} {some(map(repr, names), 10)}"
+
+
+def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, *, timeout_s: float = 30.0) -> None:
+    """
+    Create a topic and wait until every partition has a leader.
+
+    Replicas are dealt out in turn over the brokers that are alive now.
+
+    Raises:
+        ConfigError: A name Kafka 0.8 does not allow, a topic that exists, or more replicas than brokers.
+        NoBrokersError: No broker is registered.
+        CoordinationError: Partitions were left without a leader.
+    """
+    check_topic(topic, partitions)
+    with zookeeper(hosts) as client:
+        assignment = _assign(range(partitions), _brokers(client), replication)
+        try:
+            client.create(f"/config/topics/{topic}", _json({"version": 1, "config": {}}), makepath=True)
+        except NodeExistsError:
+            # Left by an earlier topic of that name, or the topic itself is there: the next create tells.
+            _kazoo_log.debug("/config/topics/%s is there already", topic)
+        try:
+            client.create(f"{_TOPICS}/{topic}", _topic_data(assignment), makepath=True)
+        except NodeExistsError as error:
+            raise ConfigError(f"topic {topic!r} exists already; delete it first, or choose another name") from error
+        _await_leaders(client, topic, range(partitions), timeout_s)
+
+
+def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30.0) -> None:
+    """
+    Give a topic more partitions, ``partitions`` in all, and wait until every one has a leader.
+
+    Raises:
+        UnknownTopicError: There is no such topic.
+        ConfigError: It has as many partitions already, or its name is too long for so many.
+        NoBrokersError: No broker is registered.
+        CoordinationError: Partitions were left without a leader.
+    """
+    with zookeeper(hosts) as client:
+        assignment = partitions_of(client, topic)
+        if partitions <= len(assignment):
+            raise ConfigError(
+                f"topic {topic!r} has {counted(assignment, 'partition', 'partitions')} already;"
+                f" --partitions {partitions} given, expected more"
+            )
+        check_topic(topic, partitions)
+        replication = len(assignment[0])
+        added = _assign(range(len(assignment), partitions), _brokers(client), replication)
+        client.set(f"{_TOPICS}/{topic}", _topic_data(assignment | added))
+        _await_leaders(client, topic, range(partitions), timeout_s)
+
+
+def delete_topic(hosts: str, topic: str, *, timeout_s: float = 30.0) -> None:
+    """
+    Have the brokers delete a topic and wait until it is gone (they need ``delete.topic.enable``).
+
+    Raises:
+        UnknownTopicError: There is no such topic.
+        CoordinationError: It is still there after ``timeout_s`` seconds.
+    """
+    with zookeeper(hosts) as client:
+        partitions_of(client, topic)
+        with suppress(NodeExistsError):  # Somebody has asked for it before.
+            client.create(f"/admin/delete_topics/{topic}", b"", makepath=True)
+        deadline = time.monotonic() + timeout_s
+        while client.exists(f"{_TOPICS}/{topic}"):
+            if time.monotonic() > deadline:
+                raise CoordinationError(
+                    f"topic {topic!r} is still there {timeout_s:g} s after its deletion was asked for; brokers delete"
+                    " topics with delete.topic.enable=true only, those of 0.8.0 never"
+                )
+            time.sleep(_POLL_S)
+
+
+def _brokers(client: Client) -> list[int]:
+    brokers = broker_ids(client)
+    if not brokers:
+        raise NoBrokersError(
+            f"no broker is registered in ZooKeeper at {_place(client)}; start one, or check the chroot"
+        )
+    return brokers
+
+
+def _assign(partitions: range, brokers: Sequence[int], replication: int) -> dict[int, list[int]]:
+    if not 1 <= replication <= len(brokers):
+        raise ConfigError(f"replication: {replication} given; expected 1 to {len(brokers)}, the number of live brokers")
+    return {
+        partition: [brokers[(partition + replica) % len(brokers)] for replica in range(replication)]
+        for partition in partitions
+    }
+
+
+def _await_leaders(client: Client, topic: str, partitions: range, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    waiting = list(partitions)
+    while waiting := [number for number, led in zip(waiting, _led(client, topic, waiting), strict=True) if not led]:
+        if time.monotonic() > deadline:
+            raise CoordinationError(
+                f"topic {topic!r}: {len(waiting)} of {len(partitions)} partitions lack a leader after {timeout_s:g} s, "
+                f"first: {waiting[0]}; look at the brokers' logs"
+            )
+        time.sleep(_POLL_S)
+
+
+def _led(client: Client, topic: str, partitions: Sequence[int]) -> Iterator[bool]:
+    # Pipelined: one round trip for all of them.
+    reads = [client.get_async(f"{_TOPICS}/{topic}/partitions/{number}/state") for number in partitions]
+    for read in reads:
+        try:
+            yield json.loads(read.get()[0])["leader"] >= 0
+        except NoNodeError:
+            yield False
+
+
+def _topic_data(assignment: Mapping[int, Sequence[int]]) -> bytes:
+    return _json({"version": 1, "partitions": {str(number): list(ids) for number, ids in sorted(assignment.items())}})
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _place(client: Client) -> str:
+    return ",".join(f"{host}:{port}" for host, port in client.hosts) + str(client.chroot)

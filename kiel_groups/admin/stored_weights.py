@@ -1,0 +1,133 @@
+"""
+Reading and writing what partitions weigh, for tools and pipelines.
+
+Blocking, on a session of the caller's. Whoever leads the group follows a change at once, where its allocator looks at
+weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from kiel_groups.admin.cluster_admin import Client, partitions_of
+from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.partition_weights import Weights, encode_weights, parse_weights
+from kiel_groups.model import TopicPartition
+
+__all__ = ["change_weights", "check_partitions", "put_weights", "read_weights", "remove_weights"]
+
+
+def read_weights(client: Client, group: str) -> dict[TopicPartition, float]:
+    """
+    The weights of a group, none where nobody set any.
+
+    Raises:
+        ProtocolError: The znode holds something else.
+    """
+    return _read(client, GroupLayout(group).weights)[0]
+
+
+def put_weights(client: Client, group: str, weights: Weights) -> None:
+    """
+    Set the weights of a group, in place of all that were set before, whatever stood there.
+
+    Raises:
+        ConfigError: There are too many, or no member of ours was ever in that group.
+    """
+    data = encode_weights(weights)
+    while True:
+        try:
+            client.set(GroupLayout(group).weights, data)
+        except NoNodeError:
+            with suppress(NodeExistsError):  # Somebody else was faster, and is replaced at the next turn.
+                _create(client, group, data)
+                return
+        else:
+            return
+
+
+def change_weights(
+    client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]
+) -> dict[TopicPartition, float]:
+    """
+    Set other weights, made from those that are set; what somebody else sets at the same moment is not lost.
+
+    Args:
+        client: A session of the caller's own.
+        group: Its name.
+        change: Makes the new ones; called again where somebody else was faster.
+
+    Returns:
+        What is set now.
+
+    Raises:
+        ConfigError: There are too many, or no member of ours was ever in that group.
+        ProtocolError: What stands there are no weights.
+    """
+    while True:
+        before, version = _read(client, GroupLayout(group).weights)
+        weights = dict(change(before))
+        data = encode_weights(weights)
+        with suppress(BadVersionError, NodeExistsError, NoNodeError):
+            if version is None:
+                _create(client, group, data)
+            else:
+                client.set(GroupLayout(group).weights, data, version)
+            return weights
+
+
+def remove_weights(client: Client, group: str) -> bool:
+    """Delete the weights of a group, whatever stands there; whether there were any."""
+    try:
+        client.delete(GroupLayout(group).weights)
+    except NoNodeError:
+        return False
+    return True
+
+
+def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> None:
+    """
+    Refuse what is no partition of the cluster.
+
+    Raises:
+        UnknownTopicError: There is no such topic; names one that is called alike.
+        ConfigError: The topic has no such partition; says which it has.
+    """
+    numbers: dict[str, dict[int, list[int]]] = {}
+    for partition in partitions:
+        topic = partition.topic
+        if topic not in numbers:
+            numbers[topic] = partitions_of(client, topic)
+        if partition.partition not in numbers[topic]:
+            raise ConfigError(
+                f"weights: {partition} given; topic {topic!r} has {len(numbers[topic])} partitions,"
+                f" {min(numbers[topic], default=0)} to {max(numbers[topic], default=0)}"
+            )
+
+
+def _read(client: Client, path: str) -> tuple[dict[TopicPartition, float], int | None]:
+    """The weights and the version of their znode; None where there is none."""
+    try:
+        data, stat = client.get(path)
+    except NoNodeError:
+        return {}, None
+    try:
+        return parse_weights(data or b"", path), stat.version
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"{error}; 'kiel-groups weights set --file' replaces it, 'weights remove' deletes it"
+        ) from error
+
+
+def _create(client: Client, group: str, data: bytes) -> None:
+    layout = GroupLayout(group)
+    try:
+        client.create(layout.weights, data)
+    except NoNodeError:
+        raise ConfigError(
+            f"group {group!r} has no place for weights, {layout.root}: no member of kiel-groups was ever in it"
+        ) from None

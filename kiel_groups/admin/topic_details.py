@@ -1,0 +1,91 @@
+"""What ZooKeeper holds about topics, for tools: partitions, replicas, leaders, configuration; it changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo.exceptions import NoNodeError
+
+from kiel_groups.admin.cluster_admin import Client, partitions_of
+from kiel_groups.model import TopicPartition
+
+__all__ = ["PartitionState", "TopicState", "read_topics"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition; brokers by their ids, ``leader`` None while there is none, ``isr`` empty where it is not known."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[int, ...]
+    leader: int | None
+    isr: tuple[int, ...]
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """One topic; ``config`` is what differs from the brokers' defaults, partitions ascend."""
+
+    topic: str
+    partitions: tuple[PartitionState, ...]
+    config: Mapping[str, str]
+    is_being_deleted: bool
+
+    @property
+    def leaderless(self) -> tuple[int, ...]:
+        """The numbers of its partitions that nobody leads."""
+        return tuple(each.topic_partition.partition for each in self.partitions if each.leader is None)
+
+    @property
+    def under_replicated(self) -> tuple[int, ...]:
+        """The numbers of its partitions with replicas that are behind."""
+        return tuple(each.topic_partition.partition for each in self.partitions if each.is_under_replicated)
+
+
+def read_topics(client: Client, names: Iterable[str]) -> list[TopicState]:
+    """
+    Read topics, in the order given.
+
+    Raises:
+        UnknownTopicError: One of them does not exist.
+    """
+    return [_read_topic(client, name) for name in names]
+
+
+def _read_topic(client: Client, topic: str) -> TopicState:
+    replicas = partitions_of(client, topic)
+    # Pipelined: one round trip for all of them.
+    config = client.get_async(f"/config/topics/{topic}")
+    deletion = client.exists_async(f"/admin/delete_topics/{topic}")
+    states = {
+        number: client.get_async(f"/brokers/topics/{topic}/partitions/{number}/state") for number in sorted(replicas)
+    }
+    partitions = []
+    for number, read in states.items():
+        state = _json_of(read)
+        leader = state.get("leader", -1)
+        partitions.append(
+            PartitionState(
+                TopicPartition(topic, number),
+                tuple(replicas[number]),
+                leader if leader >= 0 else None,
+                tuple(state.get("isr", ())),
+            )
+        )
+    return TopicState(topic, tuple(partitions), _json_of(config).get("config", {}), deletion.get() is not None)
+
+
+def _json_of(read: Any) -> dict[str, Any]:
+    """The value of a znode that was asked for; {} where it is not there (yet) or says nothing."""
+    try:
+        value = json.loads(read.get()[0])
+    except (NoNodeError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

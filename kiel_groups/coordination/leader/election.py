@@ -1,0 +1,113 @@
+"""The driver of the leader election: performs what ``group.election`` decides, on one member's session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.zookeeper.runtime import unique_name
+from kiel_groups.group.leader import candidate
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Check, Create, Done, Refused
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import MemberId
+
+__all__ = ["Election"]
+
+log = logging.getLogger(__name__)
+
+#: Before a refused candidacy is tried again, in seconds.
+RETRY_S = 0.2
+
+
+class Election:
+    """
+    One candidacy, for the life of one session.
+
+    ``proof`` is a znode that must be there for this candidate to stand: a member's own. ``on_leading`` gets the path of
+    the election znode whenever this candidate leads, or leads on after a pause; ``on_resigned`` is called when it leads
+    no more.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        layout: GroupLayout,
+        member_id: MemberId,
+        proof: str,
+        tasks: TaskSet,
+        metrics: Metrics,
+        on_leading: Callable[[str, bool], None],
+        on_resigned: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._member_id = member_id
+        self._proof = proof
+        self._tasks = tasks
+        self._metrics = metrics
+        self._on_leading = on_leading
+        self._on_resigned = on_resigned
+        self._candidate = candidate.Candidate(unique_name())
+
+    @property
+    def leads(self) -> bool:
+        return self._candidate.leads
+
+    def feed(self, event: candidate.Event) -> None:
+        """Take an event, do what follows."""
+        before = self._candidate
+        self._candidate, effects = candidate.step(before, event)
+        if self._candidate.followed and not before.followed:
+            log.info("group %s: %s stands by, another leads", self._layout.group, self._member_id)
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: candidate.Effect) -> None:
+        match effect:
+            case candidate.CreateCandidate():
+                self._tasks.start(self._create())
+            case candidate.ReadCandidates():
+                self._tasks.start(self._read())
+            case candidate.WatchPredecessor(name):
+                self._tasks.start(self._watch(name))
+            case candidate.BecomeLeader(name, succeeds):
+                self._on_leading(f"{self._layout.election}/{name}", succeeds)
+            case candidate.ResignLeader():
+                self._on_resigned()
+
+    async def _create(self) -> None:
+        answer = await self._session.transact(
+            [
+                Check(self._proof),
+                Create(
+                    self._layout.candidate_prefix(self._candidate.uuid),
+                    self._member_id.encode(),
+                    ephemeral=True,
+                    sequence=True,
+                ),
+            ]
+        )
+        if isinstance(answer, Refused):
+            # Either the member znode was deleted by hand, which the heartbeat finds, or the election folder was.
+            self._metrics.count("candidacies_refused")
+            log.warning("group %s: could not stand for election (%s); again", self._layout.group, answer.failure.name)
+            await self._session.ensure(self._layout.parents)
+            await asyncio.sleep(RETRY_S)
+        name = answer.paths[1] if isinstance(answer, Done) else None
+        self.feed(candidate.Created(name.rpartition("/")[2] if name else None))
+
+    async def _read(self) -> None:
+        names = await self._session.children(self._layout.election)
+        self.feed(candidate.Candidates(tuple(names or ())))
+
+    async def _watch(self, name: str) -> None:
+        path = f"{self._layout.election}/{name}"
+        if await self._session.exists(path, self._changed) is None:
+            self._changed()
+
+    def _changed(self) -> None:
+        self.feed(candidate.PredecessorGone())

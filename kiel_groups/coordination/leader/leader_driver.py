@@ -1,0 +1,332 @@
+"""The driver of a leader: performs what ``group.leader`` decides, on one member's session."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from kiel_groups.allocators import Allocator, allocator_name, named_allocator, run_allocator, sticky
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.leader.ownership_monitor import Overseer
+from kiel_groups.coordination.leader.plan_reader import PlanReader
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.zookeeper.runtime import in_thread, wall_ms
+from kiel_groups.errors import AllocatorError, CoordinationError, SessionLostError
+from kiel_groups.group.leader import leader_state
+from kiel_groups.group.leader.claim_limit import capped
+from kiel_groups.group.leader.planner import (
+    Inputs,
+    Target,
+    describe_allocator,
+    describe_change,
+    fallback_target,
+    plan,
+    still_fits,
+)
+from kiel_groups.group.leader.static_members import next_end_ms
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Answer, Check, Done, Operation, Refused
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
+
+__all__ = ["Leading"]
+
+log = logging.getLogger(__name__)
+
+#: Why a partition has no owner although members subscribe to its topic.
+DRAINED = "all its subscribers are drained"
+
+
+class Leading:
+    """
+    What a member does for its group while it leads; it exists, idle, in every member.
+
+    ``on_doubt`` is called when ZooKeeper does not confirm that this member's election znode is there.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        layout: GroupLayout,
+        member_id: MemberId,
+        config: GroupConfig,
+        allocator: Allocator,
+        tasks: TaskSet,
+        metrics: Metrics,
+        on_doubt: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._member_id = member_id
+        self._config = config
+        self._allocator = allocator
+        self._tasks = tasks
+        self._metrics = metrics
+        self._on_doubt = on_doubt
+        self._state = leader_state.Leader(config.debounce)
+        self._timer: asyncio.TimerHandle | None = None
+        # What the last published plan was made from, and what the newest plan was made from.
+        self._before: Inputs | None = None
+        self._planned_from: Inputs | None = None
+        self._reader = PlanReader(session, layout, config, metrics, self._on_change)
+        self._overseer = Overseer(session, layout, tasks, metrics, config.drain_alarm_ms / 1000)
+        #: What the newest plan wants: who is to own what.
+        self._wanted: dict[TopicPartition, MemberId] = {}
+        #: The newest plan itself.
+        self._allocation: Allocation = {}
+        #: Why there is a newest plan, for people.
+        self._cause = ""
+        self._grace_timer: asyncio.TimerHandle | None = None
+        #: Whether the last plan was withheld because nothing was in sight.
+        self._withheld = False
+        #: Folders that a plan needs and that are there.
+        self._folders: set[str] = set()
+
+    @property
+    def is_leader(self) -> bool:
+        return self._state.duty is not leader_state.Duty.NONE
+
+    @property
+    def alone(self) -> bool:
+        """Whether this leader knows of no member but itself."""
+        known = self._planned_from
+        return (
+            self.is_leader and known is not None and {m.member_id for m in known.members.values()} <= {self._member_id}
+        )
+
+    def lead(self, candidate: str, *, succeeds: bool) -> None:
+        """This candidate was elected, after somebody else (``succeeds``) or as the first one, or it leads on."""
+        if not self.is_leader:
+            log.info("group %s: %s leads", self._layout.group, self._member_id)
+            self._metrics.count("elections_won")
+            self._before = None
+        self._reader.forget()
+        self._folders.clear()
+        self._feed(leader_state.Elected(candidate, _now_s(), succeeds))
+
+    def resign(self) -> None:
+        """This member leads no more."""
+        log.info("group %s: %s leads no more", self._layout.group, self._member_id)
+        self._overseer.stop()
+        self._feed(leader_state.Deposed())
+
+    def changed(self, cause: str) -> None:
+        """Something may have changed: look again."""
+        self._feed(leader_state.Changed(cause, _now_s()))
+
+    def _on_change(self, cause: str) -> None:
+        self.changed(cause)
+        if self.is_leader and self._planned_from is not None and self._planned_from.away:
+            self._tasks.start(self._look_for_returned(tuple(self._planned_from.away)))
+
+    async def _look_for_returned(self, away: tuple[Slot, ...]) -> None:
+        """Whose place was kept need not wait for it: nothing has to be gathered for that."""
+        if await self._reader.returned(away):
+            self._feed(leader_state.Changed("return", _now_s(), urgent=True))
+
+    def close(self) -> None:
+        """No timer of this leader goes off any more."""
+        for timer in (self._timer, self._grace_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._grace_timer = None
+        self._overseer.stop()
+
+    def _feed(self, event: leader_state.Event) -> None:
+        self._state, effects = leader_state.step(self._state, event)
+        for effect in effects:
+            match effect:
+                case leader_state.MakePlan(term, candidate, cause, since_s):
+                    self._tasks.start(self._make_plan(term, candidate, cause, since_s))
+                case leader_state.Prepare(term, folders):
+                    self._tasks.start(self._prepare(term, folders))
+                case leader_state.Write(term, operations):
+                    self._tasks.start(self._write(term, operations))
+                case leader_state.Published(generation, moved):
+                    self._published(generation, moved)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self._state.due_s
+        if due_s is not None:
+            delay_s = max(0.0, due_s - _now_s())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._feed(leader_state.Tick(_now_s()))
+
+    async def _prepare(self, term: int, folders: tuple[str, ...]) -> None:
+        failed = False
+        missing = [folder for folder in folders if folder not in self._folders]
+        try:
+            if missing:
+                await self._session.ensure(missing)
+            self._folders.update(missing)
+        except SessionLostError:
+            raise
+        except CoordinationError as error:
+            log.error("group %s: %s; again soon", self._layout.group, error)
+            failed = True
+        self._feed(leader_state.Prepared(term, _now_s(), failed))
+
+    async def _write(self, term: int, operations: tuple[Operation, ...]) -> None:
+        answer = await self._session.transact(operations)
+        self._check(answer, "a publication was interrupted")
+        self._feed(leader_state.Written(term, answer, _now_s()))
+
+    def _check(self, answer: Answer, what: str) -> bool:
+        """Whether a write that begins with the proof of leadership was done; says so where it was not."""
+        if isinstance(answer, Done):
+            return True
+        log.warning("group %s: %s (%s); planning anew", self._layout.group, what, answer)
+        self._metrics.count("publications_interrupted")
+        # Some of them may have been deleted by hand, and then every publication would be refused.
+        self._folders.clear()
+        if isinstance(answer, Refused) and answer.index == 0:
+            self._on_doubt()
+        return False
+
+    def _published(self, generation: int, moved: int) -> None:
+        self._expect()
+        self._metrics.count("generations_published")
+        self._metrics.gauge("generation", generation)
+        group, cause = self._layout.group, self._cause
+        log.info("group %s: generation %d is published, %d partitions move: %s", group, generation, moved, cause)
+
+    def _expect(self) -> None:
+        """What was planned stands there now."""
+        assert self._planned_from is not None
+        self._before = self._planned_from
+        self._overseer.expect(self._wanted, {member.member_id for member in self._before.members.values()})
+
+    async def _make_plan(self, term: int, candidate: str, cause: str, since_s: float) -> None:
+        """Prove leadership, read, allocate, compare."""
+        try:
+            # Sent before the reads, and so before them at the server: they need not wait for its answer.
+            proving = self._session.submit([Check(candidate)])
+            proof, inputs = await asyncio.gather(proving, self._reader.read())
+            if not self._check(proof, "leadership could not be proved"):
+                self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
+                return
+            self._follow(inputs)
+            publication = None
+            if self._may_plan(inputs):
+                target = capped(await self._allocate(inputs), self._layout, self._session.client.chroot)
+                cause = self._why(cause, inputs, target)
+                publication = plan(
+                    self._layout,
+                    inputs,
+                    target,
+                    leader=self._member_id,
+                    candidate=candidate,
+                    cause=cause,
+                    now_ms=wall_ms(),
+                    took_ms=round(1000 * (_now_s() - since_s)),
+                )
+                self._planned_from, self._allocation, self._cause = inputs, target.allocation, cause
+                self._wanted = {
+                    partition: inputs.members[slot].member_id
+                    for slot, owned in target.allocation.items()
+                    if slot in inputs.members
+                    for partition in owned
+                }
+                if publication is None:
+                    self._expect()
+        except SessionLostError:
+            raise
+        except Exception:
+            # A leader that stops planning leaves partitions without an owner: say so, and go on trying.
+            log.exception("group %s: no plan could be made; again soon", self._layout.group)
+            self._metrics.count("plans_failed")
+            self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
+            return
+        self._feed(leader_state.Planned(term, publication, _now_s()))
+
+    def _why(self, cause: str, inputs: Inputs, target: Target) -> str:
+        """What makes this plan another one than the last that was published, for people."""
+        changed = describe_change(self._before, inputs) or (cause if self._before is None else "")
+        told = ", ".join(filter(None, (changed, describe_allocator(inputs.pointer, target))))
+        if told:
+            return told
+        if self._planned_from is not self._before:
+            # What stands there may be of a plan that nobody knows to be published, for changes that are undone by now.
+            return "publication interrupted"
+        # An allocator may look at what no leader reads. Where it does not, somebody has changed what a leader wrote.
+        stored, published, wanted = map(_owned, (inputs.stored, self._allocation, target.allocation))
+        return "allocator" if stored == published != wanted else "manual"
+
+    def _follow(self, inputs: Inputs) -> None:
+        """What people have set counts from now on; a place that is kept is looked at again when that ends."""
+        self._feed(leader_state.Tuned(inputs.tuning.debounced(self._config.debounce)))
+        if self._grace_timer is not None:
+            self._grace_timer.cancel()
+            self._grace_timer = None
+        end_ms = next_end_ms(inputs.away, self._reader.grace_ms)
+        if end_ms is not None:
+            delay_s = max(0.0, (end_ms - wall_ms()) / 1000)
+            self._grace_timer = asyncio.get_running_loop().call_later(delay_s, self.changed, "end of grace")
+
+    def _may_plan(self, inputs: Inputs) -> bool:
+        """With no broker or no topic in sight, what is allocated stays allocated."""
+        if inputs.subscribed and (not inputs.brokers or not inputs.topics):
+            missing = "broker" if not inputs.brokers else "topic of its subscription"
+            log.warning("group %s: no %s in sight, the allocation stays as it is", self._layout.group, missing)
+            self._metrics.count("plans_withheld")
+            self._withheld = True
+            return False
+        if self._withheld:
+            self._withheld = False
+            log.warning("group %s: brokers and topics are in sight again", self._layout.group)
+        return True
+
+    async def _allocate(self, inputs: Inputs) -> Target:
+        allocator = self._allocator
+        if inputs.tuning.allocator is not None:
+            allocator = named_allocator(inputs.tuning.allocator, "allocator")
+        try:
+            target = await self._run(allocator, inputs)
+        except AllocatorError as error:
+            self._metrics.count("allocator_failures")
+            fresh = await self._run(sticky, inputs)
+            target = fallback_target(inputs, fresh, str(error))
+            log.error("group %s: %s", self._layout.group, target.fallback)
+            return target
+        if inputs.away and still_fits(inputs):
+            # While somebody is away nothing moves that need not: an allocator may know nothing of that.
+            target = replace(target, allocation=inputs.stored)
+        return target
+
+    async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
+        """Run an allocator on a thread: it is the user's code and may take its time."""
+        name = allocator_name(allocator)
+        run = partial(run_allocator, allocator, inputs.subscriptions, inputs.partitions, inputs.stored, inputs.weights)
+        started_s = _now_s()
+        try:
+            async with asyncio.timeout(self._config.allocator_timeout_ms / 1000):
+                outcome = await in_thread(run, "allocator")
+        except TimeoutError:
+            limit_s = self._config.allocator_timeout_ms / 1000
+            raise AllocatorError(f"allocator {name} did not return within {limit_s:g} s") from None
+        self._metrics.observe("allocator", _now_s() - started_s)
+        unassigned = {
+            partition: DRAINED if partition.topic in inputs.subscribed else reason
+            for partition, reason in outcome.unassigned.items()
+        }
+        return Target(allocation=outcome.allocation, unassigned=unassigned, allocator=name)
+
+
+def _owned(allocation: Allocation) -> Allocation:
+    """Without those that own nothing: a slice of one that is gone may stand for a while."""
+    return {slot: partitions for slot, partitions in allocation.items() if partitions}
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,267 @@
+"""What a leader reads to plan from, and the watches that tell it when to look again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.session.zk_session import Node, Session
+from kiel_groups.coordination.zookeeper.runtime import in_thread, wall_ms
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.leader.planner import Inputs
+from kiel_groups.group.leader.static_members import absences
+from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice, parse_topic
+from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.history import generation_of
+from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
+from kiel_groups.group.znodes.partition_weights import Weights, parse_weights
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import MemberId, Slot
+
+__all__ = ["PlanReader"]
+
+log = logging.getLogger(__name__)
+
+_Parsed = TypeVar("_Parsed")
+
+
+class PlanReader:
+    """
+    Reads the inputs of one leader's plans, on its session.
+
+    What seldom changes (brokers, topics, settings, weights, each member's znode, which is created anew where the member
+    subscribes to something else) is read once and watched. ``on_change`` is told what kind of thing changed.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        layout: GroupLayout,
+        config: GroupConfig,
+        metrics: Metrics,
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._session = session
+        self._layout = layout
+        self._config = config
+        self._metrics = metrics
+        self._on_change = on_change
+        self._watchers: dict[str, Callable[[], None]] = {}
+        #: What was read and has not changed since, by what its watcher calls it.
+        self._known: dict[str, Any] = {}
+        self._reading: dict[str, object] = {}
+        self._member_names: set[MemberId] = set()
+        self._tuning = Tuning()
+        #: The last that could be read; None before the first look.
+        self._weights: Weights | None = None
+        #: What was said of it and is still so.
+        self._remarks: set[str] = set()
+
+    @property
+    def grace_ms(self) -> int:
+        """How long the place of a static member is kept, as last read."""
+        given = self._tuning.static_grace_ms
+        return self._config.static_grace_ms if given is None else given
+
+    def forget(self) -> None:
+        """Watches may be gone: what was read is to be read again."""
+        self._known.clear()
+        self._reading.clear()
+
+    async def read(self) -> Inputs:
+        """Everything that a plan is made from; from now on changes are told."""
+        brokers, members, pointer, slices, history, (self._tuning, weights) = await asyncio.gather(
+            self._kept("brokers", self._read_brokers),
+            self._living(),
+            self._session.get(self._layout.pointer),
+            self._slices(),
+            self._session.children(self._layout.history),
+            # Nested, for gather() is typed for no more than six.
+            asyncio.gather(self._kept("config", self._read_tuning), self._kept("weights", self._read_weights)),
+        )
+        self._weights = weights
+        away = absences(slices, members, wall_ms(), self.grace_ms)
+        self._remark({*members, *away})
+        topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
+        return Inputs(
+            members=members,
+            topics=topics,
+            brokers=brokers,
+            pointer=None if pointer is None else self._parsed(Pointer.parse, pointer, self._layout.pointer),
+            pointer_version=None if pointer is None else pointer.version,
+            slices=slices,
+            away=away,
+            history=tuple(sorted(number for name in history or () if (number := generation_of(name)) is not None)),
+            tuning=self._tuning,
+            weights=weights,
+        )
+
+    async def returned(self, away: Sequence[Slot]) -> bool:
+        """Whether the member of one of these slots is back."""
+        return not (await self._living()).keys().isdisjoint(away)
+
+    def _watcher(self, what: str) -> Callable[[], None]:
+        """One watcher a kind of change, so that watches that are set again do not pile up."""
+        return self._watchers.setdefault(what, partial(self._changed, what))
+
+    def _changed(self, what: str) -> None:
+        self._known.pop(what, None)
+        self._reading.pop(what, None)
+        self._on_change(f"{what} changed")
+
+    async def _kept(self, what: str, read: Callable[[], Awaitable[_Parsed]]) -> _Parsed:
+        """A value as it was read, until its watch fires; one whose watch fired while it was read is not kept."""
+        if what in self._known:
+            known: _Parsed = self._known[what]
+            return known
+        reading = self._reading[what] = object()
+        found = await read()
+        if self._reading.pop(what, None) is reading:
+            self._known[what] = found
+        return found
+
+    async def _kept_many(
+        self,
+        kind: str,
+        names: Iterable[str],
+        path_of: Callable[[str], str],
+        parse: Callable[[str, Node], _Parsed | None],
+    ) -> dict[str, _Parsed | None]:
+        """Values of one kind by name, kept as ``_kept`` does; None of what is not there or cannot be read."""
+        whats = {name: f"{kind} {name}" for name in names}
+        values = {name: self._known.get(what) for name, what in whats.items()}
+        unread = {name: what for name, what in whats.items() if what not in self._known}
+        reading = object()
+        self._reading |= dict.fromkeys(unread.values(), reading)
+        nodes = await self._watched_many([path_of(name) for name in unread], unread.values())
+        for (name, what), node in zip(unread.items(), nodes, strict=True):
+            values[name] = None if node is None else parse(name, node)
+            if self._reading.pop(what, None) is reading:
+                self._known[what] = values[name]
+        return values
+
+    async def _read_brokers(self) -> int:
+        """How many brokers there are; a watch stands also where there never was one."""
+        watcher = self._watcher("brokers")
+        names = await self._session.children(BROKER_IDS, watcher)
+        if names is None and await self._session.exists(BROKER_IDS, watcher) is not None:
+            names = await self._session.children(BROKER_IDS, watcher)
+        return len(names or ())
+
+    async def _living(self) -> dict[Slot, MemberInfo]:
+        """One member a slot: of two in one place the newer one, by the order of their registration."""
+        names = sorted(await self._session.children(self._layout.members, self._watcher("members")) or ())
+        for name in self._member_names - set(names):
+            self._forget_member(name)
+        self._member_names = set(names)
+        newest: dict[Slot, tuple[int, MemberInfo]] = {}
+        members = await self._kept_many("member", names, self._layout.member, self._registered)
+        for found in members.values():
+            if found is not None and (found[1].slot not in newest or newest[found[1].slot][0] < found[0]):
+                newest[found[1].slot] = found
+        return {slot: info for slot, (_, info) in newest.items()}
+
+    def _registered(self, name: MemberId, node: Node) -> tuple[int, MemberInfo] | None:
+        """A member as it registered, and in which transaction; None for one that cannot be read."""
+        info = self._parsed(partial(MemberInfo.parse, name), node, self._layout.member(name))
+        return None if info is None else (node.czxid, info)
+
+    def _forget_member(self, name: MemberId) -> None:
+        what = f"member {name}"
+        self._known.pop(what, None)
+        self._reading.pop(what, None)
+        watcher = self._watchers.pop(what, None)
+        if watcher is not None:
+            self._session.forget(watcher)
+
+    async def _slices(self) -> dict[Slot, Slice | None]:
+        slots = await self._session.children(self._layout.pointer) or []
+        nodes = await self._session.get_many([self._layout.slice(slot) for slot in slots])
+        return {
+            slot: self._parsed(Slice.parse, node, self._layout.slice(slot))
+            for slot, node in zip(slots, nodes, strict=True)
+            if node is not None
+        }
+
+    async def _read_tuning(self) -> Tuning:
+        """What people have set; where that cannot be, what they had set before."""
+        node = await self._watched(self._layout.config, "config")
+        if node is None:
+            return Tuning()
+        try:
+            return Tuning.parse(node.data, self._layout.config)
+        except ProtocolError as error:
+            log.error("group %s: %s; it is not followed", self._layout.group, error)
+            self._metrics.count("group_settings_refused")
+            return self._tuning
+
+    async def _read_weights(self) -> Weights:
+        """
+        What partitions weigh; where that cannot be read, what they weighed before.
+
+        A znode that is garbled for a while must not move partitions, and move them back when it is mended.
+        """
+        node = await self._watched(self._layout.weights, "weights")
+        if node is None:
+            return {}
+        try:
+            # Those of 100,000 partitions take about a second.
+            return await in_thread(partial(parse_weights, node.data, self._layout.weights), "weights")
+        except ProtocolError as error:
+            kept = (
+                "this leader has read none before, and goes without"
+                if self._weights is None
+                else "what was read before still counts"
+            )
+            log.error("group %s: %s; %s", self._layout.group, error, kept)
+            self._metrics.count("znodes_unreadable")
+            return self._weights or {}
+
+    def _remark(self, slots: Collection[Slot]) -> None:
+        """Say once what people have set and cannot have meant."""
+        remarks = set(self._tuning.misspelt())
+        remarks |= {f"drained: {slot} is no member" for slot in self._tuning.strangers(slots)}
+        for remark in sorted(remarks - self._remarks):
+            log.warning("group %s: %s: %s", self._layout.group, self._layout.config, remark)
+        self._remarks = remarks
+
+    async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        found = await self._kept_many(
+            "topic", names, topic_path, lambda name, node: self._parsed(parse_topic, node, topic_path(name))
+        )
+        return {name: partitions for name, partitions in found.items() if partitions is not None}
+
+    async def _watched(self, path: str, what: str) -> Node | None:
+        """A znode, None where there is none; a watch stands in either case."""
+        return (await self._watched_many([path], [what]))[0]
+
+    async def _watched_many(self, paths: Sequence[str], whats: Iterable[str]) -> list[Node | None]:
+        """
+        Znodes, None where there is none; a watch stands in either case.
+
+        They are read together, not by a task each: so no more of them than a session should have under way stand
+        before a heartbeat, however many members and topics there are.
+        """
+        watchers = [self._watcher(what) for what in whats]
+        nodes = await self._session.get_many(paths, watchers)
+        absent = [number for number, node in enumerate(nodes) if node is None]
+        looks = await self._session.exists_many([paths[n] for n in absent], [watchers[n] for n in absent])
+        # What came between the two reads.
+        late = [number for number, node in zip(absent, looks, strict=True) if node is not None]
+        found = await self._session.get_many([paths[n] for n in late], [watchers[n] for n in late])
+        for number, node in zip(late, found, strict=True):
+            nodes[number] = node
+        return nodes
+
+    def _parsed(self, parse: Callable[[bytes, str], _Parsed], node: Node, path: str) -> _Parsed | None:
+        """A znode's value; what cannot be read is left out, loudly."""
+        try:
+            return parse(node.data, path)
+        except ProtocolError as error:
+            log.error("group %s: %s; it is left out", self._layout.group, error)
+            self._metrics.count("znodes_unreadable")
+            return None

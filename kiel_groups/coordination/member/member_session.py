@@ -1,0 +1,309 @@
+"""One member on one session: from its registration to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+from kiel_groups.allocators import Allocator
+from kiel_groups.config import BROKER_V0, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.coordination.member.admission import check_admission
+from kiel_groups.coordination.member.group_session import Life
+from kiel_groups.coordination.member.owned_partitions import Holding
+from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.member.partition_leaders import PartitionLeaders, registered_brokers
+from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
+from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.partition_handler import PartitionHandler, Work
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.errors import ConfigError, CoordinationError, SessionLostError
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.group.znodes.contents import MemberInfo, encode_consumer_id
+from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.group.znodes.transactions import (
+    LARGEST_BYTES,
+    Answer,
+    Check,
+    Create,
+    Delete,
+    Done,
+    Failure,
+    Operation,
+    Refused,
+    Unknown,
+    size_of,
+)
+from kiel_groups.listeners import Stall
+from kiel_groups.metrics import Metrics
+
+__all__ = ["Membership"]
+
+log = logging.getLogger(__name__)
+
+#: How long a member that leaves waits for a plan without it, beyond the longest debounce, in seconds.
+PATIENCE_S = 0.5
+
+
+class Membership(Life):
+    """A member for the life of one session."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        zookeeper: ZooKeeperConfig,
+        handler: PartitionHandler,
+        subscription: SubscriptionState,
+        allocator: Allocator,
+        metrics: Metrics,
+        *,
+        first: bool,
+    ) -> None:
+        super().__init__(config, zookeeper, allocator, metrics, first=first)
+        self._handler = handler
+        self._subscription = subscription
+        self._registering = asyncio.Lock()
+        #: What the group was told; None while that is not known.
+        self._registered: Collection[str] | None = None
+
+    async def _enter(self) -> None:
+        self._step = "the group's settings and members"
+        await check_admission(self.session, self._layout, self._config)
+        self._equip()
+        self._step = "the registration"
+        await self._register()
+
+    async def _entered(self) -> None:
+        self.holding.start()
+        await self._tell_missing_topics(self._registered or ())
+        # What was subscribed to meanwhile.
+        await self.resubscribe()
+
+    def _equip(self) -> None:
+        """Everything that is named after the session, which is known now."""
+        config, session, layout, metrics = self._config, self.session, self._layout, self._metrics
+        self._name()
+        self._path = layout.member(self.member_id)
+        topics = TopicWatch(session, self._tasks)
+        writer = FencedWriter(session, self._path, topics.catch_up)
+        store = self._offset_store(writer, topics)
+        claimant = Claimant(
+            session,
+            layout,
+            self.member_id,
+            writer,
+            store,
+            self._subscription,
+            metrics,
+            commits=config.autocommit,
+        )
+        self.holding = Holding(
+            session,
+            layout,
+            self.member_id,
+            config,
+            claimant,
+            store,
+            self._handler,
+            self._subscription,
+            topics,
+            PartitionLeaders(session, writer, self._handler, metrics),
+            self._tasks,
+            metrics,
+        )
+        self._stand(self._path)
+
+    def _offset_store(self, writer: FencedWriter, topics: TopicWatch) -> ZooKeeperOffsetStore:
+        kind = BrokerOffsetStore if self._config.store == BROKER_V0 else ZooKeeperOffsetStore
+        store = kind(
+            self.session,
+            self._layout,
+            writer,
+            topics,
+            self._metrics,
+            self._handler.log_offsets,
+            self._config.auto_offset_reset,
+        )
+        if isinstance(store, BrokerOffsetStore):
+            store.send_commit = self._handler.send_commit
+            store.fetch_offsets = self._handler.fetch_offsets
+        return store
+
+    def check_subscription(self, topics: Collection[str]) -> None:
+        """
+        Whether the group can be told of these topics.
+
+        Raises:
+            ConfigError: They take more room than ZooKeeper has for them.
+        """
+        self._registration(topics)
+
+    def _registration(self, topics: Collection[str]) -> list[Operation]:
+        info = MemberInfo(
+            member_id=self.member_id,
+            session_timeout_ms=self.session.timeout_ms,
+            subscription=tuple(sorted(topics)),
+            instance_id=self._config.instance_id,
+            host=runtime.host(),
+            pid=runtime.pid(),
+            client=self._config.client,
+            started_at_ms=self._started_ms,
+        )
+        consumer_id = encode_consumer_id(topics, self._started_ms)
+        operations: list[Operation] = [
+            Create(self._path, info.encode(), ephemeral=True),
+            Create(self._layout.consumer_id(self.member_id), consumer_id, ephemeral=True),
+        ]
+        size = sum(map(size_of, operations))
+        if size > LARGEST_BYTES:
+            raise ConfigError(
+                f"group {self._config.group}: a subscription to {len(topics)} topics takes {size >> 10} KiB in"
+                f" ZooKeeper, expected at most {LARGEST_BYTES >> 10}; have several members subscribe to some of them"
+                " each"
+            )
+        return operations
+
+    async def _register(self) -> None:
+        """
+        Member znode and consumer id in one transaction, asked for until there is an answer.
+
+        What exists already after an answer that was lost is one's own: the name is that of the session. No read would
+        tell, for it may come from a server that is behind.
+        """
+        async with self._registering:
+            wanted = self._registered = self._subscription.subscription
+            unanswered = False
+            while not isinstance(answer := await self.session.transact(self._registration(wanted)), Done):
+                if isinstance(answer, Unknown):
+                    unanswered = True
+                elif answer.failure is Failure.NO_NODE:
+                    await self._restore_folders()
+                elif unanswered and answer.failure is Failure.NODE_EXISTS:
+                    break
+                else:
+                    raise CoordinationError(
+                        f"group {self._config.group}: ZooKeeper refused to register {self._path}: {answer.failure.name}"
+                    )
+        log.info(
+            "group %s: joined as %s, session timeout %d ms",
+            self._config.group,
+            self.member_id,
+            self.session.timeout_ms,
+        )
+
+    async def _restore_folders(self) -> None:
+        """
+        Create the group's folders again: somebody has deleted some of them.
+
+        Raises:
+            CoordinationError: ZooKeeper refuses that, for the lack of rights or of the chroot.
+        """
+        self._metrics.count("group_folders_restored")
+        log.warning(
+            "group %s: somebody deleted folders that %s registers in; they are created again",
+            self._config.group,
+            self.member_id,
+        )
+        await self.session.ensure(self._layout.parents)
+
+    async def _look_at_registration(self) -> None:
+        """Without its consumer id, the tools and the consumers of Kafka 0.8 would not see this member."""
+        async with self._registering:
+            path = self._layout.consumer_id(self.member_id)
+            if self._registered is None or await self.session.exists(path) is not None:
+                return
+            consumer_id = encode_consumer_id(self._registered, self._started_ms)
+            operations: list[Operation] = [Check(self._path), Create(path, consumer_id, ephemeral=True)]
+            while isinstance(answer := await self.session.transact(operations), Refused) and answer.index == 1:
+                if answer.failure is not Failure.NO_NODE:
+                    break
+                await self._restore_folders()
+            if isinstance(answer, Done):
+                log.warning("group %s: somebody deleted %s; it is created again", self._config.group, path)
+
+    async def resubscribe(self) -> None:
+        """
+        Tell the group of a changed subscription.
+
+        The znodes are deleted and created again in one transaction: claims stay, and who caches members sees it.
+        """
+        self.holding.follow_subscription()
+        async with self._registering:
+            while self._registered != self._subscription.subscription:
+                wanted = self._subscription.subscription
+                # Until there is an answer nobody knows what is told: also what was told before is told again then.
+                self._registered = None
+                answer = await self._register_anew(wanted)
+                if isinstance(answer, Done):
+                    self._registered = wanted
+                    await self._tell_missing_topics(wanted)
+                elif not isinstance(answer, Unknown):
+                    self.session.end("the member znode is gone")
+                    raise SessionLostError(f"the member znode {self._path} is gone")
+
+    async def _register_anew(self, topics: Collection[str]) -> Answer:
+        removal: list[Operation] = [Delete(self._path), Delete(self._layout.consumer_id(self.member_id))]
+        return await self.session.transact([*removal, *self._registration(topics)])
+
+    async def _tell_missing_topics(self, subscription: Collection[str]) -> None:
+        """A subscription may name a topic before it exists; a wrong name should not go unnoticed for that."""
+        topics = sorted(subscription)
+        nodes = await self.session.exists_many([topic_path(topic) for topic in topics])
+        missing = [topic for topic, node in zip(topics, nodes, strict=True) if node is None]
+        if missing:
+            self._metrics.count("subscribed_topics_missing", len(missing))
+            log.warning(
+                "group %s: no such topic yet: %s; it is consumed as soon as it exists",
+                self._config.group,
+                ", ".join(missing),
+            )
+
+    async def brokers(self) -> list[HostPort]:
+        """Where brokers are registered at this moment."""
+        return list((await registered_brokers(self.session)).values())
+
+    def _look_again(self) -> None:
+        super()._look_again()
+        self.holding.look_again()
+
+    def _in_progress(self) -> Collection[Work]:
+        return self._handler.in_progress()
+
+    def _hurry(self, stall: Stall) -> None:
+        self._handler.stalled(stall)
+
+    def _ended(self) -> None:
+        self.holding.end()
+
+    async def leave(self) -> None:
+        """Hand everything back, then close the session; what was finished is committed."""
+        if self._joined and not self.over.done():
+            handing_back = asyncio.ensure_future(self._hand_back())
+            either: set[asyncio.Future[Any]] = {handing_back, self.over}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            handing_back.cancel()
+        await self.close()
+
+    async def _hand_back(self) -> None:
+        """
+        Have the leader give what is held to others, who then wait for it; hand back to nobody what nobody takes.
+
+        A static member is expected back, and one that leads nobody else has nobody to give anything to.
+        """
+        if self._config.instance_id is None and not self.holding.idle and not self._leading.alone:
+            # A session that ends meanwhile leaves nothing to be handed back.
+            with suppress(TimeoutError, SessionLostError):
+                async with asyncio.timeout(self._config.debounce.bound_ms / 1000 + PATIENCE_S):
+                    await self._retire()
+        await self.holding.hand_back()
+
+    async def _retire(self) -> None:
+        """Subscribe to nothing: a plan takes everything away, partition by partition."""
+        async with self._registering:
+            if isinstance(await self._register_anew(()), Refused):
+                return
+        await self.holding.all_released()

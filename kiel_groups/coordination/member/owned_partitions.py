@@ -1,0 +1,450 @@
+"""
+What one member holds: the driver of ``group.claims``, on one session.
+
+It follows the member's slice, takes and gives back owner znodes, and is the only one that writes offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from kiel_groups.config import GroupConfig
+from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
+from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
+from kiel_groups.coordination.member.unsubscribed_topics import SliceTopics
+from kiel_groups.coordination.offsets.owned_offsets import Offsets
+from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.zookeeper_store import Starts, ZooKeeperOffsetStore
+from kiel_groups.coordination.partition_handler import PartitionHandler
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.errors import (
+    CoordinationError,
+    DuplicateInstanceError,
+    KielGroupsError,
+    NoOffsetsError,
+    ProtocolError,
+)
+from kiel_groups.group.member import claims
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
+from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import MemberId, TopicPartition
+
+__all__ = ["Holding", "PartitionHandler", "jittered_s"]
+
+log = logging.getLogger(__name__)
+
+#: How far the periodic look at one's own slice is spread, so that a thousand members do not look at once.
+JITTER = 0.33
+
+#: How long to wait before a claim whose position could not be read is looked at again, in seconds: first, at most.
+#: A topic that was just created has leaders within tenths of a second.
+REOPEN_S = 0.1
+LONGEST_REOPEN_S = 5.0
+
+#: How long a member that leaves waits for brokers that are to store its offsets, in seconds.
+LEAVING_S = 2.0
+
+
+def jittered_s(interval_ms: int) -> float:
+    """An interval in seconds, longer or shorter by up to a third."""
+    return interval_ms / 1000 * runtime.uniform(1 - JITTER, 1 + JITTER)
+
+
+class Holding:
+    """The slice, the claims and the offsets of one member."""
+
+    def __init__(
+        self,
+        session: Session,
+        layout: GroupLayout,
+        member_id: MemberId,
+        config: GroupConfig,
+        claimant: Claimant,
+        store: ZooKeeperOffsetStore,
+        handler: PartitionHandler,
+        subscription: SubscriptionState,
+        topics: TopicWatch,
+        leaders: PartitionLeaders,
+        tasks: TaskSet,
+        metrics: Metrics,
+    ) -> None:
+        self._session = session
+        self._member_id = member_id
+        self._slice_path, self._member_path = layout.slice(config.instance_id or member_id), layout.member(member_id)
+        self._slice_topics = SliceTopics(session, layout, member_id, metrics)
+        self._config = config
+        self._claimant = claimant
+        self._store = store
+        self._handler = handler
+        self._leaders = leaders
+        self._subscription = subscription
+        self._tasks = tasks
+        self._metrics = metrics
+        self._claims = claims.Claims()
+        self._unopened = UnopenedClaims(config.group, metrics)
+        self._look = asyncio.Event()
+        self._empty, self._leaving = asyncio.Event(), asyncio.Event()
+        self._watches: dict[TopicPartition, _OwnerWatch] = {}
+        self._freed: set[TopicPartition] = set()
+        self._seen_free: set[TopicPartition] = set()
+        self._to_claim: set[TopicPartition] = set()
+        self._to_open: set[TopicPartition] = set()
+        self._claiming = False
+        self._topics = topics
+        topics.on_recreated = self._recreated
+        self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
+
+    @property
+    def settled(self) -> bool:
+        """Whether what is held is what is wanted."""
+        return self._claims.settled
+
+    def start(self) -> None:
+        """Begin to follow the slice."""
+        self._tasks.start(self._follow_slice())
+
+    def follow_subscription(self) -> None:
+        """The subscription may have changed: claim what the slice names of its topics, and nothing else."""
+        self._feed(claims.Subscribed(self._subscription.subscription))
+
+    def look_again(self) -> None:
+        """Watches are gone, or may be: look at everything anew."""
+        self._look.set()
+        self._topics.look_again()
+        self._look_at_owners(self._watches)
+
+    async def hand_back(self) -> None:
+        """Drain and release everything, and claim nothing more; ends when nothing is held."""
+        self._store.hurry(LEAVING_S)
+        self._feed(claims.Leave())
+        self._leaving.set()
+        await self.all_released()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held, claimed or waited for."""
+        return not self._claims.phases
+
+    async def all_released(self) -> None:
+        """Wait until nothing is held, claimed or waited for."""
+        while self._claims.phases:
+            self._empty.clear()
+            await self._empty.wait()
+
+    def end(self) -> None:
+        """The session is over: everything held is lost."""
+        self._feed(claims.SessionEnded())
+
+    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
+        """Store the next offset of every partition held of which something new is finished; see ``Offsets``."""
+        return await self._offsets.commit(metadata)
+
+    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int | None:
+        """Store the position that a reset chose; see ``Offsets``."""
+        return await self._offsets.store_reset(partition, reset)
+
+    # The slice
+
+    async def _follow_slice(self) -> None:
+        """
+        Read the member's slice at every hint, and audit once in every interval.
+
+        The audit has a deadline of its own: hints that come more often than the interval must not put it off.
+        """
+        loop = asyncio.get_running_loop()
+        audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
+        while True:
+            self._look.clear()
+            read = await self._read_slice()
+            self.follow_subscription()
+            self._feed(read)
+            if self._claims.replaced:
+                await self._stop_replaced()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(audit_due_s):
+                    await self._look.wait()
+            # Check the deadline after a hint, too: if one is set already, ``wait`` returns before the timeout can fire.
+            if loop.time() >= audit_due_s:
+                await self._audit()
+                audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
+
+    async def _read_slice(self) -> claims.Wanted | claims.Replaced:
+        node = await self._session.get(self._slice_path, self._look.set)
+        if node is None and await self._session.exists(self._slice_path, self._look.set) is not None:
+            node = await self._session.get(self._slice_path, self._look.set)
+        if node is None:
+            return claims.Wanted(None)
+        try:
+            found = Slice.parse(node.data, self._slice_path)
+        except ProtocolError as error:
+            log.error("group %s: %s; keeping the current partitions", self._config.group, error)
+            self._metrics.count("znodes_unreadable")
+            return claims.Wanted(None)
+        if found.member_id == self._member_id:
+            await self._slice_topics.check(node, found, self._subscription.subscription)
+            return claims.Wanted(found.partitions)
+        # A slot of a member's own is no other's, whatever is written there. Nor is the place of a member taken whose
+        # znode was deleted: the leader then knows only its predecessor, and the member joins anew.
+        is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None
+        return claims.Replaced() if is_replaced else claims.Wanted(None)
+
+    async def _stop_replaced(self) -> NoReturn:
+        """Give everything back, then end this member: two of one instance would replace each other for ever."""
+        self._metrics.count("members_replaced")
+        log.warning(
+            "group %s: a later member of instance %s has taken the place of %s, which gives back what it holds",
+            self._config.group,
+            self._config.instance_id,
+            self._member_id,
+        )
+        await self.all_released()
+        raise DuplicateInstanceError(
+            f"group {self._config.group}: another member of instance {self._config.instance_id!r} is alive and has its"
+            f" place ({self._slice_path}); this one, {self._member_id}, has stopped. Give every process an instance_id"
+            " of its own"
+        )
+
+    async def _audit(self) -> None:
+        """Without a hint: find deleted claims, changed offsets, moved leaders, and awaited claims that are free."""
+        gone = await self._claimant.verify(self._held())
+        gone &= self._held()
+        if gone:
+            log.error("group %s: %d claims were deleted by somebody else", self._config.group, len(gone))
+            self._feed(claims.ClaimGone(gone))
+        await self._offsets.follow_resets()
+        await self.confirm_leaders()
+        self.look_again()
+
+    async def confirm_leaders(self) -> None:
+        """Read the leaders of the owned partitions; see ``PartitionLeaders``."""
+        await self._leaders.look(self._held())
+
+    # Claims
+
+    def _held(self) -> frozenset[TopicPartition]:
+        return self._claims.in_phase(claims.Phase.HELD)
+
+    def _feed(self, event: claims.Event) -> None:
+        self._claims, effects = claims.step(self._claims, event)
+        for effect in effects:
+            self._perform(effect)
+        if not self._claims.phases:
+            self._empty.set()
+
+    def _perform(self, effect: claims.Effect) -> None:
+        match effect:
+            case claims.Claim(partitions):
+                self._to_claim |= partitions
+                if not self._claiming:
+                    self._claiming = True
+                    self._tasks.start(self._claim())
+            case claims.Await(partitions):
+                for partition in partitions:
+                    self._watches.setdefault(partition, _OwnerWatch(self, partition))
+                self._look_at_owners(partitions)
+            case claims.Open(partitions):
+                self._to_open |= partitions
+                if not self._claiming:
+                    self._open_claimed()
+            case claims.Start(partitions):
+                self._tasks.start(self._handler.assigned(partitions))
+            case claims.Drain(partitions):
+                self._drain(partitions)
+            case claims.Release(partitions):
+                self._tasks.start(self._release(partitions))
+            case claims.Lose(partitions):
+                self._lose(partitions)
+
+    async def _claim(self) -> None:
+        """One claim after another: what becomes free during one goes together with the next."""
+        try:
+            while self._to_claim:
+                partitions, freed = frozenset(self._to_claim), self._to_claim & self._seen_free
+                self._to_claim.clear()
+                self._seen_free.clear()
+                claimed = await self._claimant.claim(partitions, freed)
+                self._feed(claims.Claimed(claimed))
+                self._feed(claims.Contended(partitions - claimed))
+        finally:
+            self._claiming = False
+        self._open_claimed()
+
+    def _open_claimed(self) -> None:
+        """Claims come first, others may be waiting for them; each topic is opened by itself."""
+        partitions, self._to_open = frozenset(self._to_open), set()
+        for topic in sorted({partition.topic for partition in partitions}):
+            self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
+
+    def hint(self, watch: _OwnerWatch) -> None:
+        """An awaited partition may have become free. Hints that come together go together."""
+        if not self._awaits(watch.partition):
+            return
+        if not self._freed:
+            asyncio.get_running_loop().call_soon(self._claim_freed)
+        self._freed.add(watch.partition)
+
+    def _claim_freed(self) -> None:
+        freed = frozenset(self._freed)
+        self._freed.clear()
+        if self._session.connected:
+            # While the connection stands, nothing but the end of an owner znode fires its watch.
+            self._seen_free |= freed
+        self._feed(claims.OwnerGone(freed))
+
+    def _awaits(self, partition: TopicPartition) -> bool:
+        """Whether its owner is watched still; that of a partition that is not awaited any more is forgotten."""
+        if self._claims.phases.get(partition) is claims.Phase.WAITING:
+            return True
+        if watch := self._watches.pop(partition, None):
+            self._session.forget(watch)
+        return False
+
+    def _look_at_owners(self, partitions: Collection[TopicPartition]) -> None:
+        if awaited := [partition for partition in sorted(partitions) if self._awaits(partition)]:
+            self._tasks.start(self._find_free([self._watches[partition] for partition in awaited]))
+
+    async def _find_free(self, watches: Sequence[_OwnerWatch]) -> None:
+        """Which awaited partitions are free now? On the others a watch stands."""
+        free, mine = await self._claimant.wait_free({watch.partition: watch for watch in watches})
+        if mine:
+            self._feed(claims.Claimed(mine))
+        if free:
+            self._feed(claims.OwnerGone(free))
+
+    async def _open(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
+        """Read where the claims of a topic start; a member that leaves needs no positions, and gives them back."""
+        reading = asyncio.ensure_future(self._read_positions(topic, partitions))
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        either: set[asyncio.Future[Any]] = {reading, leaving}
+        alarm_s, started_s = self._config.drain_alarm_ms / 1000, asyncio.get_running_loop().time()
+        try:
+            while not (await asyncio.wait(either, timeout=alarm_s, return_when=asyncio.FIRST_COMPLETED))[0]:
+                unopened = partitions & self._claims.in_phase(claims.Phase.OPENING)
+                self._unopened.alarm(topic, unopened, asyncio.get_running_loop().time() - started_s)
+            if reading.done():
+                reading.result()
+        finally:
+            reading.cancel()
+            leaving.cancel()
+            self._unopened.forget(partitions)
+            await asyncio.wait({reading})
+        self._feed(claims.Opened(frozenset(p for p in partitions if not self._claims.keeps(p))))
+
+    async def _read_positions(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
+        """What cannot be read yet is tried again, what is gone is given up."""
+        waiting, pause_s = partitions, REOPEN_S
+        await self._topics.follow({topic})
+        while waiting:
+            before = self._topics.creation(topic)
+            starts = await self._starts(topic, waiting)
+            self._opened(starts)
+            created = self._topics.creation(topic)
+            if created != before and any(start.created < created for start in starts.values()):
+                # Created again while positions were read: they may be those of the old log.
+                self._recreated(topic, created)
+            waiting -= starts.keys()
+            if waiting and not starts:
+                gone = await self._claimant.verify(waiting)
+                self._feed(claims.ClaimGone(gone))
+                # What is not wanted any more needs no position: it goes back at once.
+                self._feed(claims.Opened(frozenset(p for p in waiting if not self._claims.keeps(p))))
+                waiting = (waiting - gone) & self._claims.in_phase(claims.Phase.OPENING)
+            self._unopened.forget(partitions - waiting)
+            if waiting and not starts:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_REOPEN_S)
+
+    def _recreated(self, topic: str, created: int) -> None:
+        """Positions of the old log are not committed from this moment on."""
+        self._subscription.mark_recreated(topic, created)
+        self._tasks.start(self._offsets.start_over(topic, created))
+
+    async def _starts(
+        self, topic: str, partitions: frozenset[TopicPartition]
+    ) -> Mapping[TopicPartition, StartPosition]:
+        try:
+            starts = await self._store.start(partitions)
+        except CoordinationError:
+            raise
+        except KielGroupsError as error:
+            starts = Starts({}, dict.fromkeys(partitions, error))
+        if starts.failures:
+            # Nothing is lost by waiting, and the claim keeps others from starting somewhere else.
+            self._unopened.failed(topic, starts.failures)
+        refusals = [error for error in starts.failures.values() if isinstance(error, NoOffsetsError)]
+        if refusals:
+            # Only an operator may be able to fix this, so the caller that consumes this topic gets the error. Calls for
+            # other topics do not.
+            self._handler.refused(topic, refusals[0])
+        return starts.found
+
+    def _opened(self, starts: Mapping[TopicPartition, StartPosition]) -> None:
+        opening = self._claims.in_phase(claims.Phase.OPENING)
+        fresh = {partition: start for partition, start in starts.items() if partition in opening}
+        self._subscription.assign_from_subscribed(fresh)
+        self._feed(claims.Opened(frozenset(fresh)))
+
+    def _drain(self, partitions: frozenset[TopicPartition]) -> None:
+        """Idle partitions do not wait for those that the application is busy with."""
+        busy = self._handler.stop(partitions)
+        for part in (partitions - busy, busy):
+            if part:
+                self._tasks.start(self._drain_part(part))
+
+    async def _drain_part(self, partitions: frozenset[TopicPartition]) -> None:
+        drained = asyncio.ensure_future(self._handler.drained(partitions))
+        started_s = asyncio.get_running_loop().time()
+        try:
+            while not (await asyncio.wait({drained}, timeout=self._config.drain_alarm_ms / 1000))[0]:
+                self._metrics.count("drain_alarms")
+                log.error(
+                    "group %s: %d partitions, first %s, are to be handed over, but the application has been processing"
+                    " for %.0f s; they are kept until it is done",
+                    self._config.group,
+                    len(partitions),
+                    min(partitions),
+                    asyncio.get_running_loop().time() - started_s,
+                )
+            await drained
+        finally:
+            drained.cancel()
+        self._metrics.observe("drain", asyncio.get_running_loop().time() - started_s)
+        self._feed(claims.Drained(partitions))
+
+    async def _release(self, partitions: frozenset[TopicPartition]) -> None:
+        async with self._offsets.writing:
+            if self._config.autocommit and not self._store.commits_with_release:
+                # What a reset chose is written by the release: a broker that is late must not write over it.
+                await self._offsets.store_finished(partitions - self._subscription.resetting())
+            done = await self._claimant.release(partitions)
+            self._subscription.unassign(partitions)
+        self._feed(claims.ClaimGone(done.gone))
+        self._feed(claims.Released(done.released))
+
+    def _lose(self, partitions: frozenset[TopicPartition]) -> None:
+        self._metrics.count("partitions_lost", len(partitions))
+        self._subscription.unassign(partitions)
+        self._handler.lost(partitions)
+
+
+class _OwnerWatch:
+    """A watch on one owner znode; called on every hint that it may be gone."""
+
+    __slots__ = ("_holding", "partition")
+
+    def __init__(self, holding: Holding, partition: TopicPartition) -> None:
+        self._holding = holding
+        self.partition = partition
+
+    def __call__(self) -> None:
+        self._holding.hint(self)

@@ -1,0 +1,98 @@
+"""Who leads the partitions of one member, by ZooKeeper's word and not by a broker's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+
+from kiel_groups.config import HostPort
+from kiel_groups.coordination.partition_handler import PartitionHandler
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.errors import CoordinationError, ProtocolError
+from kiel_groups.group.znodes.contents import parse_broker, parse_leader
+from kiel_groups.group.znodes.layout import BROKER_IDS, partition_state_path
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+__all__ = ["PartitionLeaders", "registered_brokers"]
+
+log = logging.getLogger(__name__)
+
+
+async def registered_brokers(session: Session) -> dict[int, HostPort]:
+    """The addresses of the brokers that are registered at this moment, by their ids, ascending."""
+    names = [name for name in await session.children(BROKER_IDS) or [] if name.isdecimal()]
+    ids = sorted(map(int, names))
+    paths = [f"{BROKER_IDS}/{node_id}" for node_id in ids]
+    found = {}
+    for node_id, path, node in zip(ids, paths, await session.get_many(paths), strict=True):
+        try:
+            if node is not None:
+                found[node_id] = HostPort(*parse_broker(node.data, path))
+        except ProtocolError as error:
+            log.warning("%s; that broker is passed over", error)
+    return found
+
+
+class PartitionLeaders:
+    """
+    Tells the handler who leads the partitions of its member.
+
+    A broker that is cut off from ZooKeeper alone does not learn that it was deposed. It keeps answering fetches of
+    partitions that another broker leads, and its readers miss what is written there. The partition's ``state`` znode
+    names the elected leader.
+    """
+
+    def __init__(self, session: Session, writer: FencedWriter, handler: PartitionHandler, metrics: Metrics) -> None:
+        self._session = session
+        self._writer = writer
+        self._handler = handler
+        self._metrics = metrics
+        self._is_refused = False
+
+    async def look(self, partitions: Collection[TopicPartition]) -> None:
+        """
+        Read who leads these, and tell the handler.
+
+        A leader that is not registered is left out: if all replicas are dead, the znode keeps the last leader, or −1. A
+        znode that cannot be parsed is left out, too. For these partitions the brokers' metadata counts. It counts for
+        all of them where an ACL denies reading: the group needs these znodes for nothing else.
+
+        Raises:
+            SessionLostError: The session is over.
+        """
+        if not partitions:
+            self._handler.leaders({}, {})
+            return
+        # A server that is behind could name a leader that brokers know to be deposed.
+        await self._writer.prove()
+        try:
+            leaders, brokers = await self._read(sorted(partitions))
+        except CoordinationError as error:
+            if error.retriable:
+                raise
+            leaders, brokers = {}, {}
+            self._metrics.count("leaders_unreadable")
+            if not self._is_refused:
+                self._is_refused = True
+                log.warning("the leaders of partitions cannot be read: %s; using those that brokers name", error)
+        self._handler.leaders(leaders, brokers)
+
+    async def _read(
+        self, partitions: Sequence[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], dict[int, HostPort]]:
+        """The registered leaders of partitions, and the addresses of the registered brokers."""
+        paths = [partition_state_path(partition) for partition in partitions]
+        brokers = await registered_brokers(self._session)
+        leaders: dict[TopicPartition, int] = {}
+        for partition, path, node in zip(partitions, paths, await self._session.get_many(paths), strict=True):
+            try:
+                leader = -1 if node is None else parse_leader(node.data, path)
+            except ProtocolError as error:
+                log.warning("%s; using the leader that brokers name", error)
+                self._metrics.count("znodes_unreadable")
+            else:
+                if leader in brokers:
+                    leaders[partition] = leader
+        return leaders, brokers

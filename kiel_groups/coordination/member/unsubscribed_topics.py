@@ -1,0 +1,93 @@
+"""Reporting slices that name topics which their member has not subscribed to; such partitions are never claimed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kiel_groups.coordination.session.zk_session import Node, Session
+from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.contents import MemberInfo, Slice
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import MemberId, TopicPartition
+
+__all__ = ["SliceTopics"]
+
+log = logging.getLogger(__name__)
+
+#: A leader has read a new registration, and planned again, within this time, in seconds: until then a slice that names
+#: other topics is no error.
+PASSING_S = 10.0
+
+#: How many topics a log line names.
+MOST_NAMED = 5
+
+
+class SliceTopics:
+    """Compares the slices of one member with its subscription."""
+
+    def __init__(self, session: Session, layout: GroupLayout, member_id: MemberId, metrics: Metrics) -> None:
+        self._session = session
+        self._group = layout.group
+        self._member_id = member_id
+        self._path = layout.member(member_id)
+        self._metrics = metrics
+        #: What was reported last, as the change by which the slice came, and at which level: a slice is read again at
+        #: every look.
+        self._reported: tuple[int, int] = (0, 0)
+        #: Since when slices have named other topics, on the event loop's clock; None where the last one did not.
+        self._since_s: float | None = None
+
+    async def check(self, node: Node, found: Slice, subscribed: frozenset[str]) -> None:
+        """
+        Log a slice that names other topics than the member subscribes to, and count it once each time it is written.
+
+        That is a warning: a leader that had not read the latest registration writes one, and soon corrects it. If
+        slices have named other topics for ``PASSING_S``, it is an error.
+
+        A slice that is older than the member's registration is exempt: it was made for the subscription before, and the
+        leader plans again. So is one that the registration allows: the member is about to register anew.
+        """
+        foreign = await self._foreign(node, found, subscribed)
+        if not foreign:
+            self._since_s = None
+            return
+        now_s = asyncio.get_running_loop().time()
+        if self._since_s is None:
+            self._since_s = now_s
+        level = logging.ERROR if now_s - self._since_s >= PASSING_S else logging.WARNING
+        if node.mzxid != self._reported[0]:
+            self._metrics.count("slices_of_other_topics")
+        if (node.mzxid, level) != self._reported:
+            self._reported = (node.mzxid, level)
+            self._report(level, found, len(foreign), sorted({partition.topic for partition in foreign}))
+
+    async def _foreign(self, node: Node, found: Slice, subscribed: frozenset[str]) -> list[TopicPartition]:
+        """The partitions of a slice that is not exempt whose topics neither subscription nor registration names."""
+        if not ({partition.topic for partition in found.partitions} - subscribed):
+            return []
+        own = await self._session.get(self._path)
+        # zxids are the order of all changes in ZooKeeper.
+        if own is None or node.mzxid < own.czxid:
+            return []
+        try:
+            allowed = subscribed.union(MemberInfo.parse(self._member_id, own.data, self._path).subscription)
+        except ProtocolError:
+            # The leader reports a registration that cannot be read.
+            return []
+        return [partition for partition in found.partitions if partition.topic not in allowed]
+
+    def _report(self, level: int, found: Slice, count: int, topics: list[str]) -> None:
+        log.log(
+            level,
+            "group %s: the slice of %s, generation %d, names %d partitions of topics that this member has not"
+            " subscribed to: %s%s; they are not claimed. The leader corrects that with its next plan, whether it had"
+            " not seen the latest subscription or somebody else has written the znode",
+            self._group,
+            self._member_id,
+            found.generation,
+            count,
+            ", ".join(topics[:MOST_NAMED]),
+            ", …" if len(topics) > MOST_NAMED else "",
+        )

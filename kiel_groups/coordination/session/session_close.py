@@ -1,0 +1,138 @@
+"""
+The close of one ZooKeeper session, whether or not its client is connected at that moment.
+
+A session that is not closed keeps its owner znodes for the whole session timeout, although its gate is shut and nobody
+uses them. kazoo closes a session on the connection that it has; without one it stops and tells no server. Such a
+session is resumed here, by a client that is made for nothing else, and closed with the first request.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState, KeeperState
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, overhear_connect
+from kiel_groups.group.member.lease import answer_limit_s
+
+__all__ = ["SessionClose"]
+
+log = logging.getLogger(__name__)
+
+#: The pause between two looks at a client, in seconds; whatever happens to the session wakes the thread at once.
+LOOK_S = 0.05
+#: How long a thread of kazoo's may take to end when its client is closed, in seconds.
+THREAD_S = 1.0
+
+
+class SessionClose:
+    """
+    Ends a session's client, and the session with it.
+
+    Safety: a client that resumes names the session by its id and password, sends one request, Close, and stops. Where a
+    server refuses because the session is over, kazoo would open another one; the client is stopped before that.
+
+    Args:
+        config: Where ZooKeeper is.
+        client: The session's own client.
+        stopped: Called on this object's thread when that client has ended, with or without a close.
+        ended: Called on this object's thread at the end: the session is over, or nothing more can be done.
+    """
+
+    def __init__(
+        self,
+        config: ZooKeeperConfig,
+        client: KazooClient,
+        stopped: Callable[[], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._client = client
+        self._stopped = stopped
+        self._ended = ended
+        self._is_own = True
+        #: Id and password; None before there was a session.
+        self._session: tuple[int, bytes] | None = None
+        self._timeout_ms = config.session_timeout_ms
+        #: Whether a server has said that the session is over.
+        self._is_over = False
+        self._connected = False
+        #: When to give up: the servers end the session themselves by then; seconds of boot time.
+        self._give_up_s = float("inf")
+        #: When the present client was told to stop; None while it is to connect.
+        self._stopping_s: float | None = None
+        self._ticker = runtime.ticker(self._step, "close")
+
+    def granted(self, session_id: int, timeout_ms: int) -> None:
+        """To be called on kazoo's thread with what a server answers to Connect."""
+        if self._session is not None and (timeout_ms <= 0 or session_id != self._session[0]):
+            self._is_over = True
+            if not self._is_own:
+                self._client._stopped.set()
+        self._timeout_ms = max(self._timeout_ms, timeout_ms)
+
+    def state_changed(self, state: str) -> None:
+        """To be called on kazoo's thread with each state of the connection; kazoo calls its listeners in any order."""
+        if state == KazooState.CONNECTED:
+            self._connected = True
+            self._session = self._session or self._client.client_id
+        else:
+            # Nothing but the answer to Close ends a client that is connected.
+            self._is_over |= state == KazooState.LOST and self._connected
+            self._connected = False
+        self._ticker.wake()
+
+    def begin(self) -> None:
+        """Close the session, on a thread of its own; to be called once, from any thread."""
+        self._give_up_s = runtime.boot_time_s() + self._timeout_ms / 1000
+        self._ticker.start()
+
+    def _step(self) -> float | None:
+        """Do what can be done now; returns the seconds until the next step, None at the end."""
+        now_s, client = runtime.boot_time_s(), self._client
+        if self._stopping_s is None:
+            if self._is_own or client.connected or self._is_over or now_s >= self._give_up_s:
+                self._stopping_s = now_s
+                begin_stop(client)
+        elif client.client_state == KeeperState.CLOSED:
+            self._free()
+            if self._is_over or self._session is None or now_s >= self._give_up_s:
+                self._ended()
+                return None
+            self._resume(self._session)
+        elif now_s - self._stopping_s >= answer_limit_s(self._timeout_ms):
+            # The server took the request and is silent: another one may answer.
+            self._stopping_s = now_s
+            self._leave()
+        return LOOK_S
+
+    def _free(self) -> None:
+        client = self._client
+        try:
+            client.handler.stop()
+            client._connection.stop(THREAD_S)
+            client.close()
+        except Exception:
+            log.debug("a client of ZooKeeper was not ended cleanly", exc_info=True)
+        if self._is_own:
+            self._stopped()
+        elif self._is_over:
+            log.info("a ZooKeeper session that was given up without a connection is closed")
+
+    def _resume(self, session: tuple[int, bytes]) -> None:
+        self._is_own, self._stopping_s = False, None
+        self._client = client = runtime.client(self._config, session)
+        overhear_connect(client, self._config.session_timeout_ms, self.granted)
+        client.add_listener(self.state_changed)
+        client.start_async()
+
+    def _leave(self) -> None:
+        try:
+            self._client._connection._socket.shutdown(socket.SHUT_RDWR)
+        except (OSError, AttributeError):
+            log.debug("the connection was closed already", exc_info=True)
