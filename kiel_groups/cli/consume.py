@@ -227,7 +227,7 @@ async def _start(
 
 async def _check_offset(consumer: SingleConsumer, brokers: str, offset: int) -> None:
     """Refuse an offset that a log does not have; ``consumer`` stands at the logs' beginnings."""
-    from kiel_groups.clients.log_ends import find_log_ends
+    from kiel_groups.clients.net.log_ends import find_log_ends
     from kiel_groups.config import KAFKA_PORT, parse_hosts
     from kiel_groups.errors import ConfigError
 

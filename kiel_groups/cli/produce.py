@@ -23,7 +23,7 @@ __all__ = ["produce"]
 _BATCH_SIZE = 1_000
 _LINGER_MS = 5
 #: What they log of failures is said here with the numbers of lines.
-_TOLD_BY_LINE = ("kiel_groups.clients.sender", "kiel_groups.clients.producer")
+_TOLD_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.producer")
 
 
 @click.command(epilog=EPILOG)

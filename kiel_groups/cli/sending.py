@@ -12,7 +12,7 @@ from itertools import groupby
 from kiel_groups.cli.ending import Ending
 from kiel_groups.cli.line_input import LineInput
 from kiel_groups.clients import Producer, RecordMetadata
-from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.net.cluster_metadata import Cluster
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics

@@ -204,7 +204,7 @@ def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState
     """Ask the leaders; a warning where they do not answer."""
     import asyncio
 
-    from kiel_groups.clients.log_ends import find_log_ends
+    from kiel_groups.clients.net.log_ends import find_log_ends
     from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 
     led = [each.topic_partition for state in states for each in state.partitions if each.leader is not None]

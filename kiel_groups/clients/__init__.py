@@ -1,4 +1,9 @@
-"""Tornado clients: connections, cluster metadata, fetching, producing, and the consumers on top."""
+"""
+Read and write topics on Tornado: the consumer of a group, the single consumer, and the producer.
+
+Applications import these three from here; the packages below are theirs and may change.
+None of them blocks the event loop; ``kiel_groups.sync`` has the blocking twins.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +11,7 @@ from kiel_groups.lazily import lazily
 
 if TYPE_CHECKING:
     from kiel_groups.clients.grouped import GroupedConsumer
-    from kiel_groups.clients.partitioners import hash_partitioner, random_partitioner
+    from kiel_groups.clients.produce.partitioners import hash_partitioner, random_partitioner
     from kiel_groups.clients.producer import Producer, RecordMetadata
     from kiel_groups.clients.single import BEGINNING, END, SingleConsumer
 
@@ -26,8 +31,8 @@ _HOMES = {
     "SingleConsumer": "kiel_groups.clients.single",
     "Producer": "kiel_groups.clients.producer",
     "RecordMetadata": "kiel_groups.clients.producer",
-    "hash_partitioner": "kiel_groups.clients.partitioners",
-    "random_partitioner": "kiel_groups.clients.partitioners",
+    "hash_partitioner": "kiel_groups.clients.produce.partitioners",
+    "random_partitioner": "kiel_groups.clients.produce.partitioners",
     "BEGINNING": "kiel_groups.clients.single",
     "END": "kiel_groups.clients.single",
 }

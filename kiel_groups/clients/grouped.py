@@ -11,16 +11,16 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from kiel_groups.allocators import Allocator, allocator_of
-from kiel_groups.clients.asking import Values, asking
-from kiel_groups.clients.attributes import MemberAttributes
-from kiel_groups.clients.callers import Taker, caller_here, taker_of, takers_here
-from kiel_groups.clients.closing import LeftLoop, running_loop
-from kiel_groups.clients.consuming import ConsumerSettings, Consuming
-from kiel_groups.clients.futures import failed, spawn, started
-from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.listening import check_listener
-from kiel_groups.clients.record_loop import RecordLoop
-from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions
+from kiel_groups.clients.calls.callers import Taker, caller_here, taker_of, takers_here
+from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
+from kiel_groups.clients.calls.consume_future import Values, asking
+from kiel_groups.clients.calls.eager_methods import failed, spawn, started
+from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
+from kiel_groups.clients.compat.attributes import MemberAttributes
+from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings, Consuming
+from kiel_groups.clients.delivery.listener_calls import check_listener
+from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.config import (
     DebounceConfig,
     FetchConfig,

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
-from kiel_groups.clients.attributes import ProducerAttributes
-from kiel_groups.clients.closing import LeftLoop, running_loop
-from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.futures import failed, spawn, started
-from kiel_groups.clients.partitioners import Partitioner, key_bytes, random_partitioner
-from kiel_groups.clients.producer_queue import RecordMetadata, message_bytes
-from kiel_groups.clients.sender import Sender, raise_first, reject
-from kiel_groups.clients.serializing import Serializer, serialized
-from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions, compression_name
+from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions, compression_name
+from kiel_groups.clients.calls.eager_methods import failed, spawn, started
+from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
+from kiel_groups.clients.compat.attributes import ProducerAttributes
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.produce.partition_queue import RecordMetadata, message_bytes
+from kiel_groups.clients.produce.partitioners import Partitioner, key_bytes, random_partitioner
+from kiel_groups.clients.produce.sender import Sender, raise_first, reject
+from kiel_groups.clients.produce.serializer import Serializer, serialized
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics

@@ -9,16 +9,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeAlias, Unpack
 
-from kiel_groups.clients.attributes import ConsumerAttributes
-from kiel_groups.clients.closing import LeftLoop, running_loop
-from kiel_groups.clients.cluster import DOUBT, Cluster
-from kiel_groups.clients.deserializing import Deserializing
-from kiel_groups.clients.fetcher import FetchedBatch, Fetcher
-from kiel_groups.clients.futures import failed, spawn, started
-from kiel_groups.clients.late_starts import LateStarts
-from kiel_groups.clients.offset_lookup import ELECTION_S, find_offsets, list_offsets, log_range
-from kiel_groups.clients.settings import BrokerSettings, broker_config, check_functions
-from kiel_groups.clients.starting import StartAt, offset_time
+from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
+from kiel_groups.clients.calls.eager_methods import failed, spawn, started
+from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
+from kiel_groups.clients.compat.attributes import ConsumerAttributes
+from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
+from kiel_groups.clients.delivery.deserializer import Deserializing
+from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
+from kiel_groups.clients.fetch.start_lookup import LateStarts
+from kiel_groups.clients.net.cluster_metadata import DOUBT, Cluster
+from kiel_groups.clients.net.offset_lookup import ELECTION_S, find_offsets, list_offsets, log_range
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name, topic_names
 from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, OffsetOutOfRangeError

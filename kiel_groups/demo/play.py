@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kiel_groups.clients.partitioners import hash_partitioner
+from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer
 from kiel_groups.demo.fleet import DemoError, Fleet, Worker
 from kiel_groups.demo.receipts import Proof, foreign_lines, prove

@@ -11,7 +11,7 @@ from functools import partial
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.admin.group_inspection import check_group, list_groups, read_brokers, read_group, read_outlines
-from kiel_groups.clients.log_ends import LogEnds, find_log_ends
+from kiel_groups.clients.net.log_ends import LogEnds, find_log_ends
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.contents import parse_broker

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from kiel_groups.admin.group_inspection import group_reader
-from kiel_groups.clients.offset_commits import check_offset_api, commit_offsets, fetch_offsets
+from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
 from typing import Self, TypeVar
 
-from kiel_groups.clients.cluster import AGE, Cluster
-from kiel_groups.clients.offset_lookup import list_offsets
+from kiel_groups.clients.net.cluster_metadata import AGE, Cluster
+from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, RetriableBrokerError, UnknownTopicError
 from kiel_groups.metrics import Metrics

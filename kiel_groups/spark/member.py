@@ -12,8 +12,8 @@ import logging
 from collections.abc import Collection, Mapping
 
 from kiel_groups.allocators import round_robin
-from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net.cluster_metadata import Cluster
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s

@@ -14,9 +14,9 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.offset_commits import commit_offsets, fetch_offsets
-from kiel_groups.clients.offset_lookup import policy_offsets
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.offset_lookup import policy_offsets
+from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
 from kiel_groups.config import HostPort
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
 from kiel_groups.errors import NoOffsetsError

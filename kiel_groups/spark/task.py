@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from kiel_groups.clients.backoff import Backoff
+from kiel_groups.clients.net.backoff import Backoff
 from kiel_groups.config import HostPort
 from kiel_groups.errors import BrokerError, KielGroupsError, NoBrokersError, RequestTimeoutError
 from kiel_groups.model import TopicPartition

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from kiel_groups.clients.partitioners import hash_partitioner
+from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.shipping import Shipped

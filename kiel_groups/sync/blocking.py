@@ -17,7 +17,7 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from kiel_groups.clients.callers import call_as
+from kiel_groups.clients.calls.callers import call_as
 from kiel_groups.errors import ClosedError
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from kiel_groups import clients
-from kiel_groups.clients.loop_exit import dropped_by_loop_exit
+from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
 from kiel_groups.errors import ClosedError, KielGroupsError
 from kiel_groups.model import Record
 from kiel_groups.sync.blocking import (

@@ -13,7 +13,7 @@ import pytest
 
 from kiel_groups.admin.group_inspection import read_group
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
-from kiel_groups.clients.cluster import Cluster as ClusterView
+from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.proxy import Direction

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
-from kiel_groups.clients.fetcher import TRIES_UNREADABLE
-from kiel_groups.clients.metadata_sources import UNREACHABLE_AFTER
+from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE
+from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.embedded import Cluster, FaultProxy, KafkaProxy
 from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.embedded.kafka_proxy import Exchange, Reply

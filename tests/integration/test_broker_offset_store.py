@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups import GroupedConsumer, TopicPartition
-from kiel_groups.clients.cluster import Cluster as ClusterView
-from kiel_groups.clients.offset_commits import commit_offsets
+from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
+from kiel_groups.clients.net.offset_requests import commit_offsets
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.releases import KAFKAS

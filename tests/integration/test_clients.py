@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients import BEGINNING, END, GroupedConsumer, Producer, RecordMetadata, SingleConsumer
-from kiel_groups.clients.cluster import Cluster as ClusterView
-from kiel_groups.clients.offset_lookup import list_offsets
-from kiel_groups.clients.settings import broker_config
+from kiel_groups.clients.calls.client_arguments import broker_config
+from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
+from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, MessageTooLargeError, NoBrokersError, UnknownTopicError
 from kiel_groups.metrics import Metrics

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.clients import Producer
-from kiel_groups.clients.cluster import Cluster as ClusterView
+from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import MemberInfo, Pointer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tornado import gen
 
-from kiel_groups.clients import hands
+from kiel_groups.clients.delivery import in_flight
 from kiel_groups.embedded import Cluster
 from tests.integration.members import eventually
 from tests.integration.test_kiel_api_grouped import consumer_of, offsets, produce
@@ -28,7 +28,7 @@ async def test_a_drain_waits_for_the_work_on_values_after_those_that_nobody_got(
 ) -> None:
     """The next owner gets them when the coroutine that processes them is done, although their commit must wait."""
     # How long values may remain unfetched, in seconds: until the hand-over has begun, however slow the machine is.
-    monkeypatch.setattr(hands, "UNCLAIMED_S", 60.0)
+    monkeypatch.setattr(in_flight, "UNCLAIMED_S", 60.0)
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     events: list[tuple[str, Any]] = []
@@ -68,7 +68,7 @@ async def test_a_drain_waits_for_the_work_on_values_after_those_that_nobody_got(
     await eventually(lambda: events, "the slow coroutine has its value")
     taking = [asyncio.ensure_future(take("second"))]
     await eventually(lambda: not first.settled, "the partition is to be handed over")
-    monkeypatch.setattr(hands, "UNCLAIMED_S", 0.0)
+    monkeypatch.setattr(in_flight, "UNCLAIMED_S", 0.0)
     taking.append(asyncio.ensure_future(take("first")))
     await eventually(lambda: len(events) == 3, "the other member has the values")
     await working

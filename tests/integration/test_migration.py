@@ -11,8 +11,8 @@ import pytest
 from docutils.core import publish_doctree
 
 from kiel_groups.clients import GroupedConsumer, Producer
-from kiel_groups.clients.cluster import Cluster as ClusterView
-from kiel_groups.clients.settings import broker_config
+from kiel_groups.clients.calls.client_arguments import broker_config
+from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.metrics import Metrics

@@ -12,8 +12,8 @@ import pytest
 
 from kiel_groups import TopicPartition
 from kiel_groups.clients import Producer, SingleConsumer
-from kiel_groups.clients.cluster import Cluster as View
-from kiel_groups.clients.offset_lookup import list_offsets
+from kiel_groups.clients.net.cluster_metadata import Cluster as View
+from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ClosedError, OutcomeUnknownError

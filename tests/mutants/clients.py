@@ -6,15 +6,15 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_CLUSTER = "clients/cluster.py"
-_SOURCES = "clients/metadata_sources.py"
-_LOOKUP = "clients/offset_lookup.py"
-_COMMITS = "clients/offset_commits.py"
+_CLUSTER = "clients/net/cluster_metadata.py"
+_SOURCES = "clients/net/metadata_sources.py"
+_LOOKUP = "clients/net/offset_lookup.py"
+_COMMITS = "clients/net/offset_requests.py"
 _SINGLE = "clients/single.py"
-_FETCHER = "clients/fetcher.py"
-_DELIVERY = "clients/handing_out.py"
-_IN_FLIGHT = "clients/hands.py"
-_CONNECTION = "clients/connection.py"
+_FETCHER = "clients/fetch/fetcher.py"
+_DELIVERY = "clients/delivery/record_delivery.py"
+_IN_FLIGHT = "clients/delivery/in_flight.py"
+_CONNECTION = "clients/net/connection.py"
 
 _CLUSTER_TESTS = "tests/unit/test_clients_cluster.py"
 _SINGLE_TESTS = "tests/unit/test_clients_single.py"
@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "a late partition that is asked for once",
-        "clients/late_starts.py",
+        "clients/fetch/start_lookup.py",
         "        while self._times:\n",
         "        if self._times:\n",
         _SINGLE_TESTS,
@@ -143,14 +143,14 @@ MUTANTS = (
     # Deposed leaders
     Mutant(
         "a reset on the word of a leader that ZooKeeper does not name",
-        "clients/position_reset.py",
+        "clients/delivery/position_reset.py",
         "        await self._confirm_leaders()\n",
         "",
         _ZOMBIE_TESTS,
     ),
     Mutant(
         "a reset that is chosen anew after a store that failed",
-        "clients/position_reset.py",
+        "clients/delivery/position_reset.py",
         "                if not error.retriable:\n                    raise\n",
         "                raise\n",
         "tests/unit/test_position_reset.py",
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "the range of a log from another broker than the confirmed leader",
-        "clients/position_reset.py",
+        "clients/delivery/position_reset.py",
         "if leader is None or leader != self._cluster.leader_of(partition):",
         "if False:",
         _ZOMBIE_TESTS,
@@ -199,14 +199,14 @@ MUTANTS = (
     ),
     Mutant(
         "a look at leaders for each partition that is reset",
-        "clients/position_reset.py",
+        "clients/delivery/position_reset.py",
         "if self._next_look is None:",
         "if True:",
         _ZOMBIE_TESTS,
     ),
     Mutant(
         "a reset that joins a look at leaders which began before it",
-        "clients/position_reset.py",
+        "clients/delivery/position_reset.py",
         "        self._look, self._next_look = self._next_look, None\n        await self._member.confirm_leaders()\n",
         "        await self._member.confirm_leaders()\n        self._look, self._next_look = self._next_look, None\n",
         _ZOMBIE_TESTS,
@@ -326,7 +326,7 @@ MUTANTS = (
     ),
     Mutant(
         "a member of a group that returns nothing for ever while all brokers are gone",
-        "clients/consuming.py",
+        "clients/delivery/connected_consumer.py",
         "                    raise unreachable\n",
         "                    pass\n",
         f"{_UNREACHABLE_TESTS}::test_consume_of_a_group_raises_while_no_broker_answers",
@@ -405,7 +405,7 @@ MUTANTS = (
     ),
     Mutant(
         "a hook that keeps running for partitions that are lost",
-        "clients/listening.py",
+        "clients/delivery/listener_calls.py",
         "            running.task.cancel()\n",
         "            pass\n",
         "tests/unit/test_listening.py",
@@ -462,7 +462,7 @@ MUTANTS = (
     ),
     Mutant(
         "a leader that ZooKeeper named to a session which is over",
-        "clients/consuming.py",
+        "clients/delivery/connected_consumer.py",
         "        self._cluster.doubt(partitions)\n",
         "",
         _ZOMBIE_TESTS,

@@ -6,9 +6,9 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_DELIVERY = "clients/handing_out.py"
-_READY = "clients/ready_claims.py"
-_DESERIALIZING = "clients/deserializing.py"
+_DELIVERY = "clients/delivery/record_delivery.py"
+_READY = "clients/delivery/ready_claims.py"
+_DESERIALIZING = "clients/delivery/deserializer.py"
 _CLAIMS = "group/member/claims.py"
 _SLICE_TOPICS = "coordination/member/unsubscribed_topics.py"
 
@@ -22,7 +22,7 @@ MUTANTS = (
     # Drains
     Mutant(
         "a drain that forgets values in flight after those that nobody got",
-        "clients/hands.py",
+        "clients/delivery/in_flight.py",
         "                    span = span._replace(state=None)\n                if fate is None",
         "                    continue\n                if fate is None",
         _TOPIC_TESTS,
@@ -137,7 +137,7 @@ MUTANTS = (
     # Deserializers
     Mutant(
         "a line for every value that cannot be deserialized",
-        "clients/log_limit.py",
+        "clients/calls/log_limit.py",
         "return self._flushed(window, now_s) if now_s >= window.until_s else None",
         "return self._flushed(window, now_s)",
         _DESERIALIZING_TESTS,
@@ -165,21 +165,21 @@ MUTANTS = (
     ),
     Mutant(
         "a hook that is cancelled although one of its partitions is still owned",
-        "clients/listening.py",
+        "clients/delivery/listener_calls.py",
         "if running.lost == running.partitions:",
         "if running.lost:",
         "tests/unit/test_listening.py",
     ),
     Mutant(
         "values that a drain gave up and that a caller still gets",
-        "clients/asking.py",
+        "clients/calls/consume_future.py",
         "return Batch() if self._taker.given_up and values else values",
         "return values",
         _TOPIC_TESTS,
     ),
     Mutant(
         "a drain that waits for values which were declared finished",
-        "clients/hands.py",
+        "clients/delivery/in_flight.py",
         "taken.done or (finishes and taken.taker.over)",
         "finishes and (taken.done or taken.taker.over)",
         _TOPIC_TESTS,

@@ -7,7 +7,7 @@ from tests.mutants.mutant import ON_SERVERS, Mutant
 __all__ = ["MUTANTS"]
 
 _FENCED = "coordination/session/fenced_writes.py"
-_HANDING_OUT = "clients/handing_out.py"
+_HANDING_OUT = "clients/delivery/record_delivery.py"
 _HEARTBEAT = "coordination/session/heartbeat.py"
 _GATE = "coordination/session/delivery_gate.py"
 _SESSION = "coordination/session/zk_session.py"

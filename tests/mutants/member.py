@@ -10,7 +10,7 @@ _CLAIMING = "coordination/member/owner_znodes.py"
 _HOLDING = "coordination/member/owned_partitions.py"
 _CLAIMS = "group/member/claims.py"
 _ADMISSION = "coordination/member/admission.py"
-_LISTENING = "clients/listening.py"
+_LISTENING = "clients/delivery/listener_calls.py"
 _FORCE_RELEASE = "admin/force_release.py"
 
 MUTANTS = (
@@ -169,7 +169,7 @@ MUTANTS = (
     ),
     Mutant(
         "an automatic commit that ends with its first surprise",
-        "clients/consuming.py",
+        "clients/delivery/connected_consumer.py",
         '            except Exception:\n                log.exception("an automatic commit failed',
         '            except KeyError:\n                log.exception("an automatic commit failed',
         "tests/unit/test_commits_regularly.py",

@@ -6,11 +6,11 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_INTERRUPTS = "clients/interrupts.py"
+_INTERRUPTS = "clients/calls/interrupts.py"
 _PRODUCER = "clients/producer.py"
-_CLOSING = "clients/closing.py"
-_SENDER = "clients/sender.py"
-_CONNECTION = "clients/connection.py"
+_CLOSING = "clients/calls/left_loop.py"
+_SENDER = "clients/produce/sender.py"
+_CONNECTION = "clients/net/connection.py"
 _RANGES = "spark/range_reading.py"
 
 _INTERRUPT_TESTS = "tests/unit/test_interrupts.py"

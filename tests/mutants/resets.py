@@ -7,8 +7,8 @@ from tests.mutants.mutant import Mutant
 __all__ = ["MUTANTS"]
 
 _CLAIMING = "coordination/member/owner_znodes.py"
-_RESET = "clients/position_reset.py"
-_HANDING_OUT = "clients/handing_out.py"
+_RESET = "clients/delivery/position_reset.py"
+_HANDING_OUT = "clients/delivery/record_delivery.py"
 _DELIVERY_TESTS = "tests/unit/test_handing_out.py"
 _AT_A_BROKER = "tests/unit/test_position_reset.py"
 
@@ -134,7 +134,7 @@ MUTANTS = (
     ),
     Mutant(
         "values in flight that count beyond the cut",
-        "clients/hands.py",
+        "clients/delivery/in_flight.py",
         "            elif span is not None and span.end > end:\n"
         "                taken.spans[partition] = span._replace(end=end)\n",
         "",
@@ -149,14 +149,14 @@ MUTANTS = (
     ),
     Mutant(
         "a partition of which everything was cut off and that has its turn",
-        "clients/fetch_buffer.py",
+        "clients/fetch/fetch_buffer.py",
         "            self.turns.remove(state)\n",
         "            pass\n",
         "tests/unit/test_clients_fetcher.py",
     ),
     Mutant(
         "a log's range that brokers refuse to tell, taken for the policy's word",
-        "clients/offset_lookup.py",
+        "clients/net/offset_lookup.py",
         "if listed.error == OFFSET_OUT_OF_RANGE:",
         "if False:",
         _AT_A_BROKER,

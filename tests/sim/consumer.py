@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kiel_groups.clients.listening import ListenerCalls
-from kiel_groups.clients.position_reset import PositionReset
-from kiel_groups.clients.ready_claims import ReadyClaims
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.position_reset import PositionReset
+from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
@@ -229,7 +229,7 @@ class Consumer:
         await self.member.close()
         self.closed = True
 
-    # What a fetcher and its reset do (see clients/position_reset.py, which runs here as it is)
+    # What a fetcher and its reset do (see clients/delivery/position_reset.py, which runs here as it is)
 
     def fetch(self, partition: TopicPartition) -> None:
         """Look whether the log has the position; reset it otherwise."""

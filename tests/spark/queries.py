@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.clients import Producer
-from kiel_groups.clients.partitioners import hash_partitioner
+from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record

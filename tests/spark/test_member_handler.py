@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.cluster import Cluster
+from kiel_groups.clients.net.cluster_metadata import Cluster
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics

@@ -12,9 +12,9 @@ from fake_broker import FETCH, METADATA, FakeBroker, Fault
 from test_clients_single import T0, consuming, messages
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.callers import Taker
-from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.consuming import ConsumerSettings, Consuming
+from kiel_groups.clients.calls.callers import Taker
+from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings, Consuming
+from kiel_groups.clients.net.cluster_metadata import Cluster
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import NoBrokersError
 from kiel_groups.group.member.subscription import SubscriptionState

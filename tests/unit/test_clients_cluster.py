@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 from fake_broker import LIST_OFFSETS, METADATA, Asked, FakeBroker, Fault
 
-from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.offset_lookup import find_offsets, list_offsets
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.offset_lookup import find_offsets, list_offsets
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,

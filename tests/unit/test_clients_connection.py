@@ -9,9 +9,9 @@ import pytest
 from fake_broker import METADATA, Asked, FakeBroker, Fault
 from tornado.ioloop import IOLoop
 
-from kiel_groups.clients.backoff import Backoff
-from kiel_groups.clients.connection import Connection
-from kiel_groups.clients.futures import started
+from kiel_groups.clients.calls.eager_methods import started
+from kiel_groups.clients.net.backoff import Backoff
+from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
@@ -219,7 +219,7 @@ async def test_a_failure_is_logged_only_when_nobody_awaits_it(caplog: pytest.Log
     gc.collect()
 
     assert [(r.name, "_Worker.work failed" in r.message) for r in caplog.records] == [
-        ("kiel_groups.clients.futures", True)
+        ("kiel_groups.clients.calls.eager_methods", True)
     ]
 
 

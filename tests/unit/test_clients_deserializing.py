@@ -12,9 +12,9 @@ import pytest
 from test_handing_out import P0, P1, Bench, patience  # noqa: F401 -- patience is a fixture
 from test_handing_out_topics import take
 
-from kiel_groups.clients import deserializing
-from kiel_groups.clients.deserializing import LOG_INTERVAL_S, Deserializing
-from kiel_groups.clients.log_limit import LogLimit, Repeats
+from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
+from kiel_groups.clients.delivery import deserializer
+from kiel_groups.clients.delivery.deserializer import LOG_INTERVAL_S, Deserializing
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 
@@ -48,7 +48,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
         caplog.clear()
         return texts
 
-    caplog.set_level(logging.INFO, "kiel_groups.clients.deserializing")
+    caplog.set_level(logging.INFO, "kiel_groups.clients.delivery.deserializer")
     return read
 
 
@@ -90,7 +90,7 @@ async def test_what_was_counted_is_logged_when_nothing_fails_any_more(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the interval is over, although no value asks for it."""
-    monkeypatch.setattr(deserializing, "LOG_INTERVAL_S", 0.05)
+    monkeypatch.setattr(deserializer, "LOG_INTERVAL_S", 0.05)
     values = Deserializing(fails, Metrics())
     values.values([record(1), record(2)])
     found = lines()

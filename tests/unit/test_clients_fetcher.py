@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 from fake_broker import FETCH, METADATA, Asked, FakeBroker, Fault
 
-from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.fetcher import TRIES_UNREADABLE, FetchedBatch, Fetcher
+from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE, FetchedBatch, Fetcher
+from kiel_groups.clients.net.cluster_metadata import Cluster
 from kiel_groups.config import FetchConfig
 from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError
 from kiel_groups.metrics import Metrics

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kiel_groups.clients.fetch_lanes import LEAST_SHARE_BYTES, SHORT_WAIT_MS, BrokerLanes, PlannedFetch, share_out
-from kiel_groups.clients.fetch_state import PartitionFetch, Phase
+from kiel_groups.clients.fetch.fetch_requests import (
+    LEAST_SHARE_BYTES,
+    SHORT_WAIT_MS,
+    BrokerLanes,
+    PlannedFetch,
+    share_out,
+)
+from kiel_groups.clients.fetch.partition_fetch import PartitionFetch, Phase
 from kiel_groups.config import FetchConfig
 from kiel_groups.model import TopicPartition
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 from fake_broker import METADATA, Asked, FakeBroker, Fault
 
-from kiel_groups.clients import offset_commits
-from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.offset_commits import commit_offsets, fetch_offsets
-from kiel_groups.clients.pool import BLAMED_S
+from kiel_groups.clients.net import offset_requests
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.connection_pool import BLAMED_S
+from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -99,7 +99,7 @@ async def test_a_broker_that_failed_a_commit_is_asked_last(
     monkeypatch: pytest.MonkeyPatch, fault: bytes | Fault
 ) -> None:
     """For a while: the next commits go to another one at once, and later it is given another try."""
-    monkeypatch.setattr(offset_commits, "ANSWER_MS", 50)
+    monkeypatch.setattr(offset_requests, "ANSWER_MS", 50)
     async with two_brokers(answering(COMMIT, fault), answering(COMMIT, committed(0))) as (bad, good, view):
         for offset in range(1, 5):
             assert await commit(view, offset) == 0

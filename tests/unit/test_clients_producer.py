@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_broker import METADATA, PRODUCE, Asked, FakeBroker, Fault, Log
 
-from kiel_groups.clients.partitioners import hash_partitioner, random_partitioner
+from kiel_groups.clients.produce.partitioners import hash_partitioner, random_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -253,7 +253,7 @@ async def test_a_failure_that_nobody_awaits_is_in_our_log_only(caplog: pytest.Lo
             producer.produce("t", b"x", partition=0)
         await producer.flush()
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert [(e.name, "5 records" in e.getMessage()) for e in errors] == [("kiel_groups.clients.sender", True)]
+    assert [(e.name, "5 records" in e.getMessage()) for e in errors] == [("kiel_groups.clients.produce.sender", True)]
 
 
 async def test_one_message_too_large_does_not_take_the_others_along() -> None:

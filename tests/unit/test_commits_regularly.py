@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.consuming import ConsumerSettings, Consuming
+from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings, Consuming
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.member.subscription import SubscriptionState

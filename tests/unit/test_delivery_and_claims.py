@@ -9,7 +9,7 @@ import pytest
 from test_handing_out import P0, P1, Bench, settled
 from test_handing_out_topics import U0, take, who_gets
 
-from kiel_groups.clients.callers import Taker
+from kiel_groups.clients.calls.callers import Taker
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.member.pending_reset import Reset
 from kiel_groups.group.member.subscription import StartPosition

@@ -11,9 +11,9 @@ import pytest
 from test_handing_out import P0, P1, Bench
 from test_handing_out_topics import ME
 
-from kiel_groups.clients.attributes import MemberAttributes
-from kiel_groups.clients.consuming import Consuming
-from kiel_groups.clients.fetch_state import FetchedBatch
+from kiel_groups.clients.compat.attributes import MemberAttributes
+from kiel_groups.clients.delivery.connected_consumer import Consuming
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.group.member.subscription import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 

@@ -11,9 +11,9 @@ import pytest
 from fake_broker import FETCH, METADATA, Asked, FakeBroker, Fault, Log
 from test_clients_fetcher import T0, T1, bench, messages, values
 
-from kiel_groups.clients.connection import Connection
-from kiel_groups.clients.fetch_state import PartitionFetch
-from kiel_groups.clients.fetcher import TRIES_UNREADABLE
+from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE
+from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
+from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record
 from kiel_groups.wire.api.fetch_v0 import FetchRequest, FetchResponse

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients import handing_out
-from kiel_groups.clients.callers import Taker
-from kiel_groups.clients.fetch_state import FetchedBatch
-from kiel_groups.clients.fetcher import Fetcher
-from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.clients.calls.callers import Taker
+from kiel_groups.clients.delivery import record_delivery
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import NoOffsetsError, ProtocolError
@@ -30,7 +30,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause on a slow machine, but where a test asks for one."""
-    monkeypatch.setattr(handing_out, "QUANTUM_S", 3_600.0)
+    monkeypatch.setattr(record_delivery, "QUANTUM_S", 3_600.0)
 
 
 class FakeFetcher:
@@ -223,11 +223,11 @@ async def test_records_pause_for_the_loops_other_work(monkeypatch: pytest.Monkey
     bench.fetcher.add(P0, *range(10, 20))
     bench.out.enter()
     assert bench.take() == 10
-    monkeypatch.setattr(handing_out, "QUANTUM_S", 0.0)
+    monkeypatch.setattr(record_delivery, "QUANTUM_S", 0.0)
     await asyncio.wait_for(bench.out.wait(), 5)
     assert bench.take() is None, "the time is up"
     assert bench.finished == {P0: 11}
-    monkeypatch.setattr(handing_out, "QUANTUM_S", 3_600.0)
+    monkeypatch.setattr(record_delivery, "QUANTUM_S", 3_600.0)
     await asyncio.wait_for(bench.out.wait(), 5)
     assert bench.take() == 11
 

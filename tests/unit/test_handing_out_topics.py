@@ -10,11 +10,11 @@ import pytest
 from test_handing_out import P0, P1, Bench, settled
 from tornado import gen
 
-from kiel_groups.clients import handing_out, hands
-from kiel_groups.clients.asking import asking
-from kiel_groups.clients.callers import Taker, taker_of, takers_here
-from kiel_groups.clients.fetch_state import FetchedBatch
-from kiel_groups.clients.futures import spawn
+from kiel_groups.clients.calls.callers import Taker, taker_of, takers_here
+from kiel_groups.clients.calls.consume_future import asking
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.delivery import in_flight, record_delivery
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.member.subscription import StartPosition
 from kiel_groups.model import Record, TopicPartition
@@ -368,8 +368,8 @@ async def test_a_drain_waits_for_who_gets_values_after_those_that_nobody_got() -
 
 def give_up_within(monkeypatch: pytest.MonkeyPatch, unclaimed_s: float) -> None:
     """Have a drain give up values soon that no caller has got."""
-    monkeypatch.setattr(handing_out, "UNCLAIMED_S", unclaimed_s)
-    monkeypatch.setattr(hands, "UNCLAIMED_S", unclaimed_s)
+    monkeypatch.setattr(record_delivery, "UNCLAIMED_S", unclaimed_s)
+    monkeypatch.setattr(in_flight, "UNCLAIMED_S", unclaimed_s)
 
 
 async def test_a_drain_gives_up_values_that_nobody_gets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,8 +428,8 @@ async def test_values_that_a_drain_gave_up_are_nobodys(monkeypatch: pytest.Monke
 
 async def test_a_drain_leaves_values_that_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that gets them within a second is processing them: the drain waits for it."""
-    monkeypatch.setattr(handing_out, "UNCLAIMED_S", 0.01)
-    monkeypatch.setattr(hands, "UNCLAIMED_S", 3_600.0)
+    monkeypatch.setattr(record_delivery, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(in_flight, "UNCLAIMED_S", 3_600.0)
     bench = Bench()
     late = Taker()
     bench.fetcher.add(P0, 10)
@@ -478,7 +478,7 @@ async def test_values_that_are_on_their_way_stay_in_hand(monkeypatch: pytest.Mon
     late = Taker()
     bench.fetcher.add(P0, 12)
     take(bench, taker=late)
-    monkeypatch.setattr(hands, "UNCLAIMED_S", -1.0)
+    monkeypatch.setattr(in_flight, "UNCLAIMED_S", -1.0)
     bench.out.finish_topics(["t"])
     assert bench.finished == {P0: 12}
     assert bench.fetcher.positions == {P0: 12}

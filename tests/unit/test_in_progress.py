@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from test_handing_out import P0, P1, Bench, patience, settled  # noqa: F401 -- patience is a fixture
 
-from kiel_groups.clients.callers import taker_of
-from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.clients.calls.callers import taker_of
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from kiel_groups.clients import interrupts
-from kiel_groups.clients.closing import LeftLoop
+from kiel_groups.clients.calls import interrupts
+from kiel_groups.clients.calls.left_loop import LeftLoop
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ import pytest
 from fake_broker import FakeBroker
 
 from kiel_groups import constants, errors, exc
-from kiel_groups.clients.connection import Connection
+from kiel_groups.clients.net.connection import Connection
 from kiel_groups.config import BrokerConfig
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.api.fetch_v0 import FetchRequest

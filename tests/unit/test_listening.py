@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from kiel_groups.clients.listening import ListenerCalls
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from fake_broker import FETCH, LIST_OFFSETS, FakeBroker
 
-from kiel_groups.clients.callers import Taker
-from kiel_groups.clients.cluster import Cluster
-from kiel_groups.clients.fetcher import Fetcher
-from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.listening import ListenerCalls
-from kiel_groups.clients.offset_lookup import log_range
-from kiel_groups.clients.position_reset import PositionReset
+from kiel_groups.clients.calls.callers import Taker
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.position_reset import PositionReset
+from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.offset_lookup import log_range
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s

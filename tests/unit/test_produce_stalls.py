@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_broker import PRODUCE, FakeBroker
 
-from kiel_groups.clients import produce_stalls
+from kiel_groups.clients.produce import stall_watch
 from kiel_groups.clients.producer import Producer
 from kiel_groups.model import TopicPartition
 
@@ -23,7 +23,7 @@ T0 = TopicPartition("t", 0)
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stall is told after a twentieth of a second."""
-    monkeypatch.setattr(produce_stalls, "STALLED_AFTER_S", 0.05)
+    monkeypatch.setattr(stall_watch, "STALLED_AFTER_S", 0.05)
 
 
 def producer_at(broker: FakeBroker, **settings: Any) -> Producer:
@@ -57,9 +57,9 @@ class Warnings(logging.Handler):
 def warnings() -> Iterator[Warnings]:
     """The warnings of a test."""
     handler = Warnings()
-    produce_stalls.log.addHandler(handler)
+    stall_watch.log.addHandler(handler)
     yield handler
-    produce_stalls.log.removeHandler(handler)
+    stall_watch.log.removeHandler(handler)
 
 
 def gauge(producer: Producer) -> float:

@@ -14,13 +14,13 @@ import pytest
 from fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.cluster import AGE, DOUBT, Cluster
-from kiel_groups.clients.consuming import ConsumerSettings, Consuming
-from kiel_groups.clients.fetcher import Fetcher
-from kiel_groups.clients.handing_out import HandingOut
-from kiel_groups.clients.listening import ListenerCalls
-from kiel_groups.clients.offset_lookup import list_offsets, log_range
-from kiel_groups.clients.position_reset import PositionReset
+from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings, Consuming
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.position_reset import PositionReset
+from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.net.cluster_metadata import AGE, DOUBT, Cluster
+from kiel_groups.clients.net.offset_lookup import list_offsets, log_range
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.errors import BrokerError, CoordinationError, SessionLostError

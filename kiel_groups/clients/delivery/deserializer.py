@@ -1,0 +1,170 @@
+"""Values of messages, through the application's own function, which may fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from kiel_groups.clients.calls.left_loop import running_loop
+from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import PartitionBatch, Record, TopicPartition
+
+__all__ = ["Deserializing"]
+
+log = logging.getLogger(__name__)
+
+#: How often the failures of one partition are logged, in seconds.
+LOG_INTERVAL_S = 60.0
+
+#: How much of an error's text is logged, in characters: it may hold the whole value.
+MOST_TEXT = 300
+
+_BYTES_HINT = (
+    "; a deserializer is given bytes, where kiel gave it text: if it expects text, pass"
+    " 'lambda value: deserializer(value.decode())'"
+)
+
+
+class _Failure(NamedTuple):
+    """Where the application's function failed, and with what; no exception, which would keep its frames alive."""
+
+    offset: int
+    error: str
+    hint: str
+
+
+class Deserializing:
+    """
+    Makes the values of one consumer's records; used on its event loop.
+
+    A value that the function fails on is counted and passed over: one bad value must not stop its partition for ever.
+    It is logged, at most once a minute for each partition, with how many there were.
+
+    Args:
+        deserializer: The application's function; None: ``values`` are JSON, and records keep their bytes.
+        metrics: Counts ``deserializer_failures``, all of them.
+        clock: Seconds on a clock that only goes forward.
+    """
+
+    def __init__(
+        self,
+        deserializer: Callable[[Any], Any] | None,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deserializer = deserializer
+        self._metrics = metrics
+        self._clock = clock
+        self._limit: LogLimit[TopicPartition, _Failure] = LogLimit(LOG_INTERVAL_S)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def record(self, record: Record) -> Record | None:
+        """Return a record with its value deserialized, where it has one; None where that failed."""
+        if self._deserializer is None or record.value is None:
+            return record
+        try:
+            return record._replace(value=self._deserializer(record.value))
+        except Exception as error:
+            self._failed(record, error)
+            return None
+
+    def values(self, records: Iterable[Record], unreadable: set[int] | None = None) -> list[Any]:
+        """
+        Return the values of records as ``consume()`` does, without those that failed.
+
+        Args:
+            records: With bytes, or None, for values; the function is called with either.
+            unreadable: Where given, the offsets of what failed are added.
+        """
+        read = self._deserializer or json.loads
+        values = []
+        for record in records:
+            try:
+                values.append(read(record.value))
+            except Exception as error:
+                self._failed(record, error)
+                if unreadable is not None:
+                    unreadable.add(record.offset)
+        return values
+
+    def part(self, partition: TopicPartition, records: Sequence[Record], token: int) -> PartitionBatch:
+        """Return the values of records of one partition, and the records that could be read."""
+        unreadable: set[int] = set()
+        values = self.values(records, unreadable)
+        if unreadable:
+            records = [record for record in records if record.offset not in unreadable]
+        return PartitionBatch(partition, token, values, records)
+
+    def close(self) -> None:
+        """Log what was only counted so far; needs no event loop."""
+        self._stop_timer()
+        for partition, repeats in self._limit.rest(self._clock()):
+            _tell(partition, repeats)
+
+    def _failed(self, record: Record, error: Exception) -> None:
+        self._metrics.count("deserializer_failures")
+        text = _text_of(error)
+        # An error about bytes that are none is another one: JSON says that of a value that is missing.
+        takes_bytes_for_text = self._deserializer is not None and record.value is not None and _is_about_bytes(error)
+        failure = _Failure(record.offset, text, _BYTES_HINT if takes_bytes_for_text else "")
+        repeats = self._limit.add(record.topic_partition, failure, self._clock())
+        if repeats is not None:
+            _tell(record.topic_partition, repeats, error)
+        elif self._timer is None:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        """Where nothing fails any more, what was counted is logged all the same when the interval is over."""
+        loop, due_s = running_loop(), self._limit.due_s
+        if loop is not None and due_s is not None:
+            self._timer = loop.call_later(max(0.0, due_s - self._clock()), self._tell_due)
+
+    def _tell_due(self) -> None:
+        self._timer = None
+        for partition, repeats in self._limit.due(self._clock()):
+            _tell(partition, repeats)
+        self._start_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _tell(partition: TopicPartition, repeats: Repeats[_Failure], error: Exception | None = None) -> None:
+    first = repeats.first
+    if repeats.is_first_line:
+        log.error(
+            "%s: the deserializer failed on the value at offset %d, which is passed over: %s%s",
+            partition,
+            first.offset,
+            first.error,
+            first.hint,
+            exc_info=error,
+        )
+    else:
+        log.error(
+            "%s: the deserializer failed on %d more values, which are passed over, first at offset %d: %s%s",
+            partition,
+            repeats.count,
+            first.offset,
+            first.error,
+            first.hint,
+        )
+
+
+def _text_of(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the application's own error, whose text cannot be had
+        text = "?"
+    return f"{type(error).__name__}: {text[:MOST_TEXT]}"
+
+
+def _is_about_bytes(error: Exception) -> bool:
+    return isinstance(error, (TypeError, AttributeError)) and "bytes" in _text_of(error)

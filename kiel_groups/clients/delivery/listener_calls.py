@@ -1,0 +1,124 @@
+"""Calling the application's rebalance listener: one hook at a time, and its failures contained."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.coordination.partition_handler import Work
+from kiel_groups.errors import ConfigError
+from kiel_groups.listeners import RebalanceListener, Stall, StallListener
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+__all__ = ["ListenerCalls", "check_listener"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A hook that runs, its partitions, and those of them that were lost meanwhile."""
+
+    task: asyncio.Task[None]
+    partitions: frozenset[TopicPartition]
+    is_loss: bool
+    lost: set[TopicPartition] = field(default_factory=set)
+
+
+def check_listener(listener: RebalanceListener | None) -> None:
+    """
+    Make sure that a listener has all its hooks.
+
+    Raises:
+        ConfigError: One is missing, or cannot be called.
+    """
+    for hook in ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost"):
+        if listener is not None and not callable(getattr(listener, hook, None)):
+            raise ConfigError(f"listener: {listener!r} has no method {hook}(partitions)")
+
+
+class ListenerCalls:
+    """
+    The hooks of one listener, never two at once; without a listener every call ends at once.
+
+    A loss cancels the hook that runs if all partitions of that hook are lost. While one of them is still owned, the
+    hook runs on, because its partitions are delivered, or released, once it has ended; the loss waits for its turn.
+    """
+
+    def __init__(self, listener: RebalanceListener | None, metrics: Metrics) -> None:
+        self._listener = listener
+        self._metrics = metrics
+        self._turn = asyncio.Lock()
+        self._stall_turn = threading.Lock()
+        self._running: _Running | None = None
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        if self._listener is not None:
+            await self._in_turn(self._listener.on_partitions_revoked, partitions)
+
+    async def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        if self._listener is not None:
+            await self._in_turn(self._listener.on_partitions_assigned, partitions)
+
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        if self._listener is None:
+            return
+        running = self._running
+        if running is not None and not running.is_loss:
+            running.lost |= running.partitions & set(partitions)
+            if running.lost == running.partitions:
+                running.task.cancel()
+        spawn(self._in_turn(self._listener.on_partitions_lost, partitions, is_loss=True), "on_partitions_lost")
+
+    def in_progress(self) -> list[Work]:
+        """The hook that runs, if one does; for any thread."""
+        running = self._running
+        return [] if running is None else [Work(running, "listener", running.partitions)]
+
+    def stalled(self, stall: Stall) -> None:
+        """Tell a listener that has a hook for it, on the thread that calls; two threads do so in turns."""
+        listener: object = self._listener
+        if isinstance(listener, StallListener):
+            with self._stall_turn:
+                try:
+                    listener.on_stalled(stall)
+                except BaseException:
+                    # SystemExit ends a thread without a word.
+                    log.exception("the listener's on_stalled failed")
+                    self._metrics.count("listener_failures")
+
+    async def _in_turn(
+        self, hook: Callable[..., Any], partitions: Collection[TopicPartition], *, is_loss: bool = False
+    ) -> None:
+        async with self._turn:
+            task = spawn(self._call(hook, sorted(partitions)), hook.__name__)
+            self._running = _Running(task, frozenset(partitions), is_loss)
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                # Who waited for the hook is gone; the next one must not begin beside it.
+                task.cancel()
+                await asyncio.wait({task})
+                raise
+            finally:
+                self._running = None
+
+    async def _call(self, hook: Callable[..., Any], partitions: Collection[TopicPartition]) -> None:
+        try:
+            result = hook(partitions)
+            if inspect.isawaitable(result):
+                await result
+        except asyncio.CancelledError:
+            log.warning("the listener's %s was cancelled: all of its partitions are lost", hook.__name__)
+            raise
+        except Exception:
+            # The application's error; the hand-over goes on, or others would wait for these partitions.
+            log.exception("the listener's %s failed", hook.__name__)
+            self._metrics.count("listener_failures")

@@ -1,0 +1,164 @@
+"""Reset the position of a group's partition where its log does not have it: retention overtook it, or it was cut."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.config import ResetPolicy
+from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
+from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE
+
+__all__ = ["PositionReset"]
+
+#: Asks the leader of a partition for the first and the next offset of its log; see ``offset_lookup.log_range``.
+LogRange: TypeAlias = Callable[[TopicPartition], Awaitable[tuple[int, int]]]
+
+log = logging.getLogger(__name__)
+
+
+class _Member(Protocol):
+    """The member, as far as a reset needs it."""
+
+    def confirm_leaders(self) -> Awaitable[None]:
+        """Read the leaders of the owned partitions from ZooKeeper; see ``GroupMember``."""
+
+    def store_reset(self, partition: TopicPartition, reset: Reset) -> Awaitable[int | None]:
+        """Store the position that a reset chose; see ``GroupMember``."""
+
+
+class PositionReset:
+    """
+    The ``reset`` of a grouped consumer's fetcher.
+
+    The member itself stores the chosen position before it delivers the first record after it. So the next owner
+    continues there and does not choose again.
+
+    A deposed leader that does not know it yet answers "out of range" for offsets that its successor has appended since.
+    Therefore the leader that ZooKeeper names is asked for the range of the log before a position is reset.
+    """
+
+    def __init__(
+        self,
+        policy: ResetPolicy,
+        cluster: Cluster,
+        log_range: LogRange,
+        subscription: SubscriptionState,
+        handing_out: HandingOut,
+        member: _Member,
+        metrics: Metrics,
+    ) -> None:
+        self._policy = policy
+        self._cluster = cluster
+        self._log_range = log_range
+        self._subscription = subscription
+        self._handing_out = handing_out
+        self._member = member
+        self._metrics = metrics
+        self._look: asyncio.Task[None] | None = None
+        self._next_look: asyncio.Task[None] | None = None
+
+    async def __call__(self, partition: TopicPartition, position: int) -> int | None:
+        """
+        Choose a position, wait until nothing older is buffered or in flight, and have the member store it.
+
+        Returns:
+            The offset to fetch next; None where the partition is not fetched from ``position`` any more, or where the
+            log has that offset again.
+
+        Raises:
+            OffsetOutOfRangeError: The policy is ``none``.
+            BrokerError: No broker tells where the log begins and ends.
+            SessionLostError: There is no session to look at leaders with.
+        """
+        is_fetched = self._handing_out.while_fetched(partition)
+        reset = self._subscription.reset_of(partition) or await self._choose(partition, position, is_fetched)
+        if reset is None:
+            return None
+        await self._handing_out.put_down(partition, is_fetched)
+        return await self._store(partition, reset, is_fetched)
+
+    async def _choose(self, partition: TopicPartition, position: int, is_fetched: Callable[[], bool]) -> Reset | None:
+        """Choose a position; None where no reset is due. A choice stays until it is stored, or overruled."""
+        await self._confirm_leaders()
+        leader = self._cluster.leader_of(partition)
+        start, end = await self._log_range(partition)
+        if leader is None or leader != self._cluster.leader_of(partition):
+            # The confirmed leader did not answer, and another broker did: its word would be believed unconfirmed.
+            raise LEADER_NOT_AVAILABLE.exception(f"{partition}: the leader changed while its log's range was looked up")
+        if not is_fetched():
+            return None
+        if start <= position <= end:
+            return None
+        if self._policy == "none":
+            raise OffsetOutOfRangeError(
+                f"{partition}: offset {position} is not in the log, which has {start} to {end}, and"
+                " auto_offset_reset is 'none'; set the group's offset to one that exists, or choose 'earliest' or"
+                " 'latest'"
+            )
+        reset = Reset(position, start, end, start if self._policy == "earliest" else end)
+        self._subscription.choose_reset(partition, reset)
+        self._cut(partition, reset)
+        return reset
+
+    async def _store(self, partition: TopicPartition, reset: Reset, is_fetched: Callable[[], bool]) -> int | None:
+        """
+        Have the member store the position, again and again while that fails.
+
+        Nothing is fetched meanwhile, and nothing is chosen anew: what is written between two choices of ``latest``
+        would be delivered to no member.
+        """
+        failures = 0
+        while is_fetched():
+            try:
+                return await self._member.store_reset(partition, reset)
+            except CoordinationError as error:
+                if not error.retriable:
+                    raise
+                failures += 1
+                self._metrics.count("resets_put_off")
+                log.warning("%s: the reset to %d is not stored yet: %s; retrying", partition, reset.position, error)
+                await asyncio.sleep(self._cluster.delay_s(failures))
+        return None
+
+    async def _confirm_leaders(self) -> None:
+        """
+        Have leaders looked at, by a look that begins after this call.
+
+        Partitions that are reset at one time share a look: retention may overtake a thousand of them. A look that has
+        begun already may have passed this partition by, or read its leader before that changed; the next one counts.
+        """
+        if self._next_look is None:
+            self._next_look = spawn(self._look_at_leaders(self._look), "look at leaders before a reset")
+        await asyncio.shield(self._next_look)
+
+    async def _look_at_leaders(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        self._look, self._next_look = self._next_look, None
+        await self._member.confirm_leaders()
+
+    def _cut(self, partition: TopicPartition, reset: Reset) -> None:
+        """Drop what the log does not have any more, although it was fetched."""
+        dropped = self._handing_out.cut(partition, reset.end)
+        self._metrics.count("records_cut_off", dropped)
+        log.warning(
+            "%s: offset %d is out of range, the log has %d to %d; %s continues at %d once all before is finished; %d"
+            " fetched records are not in the log any more and are dropped",
+            partition,
+            reset.lost,
+            reset.start,
+            reset.end,
+            self._policy,
+            reset.position,
+            dropped,
+        )

@@ -1,0 +1,66 @@
+"""Which claims may be delivered: those whose ``on_partitions_assigned`` has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from typing import Any
+
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
+from kiel_groups.model import TopicPartition
+
+__all__ = ["ReadyClaims"]
+
+
+class ReadyClaims:
+    """
+    The partitions whose assigned hook has ended under their present claim; a collection that changes.
+
+    Args:
+        subscription: Holds the state of each claim, another object for every claim.
+        calls: The listener's hooks.
+        on_ready: Called with partitions that have become ready.
+    """
+
+    def __init__(
+        self,
+        subscription: SubscriptionState,
+        calls: ListenerCalls,
+        on_ready: Callable[[Collection[TopicPartition]], None],
+    ) -> None:
+        self._subscription = subscription
+        self._calls = calls
+        self._on_ready = on_ready
+        self._opening: dict[TopicPartition, PartitionState] = {}
+        self._ready: set[TopicPartition] = set()
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._ready
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._ready)
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
+        """Call the hook for new claims; they are ready when it has ended, unless ``remove`` comes before that."""
+        self.remove(partitions)
+        states = {partition: self._subscription.state(partition) for partition in partitions}
+        claims = {partition: state for partition, state in states.items() if state is not None}
+        self._opening |= claims
+        return self._open(partitions, claims)
+
+    async def _open(
+        self, partitions: Collection[TopicPartition], claims: Mapping[TopicPartition, PartitionState]
+    ) -> None:
+        await self._calls.assigned(partitions)
+        # A partition that was lost and claimed again meanwhile waits for the hook of its new claim.
+        ready = [partition for partition, state in claims.items() if self._opening.get(partition) is state]
+        for partition in ready:
+            del self._opening[partition]
+        self._ready.update(ready)
+        self._on_ready(ready)
+
+    def remove(self, partitions: Collection[TopicPartition]) -> None:
+        """These claims are being handed over, or are lost; the end of their hook changes nothing any more."""
+        self._ready.difference_update(partitions)
+        for partition in partitions:
+            self._opening.pop(partition, None)

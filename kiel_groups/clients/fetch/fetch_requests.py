@@ -1,0 +1,99 @@
+"""
+Which partitions go into the next fetch request to a broker, and how long it may wait.
+
+A broker holds a fetch back until there is data in one of its partitions, so one request for everything would keep a
+newly assigned partition waiting behind idle ones. Therefore up to two are in flight to each broker, on connections of
+their own, over disjoint partitions:
+
+1. A request that goes out alone takes every partition that is ready and may wait for ``max_wait_ms`` (long).
+2. One that goes out beside another waits for ``SHORT_WAIT_MS`` at most, so that its lane is soon free again.
+3. Partitions whose last answer was empty do not go out beside a short request: they wait for it to come back, and all
+   go together as one long request. So lanes merge again when things are quiet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kiel_groups.clients.fetch.partition_fetch import PartitionFetch, Phase
+from kiel_groups.config import FetchConfig
+
+__all__ = ["BrokerLanes", "PlannedFetch", "LANES", "SHORT_WAIT_MS", "LEAST_SHARE_BYTES"]
+
+LANES = 2
+SHORT_WAIT_MS = 100
+#: With many partitions, ``max_bytes`` is exceeded rather than asking for less than this of each.
+LEAST_SHARE_BYTES = 4 << 10
+
+
+class PlannedFetch(NamedTuple):
+    """One request: its lane, how long it may wait, and for each partition the bytes that it may bring."""
+
+    lane: int
+    wait_ms: int
+    shares: dict[PartitionFetch, int]
+
+
+@dataclass(slots=True)
+class BrokerLanes:
+    """The partitions that are ready at one broker, and the requests in flight to it."""
+
+    node_id: int
+    ready: dict[PartitionFetch, None] = field(default_factory=dict)
+    #: How long each request in flight may wait, by lane.
+    in_flight: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def has_free_lane(self) -> bool:
+        """Whether another request may go out now."""
+        return len(self.in_flight) < LANES
+
+    def plan(self, config: FetchConfig, budget_bytes: int) -> PlannedFetch | None:
+        """
+        The request to send now, its partitions taken off ``ready``; None where there is none to send.
+
+        Args:
+            config: How long to wait.
+            budget_bytes: What the answer may hold in all.
+        """
+        if not self.has_free_lane:
+            return None
+        for state in [state for state in self.ready if state.dropped]:
+            del self.ready[state]
+        if not self.ready or self._should_merge():
+            return None
+        shares = share_out(self.ready, budget_bytes)
+        for state in shares:
+            del self.ready[state]
+            state.phase = Phase.FETCHING
+        lane = next(lane for lane in range(LANES) if lane not in self.in_flight)
+        wait_ms = min(config.max_wait_ms, SHORT_WAIT_MS) if self.in_flight else config.max_wait_ms
+        self.in_flight[lane] = wait_ms
+        return PlannedFetch(lane, wait_ms, shares)
+
+    def _should_merge(self) -> bool:
+        other_is_short = any(wait_ms <= SHORT_WAIT_MS for wait_ms in self.in_flight.values())
+        return other_is_short and all(state.idle for state in self.ready)
+
+
+def share_out(partitions: Iterable[PartitionFetch], budget_bytes: int) -> dict[PartitionFetch, int]:
+    """
+    Bytes for each partition that fits: what a large message needs to those that have one next, even shares to the rest.
+
+    Large messages are let in while they fit into the budget together, one in any case; the others wait for the next
+    request.
+    """
+    shares: dict[PartitionFetch, int] = {}
+    plain: list[PartitionFetch] = []
+    room = budget_bytes
+    for state in partitions:
+        if not state.needed_bytes:
+            plain.append(state)
+        elif not shares or state.needed_bytes <= room:
+            shares[state] = state.needed_bytes
+            room -= state.needed_bytes
+    if plain:
+        shares |= dict.fromkeys(plain, max(room // len(plain), min(LEAST_SHARE_BYTES, budget_bytes)))
+    return shares

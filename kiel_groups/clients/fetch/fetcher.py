@@ -1,0 +1,448 @@
+"""
+Fetching: buffers a little of every assigned partition, from the broker that leads it.
+
+Partitions are assigned and unassigned one by one while the others continue. Order within a partition is kept;
+partitions are served in turn, batch by batch. A failure that can pass by itself (a leader that moves, a broker that
+restarts) is retried with backoff for as long as the partition is assigned, and is always logged. Any other failure is
+raised by ``poll``, and the partition is fetched again after that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from typing import TypeAlias
+
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
+from kiel_groups.clients.fetch.fetch_requests import BrokerLanes, PlannedFetch
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.connection import MAX_RESPONSE_BYTES, Connection
+from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
+from kiel_groups.config import FetchConfig
+from kiel_groups.errors import (
+    BrokerError,
+    ClosedError,
+    ConfigError,
+    KielGroupsError,
+    NoBrokersError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+)
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
+from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
+from kiel_groups.wire.message_sets.decoder import PartialMessage
+from kiel_groups.wording import some
+
+__all__ = ["Fetcher", "FetchedBatch", "Reset", "TRIES_UNREADABLE"]
+
+log = logging.getLogger(__name__)
+
+#: Called with a partition and the position that its log does not have. Returns the position to resume at, or None to
+#: fetch the same position again. What is buffered of the partition is delivered meanwhile.
+Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
+
+#: An election is over by then; a failure that lasts longer is worth a warning.
+_FAILURES_TO_WARN = 5
+#: So many answers in a row that cannot be read are an error of the log and not of the network: it is raised.
+TRIES_UNREADABLE = 5
+
+
+class Fetcher:
+    """
+    Fetches assigned partitions in the background; belongs to one event loop, on which every method is called.
+
+    Args:
+        cluster: Who leads what, and the connections; not closed by the fetcher.
+        config: How long a broker may wait, and how much it may send.
+        metrics: Counts records, bytes, retries and resets.
+        reset: Asked for a new position when a log does not have the old one. An error of it that is not ``retriable``
+            is raised by ``poll``.
+    """
+
+    def __init__(self, cluster: Cluster, config: FetchConfig, metrics: Metrics, *, reset: Reset) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._metrics = metrics
+        self._reset = reset
+        self._partitions: dict[TopicPartition, PartitionFetch] = {}
+        self._lanes: dict[int, BrokerLanes] = {}
+        self._buffer = FetchBuffer(config.max_bytes)
+        self._epochs = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------ assignment
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions being fetched."""
+        return frozenset(self._partitions)
+
+    def assign(self, positions: Mapping[TopicPartition, int], lost: Collection[TopicPartition] = ()) -> None:
+        """
+        Add partitions, and begin to fetch them at once from these offsets.
+
+        One that is assigned already starts over at its new position, as with ``seek``. The positions of ``lost`` are
+        known to be out of range: they are reset before anything is fetched.
+        """
+        self.unassign(positions)
+        states = [PartitionFetch(tp, next(self._epochs), position) for tp, position in positions.items()]
+        self._partitions |= {state.topic_partition: state for state in states}
+        for state in states:
+            if state.topic_partition in lost:
+                self._start_reset(state)
+        self._offer([state for state in states if state.topic_partition not in lost])
+
+    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop partitions and what is buffered of them; answers in flight are ignored when they come."""
+        for tp in partitions:
+            state = self._partitions.pop(tp, None)
+            if state is not None:
+                self._buffer.drop(state)
+
+    def seek(self, topic_partition: TopicPartition, position: int) -> None:
+        """
+        Go on from another offset; what is buffered of the partition is dropped.
+
+        Raises:
+            KeyError: The partition is not assigned.
+        """
+        if topic_partition not in self._partitions:
+            raise KeyError(f"{topic_partition} is not assigned")
+        self.assign({topic_partition: position})
+
+    def position(self, topic_partition: TopicPartition) -> int | None:
+        """The offset that is handed out next; None if the partition is not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.next_offset if state else None
+
+    def high_watermark(self, topic_partition: TopicPartition) -> int | None:
+        """The offset after the last visible message, as last heard; None if unknown or not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.high_watermark if state else None
+
+    def lag(self, topic_partition: TopicPartition) -> int | None:
+        """How many messages are not handed out yet, as last heard; None if unknown or not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.lag if state else None
+
+    def epoch(self, topic_partition: TopicPartition) -> int | None:
+        """The number of the present assignment of a partition; None if it is not assigned."""
+        state = self._partitions.get(topic_partition)
+        return state.epoch if state else None
+
+    def is_buffering(self, topic_partition: TopicPartition) -> bool:
+        """Whether something of a partition waits to be handed out."""
+        state = self._partitions.get(topic_partition)
+        return state is not None and bool(state.buffered)
+
+    def cut(self, topic_partition: TopicPartition, end: int) -> int:
+        """Drop what is buffered of a partition from the offset ``end`` on; returns how many records that were."""
+        state = self._partitions.get(topic_partition)
+        return self._buffer.cut(state, end) if state else 0
+
+    # ------------------------------------------------------------------ handing out
+
+    def poll(self, topic: str | None = None) -> FetchedBatch | None:
+        """
+        The next batch, of one topic or of any, without waiting; None where none is at hand.
+
+        Raises:
+            MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
+                than ``max_decompressed_bytes``.
+            ProtocolError: A partition's messages cannot be read.
+            KielGroupsError: What ``reset`` cannot get past.
+
+        Each of them names partition and offset, and comes after all that could be read before. After a pause that grows
+        with each, the partition is fetched again from that offset: it flows on where the cause has gone, and the error
+        comes again where it has not, until the partition is unassigned or sought past the offset.
+        """
+        popped = self._buffer.pop(topic)
+        if popped is None:
+            return None
+        state, head = popped
+        if isinstance(head, Exception):
+            # Not at once: a loop around ``poll`` that goes on after errors must not spin.
+            state.phase = Phase.WAITING
+            state.failures += 1
+            self._start(self._heal([state], state.failures + 1), f"another fetch of {state.topic_partition}")
+            raise head.with_traceback(None)
+        if state.phase is Phase.PARKED:
+            self._offer([state])
+        return head
+
+    async def wait_for_batch(self, topic: str | None = None) -> None:
+        """Wait until ``poll`` is likely to have something; it may still return None, as after an unassign."""
+        await self._buffer.turns.wait(topic)
+
+    def wake(self, topic: str) -> None:
+        """Wake whoever waits for a batch of this topic, or of any, although there may be none."""
+        self._buffer.turns.ring(topic)
+
+    def close(self) -> None:
+        """Drop every partition and stop all work; who waits for a batch is woken, and finds none."""
+        self.unassign(list(self._partitions))
+        for task in self._tasks:
+            task.cancel()
+        self._buffer.turns.wake_all()
+
+    # ------------------------------------------------------------------ sending
+
+    def _offer(self, states: Iterable[PartitionFetch]) -> None:
+        """Queue partitions at their leaders where they have room, and send what can be sent."""
+        lost: list[PartitionFetch] = []
+        touched: dict[int, BrokerLanes] = {}
+        for state in states:
+            if state.dropped:
+                continue
+            if not self._buffer.has_room(state):
+                state.phase = Phase.PARKED
+                continue
+            leader = self._cluster.leader_of(state.topic_partition)
+            if leader is None:
+                lost.append(state)
+                continue
+            lanes = touched[leader] = self._lanes.get(leader) or BrokerLanes(leader)
+            self._lanes[leader] = lanes
+            lanes.ready[state] = None
+            state.phase = Phase.READY
+        if lost:
+            self._retry(lost, "no leader is known")
+        self._send_all(touched.values())
+
+    def _send_all(self, lanes: Iterable[BrokerLanes]) -> None:
+        for broker in lanes:
+            self._reroute(broker)
+            while planned := broker.plan(self._config, self._buffer.budget_bytes):
+                self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
+
+    def _reroute(self, broker: BrokerLanes) -> None:
+        """Queue at their leaders what is queued at this broker and led by another one by now."""
+        if not broker.has_free_lane:
+            return
+        others = (None, broker.node_id)
+        moved = [state for state in broker.ready if self._cluster.leader_of(state.topic_partition) not in others]
+        for state in moved:
+            del broker.ready[state]
+        self._offer(moved)
+
+    async def _fetch(self, broker: BrokerLanes, planned: PlannedFetch) -> None:
+        shares, sent_s = planned.shares, time.monotonic()
+        try:
+            connection, answer = await self._request(broker, planned)
+        except ClosedError:
+            return
+        except ConfigError as error:
+            for state in shares:
+                self._halt(state, error)
+        except ProtocolError as error:
+            for state in shares:
+                self._unreadable(state, error)
+        except KielGroupsError as error:
+            self._retry(shares, str(error))
+        except Exception as error:
+            # Nobody expects one. Its partitions must not stand still for it.
+            self._retry(shares, f"unexpected: {error!r}", logging.ERROR)
+        else:
+            self._take_all(shares, answer.partitions, time.monotonic() - sent_s, connection)
+        self._send_all([broker])
+
+    async def _request(self, broker: BrokerLanes, planned: PlannedFetch) -> tuple[Connection, FetchResponse]:
+        positions = {s.topic_partition: FetchPosition(s.position, share) for s, share in planned.shares.items()}
+        try:
+            connection = self._cluster.connection(broker.node_id, f"fetch-{planned.lane}")
+            answer = await connection.request(
+                FetchRequest(planned.wait_ms, self._config.min_bytes, positions),
+                planned.wait_ms + self._cluster.config.request_timeout_ms,
+                max_response_bytes=MAX_RESPONSE_BYTES + sum(planned.shares.values()),
+            )
+        except ProtocolError:
+            # The bytes may have been damaged on their way.
+            connection.close()
+            raise
+        finally:
+            # Free before the answer is looked at: what it leads to may use the lane again.
+            del broker.in_flight[planned.lane]
+        assert answer is not None
+        return connection, answer
+
+    # ------------------------------------------------------------------ answers
+
+    def _take_all(
+        self,
+        shares: Mapping[PartitionFetch, int],
+        answer: Mapping[TopicPartition, FetchedPartition],
+        took_s: float,
+        connection: Connection,
+    ) -> None:
+        again: list[PartitionFetch] = []
+        moved: dict[str, list[PartitionFetch]] = {}
+        for state, share in shares.items():
+            if state.dropped:
+                continue
+            fetched = answer.get(state.topic_partition)
+            if fetched is None:
+                moved.setdefault("left out of the answer", []).append(state)
+            elif fetched.error == NO_ERROR:
+                try:
+                    self._read(state, share, fetched)
+                except Exception as error:  # garbage may fail anywhere, in any way
+                    # The bytes may have been damaged on their way.
+                    connection.close()
+                    self._unreadable(state, error)
+                else:
+                    again.append(state)
+            elif fetched.error == OFFSET_OUT_OF_RANGE:
+                self._start_reset(state)
+            else:
+                # Also what looks final: a right that is given back, a broker that is mended, are seen only by asking.
+                moved.setdefault(str(fetched.error), []).append(state)
+                if not fetched.error.retriable:
+                    self._tell(state, f"{fetched.error}: {fetched.error.hint}; asking again")
+        for why, states in moved.items():
+            self._retry(states, why)
+        # Brokers that were told not to wait, or had something to say of other partitions, are not asked without an end.
+        rest_s = min((state.idle_pause_s for state in again), default=0.0) - took_s
+        if rest_s > 0:
+            asyncio.get_running_loop().call_later(rest_s, self._offer, again)
+        else:
+            self._offer(again)
+
+    def _read(self, state: PartitionFetch, share: int, fetched: FetchedPartition) -> None:
+        """
+        Buffer what came.
+
+        Raises:
+            MessageTooLargeError: The next message is larger than it may be.
+            ProtocolError, or any other: It cannot be read.
+        """
+        state.high_watermark = fetched.high_watermark
+        state.empty_answers = 0 if len(fetched.message_set) else state.empty_answers + 1
+        if not state.idle:
+            try:
+                records = state.decode(fetched.message_set, self._config.max_decompressed_bytes)
+            except PartialMessage as error:
+                state.grow(share, error.needed_bytes or 0, self._config.max_message_bytes)
+                self._metrics.count("fetch_share_grown")
+                return
+            self._keep(state, records, len(fetched.message_set))
+        state.failures = state.unreadable = 0
+
+    def _unreadable(self, state: PartitionFetch, error: Exception) -> None:
+        """Fetch again what cannot be read, some times; then have it raised."""
+        if not isinstance(error, KielGroupsError):
+            place = f"{state.topic_partition} at offset {state.position}"
+            error = ProtocolError(f"{place}: what the broker sent cannot be read: {error!r}")
+        self._metrics.count("fetches_unreadable")
+        state.unreadable += 1
+        # The size of a message may be what is damaged: ask for an ordinary share again.
+        state.needed_bytes = 0
+        if state.unreadable < TRIES_UNREADABLE:
+            self._retry([state], str(error), logging.WARNING)
+        else:
+            self._halt(state, error)
+
+    def _keep(self, state: PartitionFetch, records: list[Record], size_bytes: int) -> None:
+        assert state.high_watermark is not None
+        batch = FetchedBatch(state.topic_partition, records, state.high_watermark, state.epoch, size_bytes)
+        state.position = records[-1].offset + 1
+        state.needed_bytes = 0
+        self._metrics.count("records_fetched", len(records))
+        self._metrics.count("bytes_fetched", size_bytes)
+        self._buffer.put(state, batch)
+
+    def _halt(self, state: PartitionFetch, error: Exception) -> None:
+        """Have an error raised by ``poll``; nothing more is fetched of the partition before it was."""
+        if state.dropped:
+            return
+        self._tell(state, f"{error}; raising this to the application, then fetching again")
+        state.phase = Phase.HALTED
+        self._buffer.put(state, error)
+
+    def _tell(self, state: PartitionFetch, what: str) -> None:
+        log.error("fetching %s at offset %d: %s", state.topic_partition, state.position, what)
+        self._metrics.count("fetch_failures")
+
+    # ------------------------------------------------------------------ healing
+
+    def _retry(
+        self, states: Collection[PartitionFetch], why: str, level: int = logging.INFO, *, doubt: bool = True
+    ) -> None:
+        """Look up the leaders anew and go on, after a delay that grows with the failures in a row."""
+        waiting = [state for state in states if not state.dropped]
+        if not waiting:
+            return
+        for state in waiting:
+            state.phase = Phase.WAITING
+            state.failures += 1
+        failures = max(state.failures for state in waiting)
+        if failures >= _FAILURES_TO_WARN:
+            level = max(level, logging.WARNING)
+        log.log(level, "cannot fetch %s (try %d): %s", some(state.topic_partition for state in waiting), failures, why)
+        self._metrics.count("fetch_retries", len(waiting))
+        if doubt:
+            self._cluster.doubt(state.topic_partition for state in waiting)
+        self._start(self._heal(waiting, failures), "healing of fetches")
+
+    async def _heal(self, states: list[PartitionFetch], failures: int) -> None:
+        # The first refresh goes out at once: most leaders have moved before anybody notices.
+        await asyncio.sleep(self._cluster.delay_s(failures - 1))
+        for _ in range(UNREACHABLE_AFTER):
+            topics = {state.topic_partition.topic for state in states if not state.dropped}
+            if not topics:
+                return
+            try:
+                await self._cluster.refresh(topics, "fetch")
+            except ClosedError:
+                return
+            except NoBrokersError:
+                # Ask again rather than fetch: at a silent broker a fetch costs the whole request timeout. But not for
+                # ever: a broker that is slow with metadata may be quick with fetches.
+                failures += 1
+                await asyncio.sleep(self._cluster.delay_s(failures))
+                continue
+            except KielGroupsError as error:
+                # Not louder than that: the next fetch fails too, and says so as loudly as it should.
+                log.info("no metadata for %d topics: %s", len(topics), error)
+            break
+        self._offer(states)
+
+    def _start_reset(self, state: PartitionFetch) -> None:
+        state.phase = Phase.WAITING
+        self._start(self._find_position(state), f"reset of {state.topic_partition}")
+
+    async def _find_position(self, state: PartitionFetch) -> None:
+        tp, lost = state.topic_partition, state.position
+        if state.dropped:
+            return
+        try:
+            position = await self._reset(tp, lost)
+        except KielGroupsError as error:
+            # A broker's refusal may pass, whatever it says; OffsetOutOfRangeError means that the policy is ``none``.
+            if error.retriable or (isinstance(error, BrokerError) and not isinstance(error, OffsetOutOfRangeError)):
+                self._retry([state], str(error))
+            else:
+                self._halt(state, error)
+            return
+        except Exception as error:  # the callback is not ours: its failure belongs to whoever polls
+            self._halt(state, error)
+            return
+        if position is None:
+            # The leader was confirmed just now: the next fetch goes to it.
+            self._retry([state], f"the position {lost} is not settled", doubt=False)
+        elif not state.dropped:
+            log.warning("%s: offset %d is out of range, going on at %d", tp, lost, position)
+            self._metrics.count("offset_resets")
+            state.position = position
+            self._offer([state])
+
+    def _start(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = spawn(work, name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

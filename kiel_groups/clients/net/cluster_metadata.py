@@ -1,0 +1,409 @@
+"""
+What one client knows of the cluster, how it learns it, and how it mends it.
+
+A view of the cluster ages without notice: leaders change, brokers move. Whoever is told so by a broker (not leader,
+unknown topic, a broken connection) calls ``refresh`` and tries again after ``delay_s``. Refreshes are single-flight and
+rate limited, so a hundred partitions that lose their leader together cost one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net.backoff import Backoff
+from kiel_groups.clients.net.connection import Connection
+from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
+from kiel_groups.clients.net.leader_overrides import BelievedLeaders
+from kiel_groups.clients.net.metadata_sources import BrokerSource, MetadataSources
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    ClosedError,
+    KielGroupsError,
+    NoBrokersError,
+    UnknownTopicError,
+)
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
+from kiel_groups.wire.framing import Request
+
+__all__ = ["AGE", "DOUBT", "BrokerSource", "Cluster"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: The reasons of refreshes that ask another broker than last time: the view is old, or a broker's word is doubted.
+AGE = "age"
+DOUBT = "doubt"
+_ASK_ANOTHER = frozenset({AGE, DOUBT})
+
+#: A broker knows a new topic only once the controller has told it: asked so often, then believed.
+_TRIES_UNKNOWN = 6
+#: A topic that is being made, or loses its leader, has one again within seconds.
+_TRIES_LEADERLESS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """One topic as last seen; ``partitions`` ascend, those without a leader map to None."""
+
+    partitions: tuple[int, ...]
+    leaders: dict[int, int | None]
+    seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Refresh:
+    """A refresh under way; ``asks_another``: not of the broker that answered last."""
+
+    topics: frozenset[str]
+    asks_another: bool
+    task: asyncio.Task[None]
+
+
+class Cluster:
+    """
+    Brokers, leaders and the connections to them; belongs to one event loop.
+
+    Args:
+        config: Where the brokers are, timeouts, backoff.
+        metrics: Counts refreshes by reason, and failures.
+        broker_source: Further addresses, for when none of the known ones answers.
+        names_unknown: Whether brokers are asked by name for topics that they may not know, which makes those with
+            ``auto.create.topics.enable`` create them. Otherwise all topics are asked for, to see whether it is there.
+        random: Uniform in [0, 1), for the jitter of backoff.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metrics: Metrics,
+        *,
+        broker_source: BrokerSource | None = None,
+        names_unknown: bool = False,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        self.config = config
+        self._metrics = metrics
+        self._names_unknown = names_unknown
+        self._random = random
+        self._backoff = Backoff(config.backoff_ms, config.max_backoff_ms)
+        self._pool = ConnectionPool(config, metrics)
+        self._brokers: dict[int, HostPort] = {}
+        self._topics: dict[str, _Topic] = {}
+        self._tracked: set[str] = set()
+        self._once_known: set[str] = set()
+        self._sources = MetadataSources(config, self._pool, metrics, broker_source)
+        #: The leaders that ZooKeeper names, where they outweigh the brokers' word.
+        self._believed = BelievedLeaders()
+        self._running: _Refresh | None = None
+        self._not_before_s = 0.0
+        self._closed = False
+
+    # ------------------------------------------------------------------ what is known
+
+    @property
+    def brokers(self) -> dict[int, HostPort]:
+        """The live brokers by node id, as last heard."""
+        return dict(self._brokers)
+
+    def leader_of(self, topic_partition: TopicPartition) -> int | None:
+        """The node id of the partition's leader as last heard; None where there is none, or none is known."""
+        topic = self._topics.get(topic_partition.topic)
+        heard = topic.leaders.get(topic_partition.partition) if topic else None
+        leader = self._believed.leader_of(topic_partition, heard)
+        return leader if leader is not None and self._address_of(leader) is not None else None
+
+    def _address_of(self, node_id: int) -> HostPort | None:
+        return self._brokers.get(node_id) or self._believed.address_of(node_id)
+
+    @property
+    def unreachable(self) -> NoBrokersError | None:
+        """The error of the last refresh where ``UNREACHABLE_AFTER`` of them in a row were not answered, else None."""
+        return self._sources.unreachable
+
+    def believe(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+        """
+        Prefer these leaders to those that brokers name, in the place of all that were given before.
+
+        A broker that is cut off from ZooKeeper goes on calling itself the leader, and answers fetches.
+
+        Args:
+            leaders: By partition, as ZooKeeper names them; registered brokers only.
+            brokers: The addresses of these, for those that brokers do not name.
+        """
+        moved = [tp for tp, leader in leaders.items() if self.leader_of(tp) not in (None, leader)]
+        self._believed = BelievedLeaders(leaders, brokers)
+        if moved:
+            log.warning(
+                "ZooKeeper names another leader than the brokers for %d partitions, first %s: broker %d; following it",
+                len(moved),
+                min(moved),
+                leaders[min(moved)],
+            )
+            self._metrics.count("leaders_corrected", len(moved))
+
+    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Their leader failed or refused: go by the brokers' word until ZooKeeper's is given again."""
+        self._believed.forget(partitions)
+
+    def delay_s(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row."""
+        return self._backoff.delay_s(failures, self._random)
+
+    async def partitions_of(self, topic: str) -> tuple[int, ...]:
+        """
+        The topic's partition numbers, ascending, not older than ``metadata_max_age_ms``.
+
+        Raises:
+            UnknownTopicError: No broker knows the topic.
+            NoBrokersError: Nobody could be asked.
+        """
+        known = self._topics.get(topic)
+        if known is None or not known.partitions or self._is_old(known):
+            await self.learn([topic])
+        return self._topics[topic].partitions
+
+    def known_partitions(self, topic: str) -> tuple[int, ...] | None:
+        """
+        The topic's partition numbers as last heard, ascending, without waiting; None if it was never heard of.
+
+        A view older than ``metadata_max_age_ms`` is returned all the same, and renewed in the background.
+        """
+        known = self._topics.get(topic)
+        if known is None or not known.partitions:
+            return None
+        if self._is_old(known) and self._running is None and time.monotonic() >= self._not_before_s:
+            spawn(self._renew(topic), f"renewal of what is known of {topic}")
+        return known.partitions
+
+    async def _renew(self, topic: str) -> None:
+        try:
+            await self.refresh([topic], AGE)
+        except KielGroupsError as error:
+            log.warning("keeping the current metadata of %s: %s", topic, error)
+
+    async def renew(self, topics: Callable[[], Collection[str]]) -> None:
+        """
+        Wait until ``metadata_max_age_ms`` have passed, then until another broker than last time has told of these.
+
+        Where no broker answers, they are asked again, with backoff. That begins at once when brokers become
+        ``unreachable``: they stay so until one answers, and no other caller may ask.
+
+        Raises:
+            ClosedError: The client was closed.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.metadata_max_age_ms / 1000):
+                await self._sources.lost.wait()
+        while wanted := topics():
+            try:
+                await self.refresh(wanted, AGE)
+            except NoBrokersError as error:
+                log.info("keeping the current metadata of %d topics: %s", len(wanted), error)
+            else:
+                return
+        # There is nothing to ask for: a caller that loops must not spin.
+        await asyncio.sleep(self.config.max_backoff_ms / 1000)
+
+    def _is_old(self, topic: _Topic) -> bool:
+        return (time.monotonic() - topic.seen_s) * 1000 > self.config.metadata_max_age_ms
+
+    # ------------------------------------------------------------------ learning
+
+    async def learn(self, topics: Collection[str]) -> None:
+        """
+        Ask until every topic is known and has partitions, patiently with those that are just being made.
+
+        Raises:
+            UnknownTopicError: No broker knows one of the topics, asked several times.
+            BrokerError: A topic exists, but got no partitions in time.
+            NoBrokersError: Nobody could be asked.
+        """
+        if not topics:
+            return
+        for attempt in range(_TRIES_LEADERLESS):
+            await asyncio.sleep(self.delay_s(attempt))
+            await self.refresh(topics, "asked")
+            missing = [topic for topic in topics if topic not in self._topics]
+            if not missing and all(self._topics[topic].leaders for topic in topics):
+                return
+            # What was there once is more likely to be forgotten by a broker that has just started than to be gone.
+            if attempt + 1 >= _TRIES_UNKNOWN and not self._once_known.issuperset(missing):
+                break
+        if missing:
+            names = ", ".join(sorted(missing))
+            raise UnknownTopicError(f"no broker knows the topic {names}; check the name, or create it first")
+        bare = ", ".join(sorted(topic for topic in topics if not self._topics[topic].leaders))
+        raise LEADER_NOT_AVAILABLE.exception(f"the topic {bare} has no partitions yet; is a broker missing?")
+
+    async def find_leader(self, topic_partition: TopicPartition) -> int:
+        """
+        The leader of a partition; asks the brokers, with backoff, while none is known.
+
+        Raises:
+            UnknownTopicError: No broker knows the topic.
+            BrokerError: There is no such partition (code 3), or no leader, and none came in time (code 5).
+            NoBrokersError: Nobody could be asked.
+        """
+        for attempt in range(_TRIES_LEADERLESS):
+            leader = self.leader_of(topic_partition)
+            if leader is not None:
+                return leader
+            await asyncio.sleep(self.delay_s(attempt))
+            await self.learn([topic_partition.topic])
+        if topic_partition.partition not in self._topics[topic_partition.topic].leaders:
+            raise UNKNOWN_TOPIC_OR_PARTITION.exception(f"{topic_partition} does not exist")
+        raise LEADER_NOT_AVAILABLE.exception(f"{topic_partition} has no leader; is the broker that holds it down?")
+
+    async def refresh(self, topics: Collection[str], reason: str) -> None:
+        """
+        Ask for the metadata of these topics, and of all that are followed already.
+
+        One request serves all who call while it runs; the next waits ``backoff_ms``, and longer after failures.
+
+        Args:
+            topics: What to follow from now on; a topic that turns out to be unknown is followed no longer. Where
+                nothing is followed at all, a broker answers for every topic it knows.
+            reason: One word for the log and the metric.
+
+        Raises:
+            NoBrokersError: None of the known addresses answered; names them, and why.
+            ClosedError: The client was closed.
+        """
+        wanted = frozenset(topics)
+        asks_another = reason in _ASK_ANOTHER
+        while self._running is not None:
+            if wanted <= self._running.topics and (self._running.asks_another or not asks_another):
+                await asyncio.shield(self._running.task)
+                return
+            await asyncio.wait([self._running.task])
+        self._tracked |= wanted
+        asked = frozenset(self._tracked)
+        task = spawn(self._refresh_once(asked, reason), f"metadata refresh ({reason})")
+        # Every waiter gets its failure; where all of them have gone, it matters to nobody.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._running = _Refresh(asked, asks_another, task)
+        await asyncio.shield(task)
+
+    async def _refresh_once(self, topics: frozenset[str], reason: str) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._not_before_s - time.monotonic()))
+            log.debug("asking for the metadata of %d topics (%s)", len(topics), reason)
+            self._metrics.count("metadata_refreshes", reason=reason)
+            named = topics if self._names_unknown or topics <= self._topics.keys() else ()
+            request = MetadataRequest(tuple(sorted(named)))
+            if reason in _ASK_ANOTHER:
+                if not self._sources.knows_last(self._brokers.values()):
+                    self._sources.rotate(self._brokers.values())
+                    self._apply(topics, *await self._sources.ask(request))
+                self._sources.rotate(self._brokers.values())
+            self._apply(topics, *await self._sources.ask(request))
+        except KielGroupsError:
+            self._metrics.count("metadata_failures")
+            raise
+        finally:
+            self._not_before_s = time.monotonic() + self.delay_s(max(1, self._sources.failures))
+            self._running = None
+
+    def _apply(self, asked: frozenset[str], source: HostPort, answer: MetadataResponse) -> None:
+        now_s = time.monotonic()
+        for missing in asked.difference(topic.topic for topic in answer.topics):
+            self._topics.pop(missing, None)
+        for topic in answer.topics:
+            leaders = {p.partition: p.leader if p.leader >= 0 else None for p in topic.partitions}
+            if leaders or topic.error.number == LEADER_NOT_AVAILABLE.number:
+                self._topics[topic.topic] = _Topic(tuple(sorted(leaders)), leaders, now_s)
+                self._once_known.add(topic.topic)
+            else:
+                self._topics.pop(topic.topic, None)
+        unknown = asked - self._topics.keys()
+        self._tracked -= unknown
+        if unknown or not answer.brokers:
+            # A broker that has just started knows nothing yet: ask another one next time.
+            self._sources.demote(source)
+        if answer.brokers:
+            self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.brokers}
+            live = [*self._brokers.values(), *self.config.hosts]
+            self._sources.keep(live)
+            self._pool.keep_only({*live, *self._believed.addresses})
+
+    # ------------------------------------------------------------------ talking
+
+    def connection(self, node_id: int, purpose: str = CONTROL) -> Connection:
+        """
+        The connection to a broker for one purpose.
+
+        Raises:
+            BrokerConnectionError: No broker of this id is known to be alive.
+            ClosedError: The client was closed.
+        """
+        self._check_open()
+        address = self._address_of(node_id)
+        if address is None:
+            known = sorted(self._brokers)
+            raise BrokerConnectionError(f"broker {node_id} is not among the live brokers {known}", broker_id=node_id)
+        return self._pool.get(address, purpose)
+
+    def some_connection(self) -> Connection:
+        """
+        A connection to any broker; to one that was blamed lately only where there is no other.
+
+        Brokers of 0.8 do not tell of themselves before there is a topic: until then it is the one that said so.
+
+        Raises:
+            BrokerConnectionError: No broker was heard of yet.
+            ClosedError: The client was closed.
+        """
+        self._check_open()
+        addresses = [self._brokers[node] for node in sorted(self._brokers)]
+        if not addresses and self._sources.last is not None:
+            addresses = [self._sources.last]
+        if not addresses:
+            raise BrokerConnectionError("no broker is known")
+        return self._pool.get(self._pool.best(addresses), CONTROL)
+
+    def blame(self, connection: Connection) -> None:
+        """What was asked on this connection failed: ask others first for a while."""
+        self._pool.blame(connection.address)
+
+    async def send(
+        self,
+        target: TopicPartition | int,
+        request: Request[T],
+        *,
+        purpose: str = CONTROL,
+        timeout_ms: int | None = None,
+    ) -> T:
+        """
+        Send a request that has an answer to a broker, or to the leader of a partition; one try.
+
+        Raises:
+            BrokerError: No leader, no connection, no answer in time.
+            ProtocolError: The answer makes no sense.
+        """
+        node_id = target if isinstance(target, int) else await self.find_leader(target)
+        answer = await self.connection(node_id, purpose).request(request, timeout_ms)
+        assert answer is not None, "requests without an answer are sent on a connection"
+        return answer
+
+    def close(self) -> None:
+        """Close every connection; whatever waits for a broker fails with an error."""
+        self._closed = True
+        self._sources.close()
+        self._pool.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the client was closed")

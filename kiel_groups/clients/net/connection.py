@@ -1,0 +1,270 @@
+"""
+One connection to one broker.
+
+Requests are pipelined: each is written at once, without waiting for earlier answers. A 0.8 broker works on one request
+of a connection at a time, so a fetch that waits for data delays every request behind it; a fetcher needs a connection
+of its own. Answers are matched to requests by correlation id and not by order, because a proxy may reorder them.
+
+A connection has one life. It opens with its first request; once it is closed, by a failure or by ``close``, every
+request on it raises, and its owner makes a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tornado.iostream import IOStream, StreamClosedError
+from tornado.tcpclient import TCPClient
+
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
+from kiel_groups.metrics import Metrics
+from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
+
+__all__ = ["Connection", "MAX_RESPONSE_BYTES"]
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: What an answer may hold, unless its request says otherwise.
+MAX_RESPONSE_BYTES = 64 << 20
+
+#: Size and correlation id.
+_HEADER_BYTES = 8
+_READ_CHUNK_BYTES = 256 << 10
+#: Tornado's own bound, out of the way: each frame is checked against the bound of its request.
+_STREAM_BYTES = 1 << 31
+_CORRELATION_IDS = 1 << 31
+
+
+@dataclass(slots=True, eq=False)
+class _InFlight:
+    """A request that was written and not yet answered."""
+
+    request: Request[Any]
+    max_response_bytes: int
+    answer: asyncio.Future[Any]
+    sent_s: float
+
+
+class Connection:
+    """A pipelined connection to the broker at ``address``; belongs to one event loop, opened when first used."""
+
+    def __init__(self, address: HostPort, config: BrokerConfig, metrics: Metrics) -> None:
+        self.address = address
+        self._config = config
+        self._metrics = metrics
+        self._opening: asyncio.Task[None] | None = None
+        self._stream: IOStream | None = None
+        #: By correlation id, oldest first.
+        self._in_flight: dict[int, _InFlight] = {}
+        self._next_correlation_id = 0
+        self._closed_by: KielGroupsError | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether its life is over."""
+        return self._closed_by is not None
+
+    async def request(
+        self, request: Request[T], timeout_ms: int | None = None, *, max_response_bytes: int = MAX_RESPONSE_BYTES
+    ) -> T | None:
+        """
+        Send one request and wait for its answer.
+
+        Args:
+            request: Any request of the wire room.
+            timeout_ms: From the sending to the answer; ``request_timeout_ms`` of the configuration if left out.
+            max_response_bytes: A longer answer is a ProtocolError and ends the connection.
+
+        Returns:
+            The decoded answer; None at once for a request that has none (produce with acks 0).
+
+        Raises:
+            BrokerConnectionError: The connection could not be opened, or broke, or an answer came that belongs to no
+                request; whether the broker worked on this request is unknown.
+            RequestTimeoutError: No answer in time. The connection is closed, since a broker that is late with one
+                answer is late with all that follow.
+            ProtocolError: The answer makes no sense, or is longer than ``max_response_bytes``.
+        """
+        stream = await self.opened()
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) % _CORRELATION_IDS
+        frame = encode_request(request, correlation_id, self._config.client_id)
+        self._metrics.count("requests", api=type(request).__name__)
+        if not request.expects_response:
+            await self._write_only(stream, frame)
+            return None
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._in_flight[correlation_id] = _InFlight(request, max_response_bytes, answer, time.monotonic())
+        self._write(stream, frame)
+        return await self._wait(request, answer, timeout_ms or self._config.request_timeout_ms)
+
+    async def opened(self) -> IOStream:
+        """
+        Wait until the connection is open. What is requested then, without a wait in between, is sent.
+
+        Raises:
+            KielGroupsError: The connection could not be opened, or is closed: the reason, as of every later request.
+        """
+        if self._stream is None and not self.closed:
+            if self._opening is None:
+                self._opening = spawn(self._connect(), f"connect to {self.address}")
+            # Shielded: others may wait for the same opening when one of its waiters is cancelled.
+            await asyncio.shield(self._opening)
+        self._check_alive()
+        assert self._stream is not None
+        return self._stream
+
+    def close(self) -> None:
+        """End it; requests in flight fail with BrokerConnectionError. Calling it again does nothing."""
+        self._fail(self._broken("the connection was closed by this client"))
+
+    # ------------------------------------------------------------------ opening
+
+    async def _connect(self) -> None:
+        timeout_ms = self._config.connect_timeout_ms
+        try:
+            stream = await TCPClient().connect(*self.address, max_buffer_size=_STREAM_BYTES, timeout=timeout_ms / 1000)
+        except TimeoutError:
+            self._fail(self._broken(f"no connection within {timeout_ms} ms"))
+            return
+        except (OSError, StreamClosedError) as error:
+            self._fail(self._broken(f"cannot connect: {_reason(error)}"))
+            return
+        if self.closed:
+            stream.close()
+            return
+        stream.set_nodelay(True)
+        stream.read_chunk_size = _READ_CHUNK_BYTES
+        self._stream = stream
+        self._metrics.count("connections_opened")
+        spawn(self._read_answers(stream), f"answers of {self.address}")
+
+    # ------------------------------------------------------------------ writing
+
+    def _write(self, stream: IOStream, frame: bytes) -> asyncio.Future[None] | None:
+        try:
+            written = stream.write(frame)
+        except StreamClosedError as error:
+            self._fail(self._broken(f"the connection broke: {_reason(error)}"))
+            return None
+        # The reader notices a broken stream too, and says it once for all requests in flight.
+        written.add_done_callback(_retrieve)
+        return written
+
+    async def _write_only(self, stream: IOStream, frame: bytes) -> None:
+        written = self._write(stream, frame)
+        try:
+            if written is not None:
+                await written
+        except StreamClosedError as error:
+            self._fail(self._broken(f"the connection broke: {_reason(error)}"))
+        self._check_alive()
+
+    async def _wait(self, request: Request[T], answer: asyncio.Future[T], timeout_ms: int) -> T:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await answer
+        except TimeoutError:
+            name = type(request).__name__
+            self._metrics.count("request_timeouts", api=name)
+            self._fail(self._broken(f"closed, since a {name} was not answered in time"))
+            raise RequestTimeoutError(f"{self.address}: no answer to a {name} within {timeout_ms} ms") from None
+
+    # ------------------------------------------------------------------ reading
+
+    async def _read_answers(self, stream: IOStream) -> None:
+        try:
+            while True:
+                header = await stream.read_bytes(_HEADER_BYTES)
+                correlation_id, size = self._announced(header)
+                payload = bytearray(size)
+                if size:
+                    await stream.read_into(payload)
+                # A timeout may have failed all requests while the rest of the answer came.
+                if (asked := self._in_flight.pop(correlation_id, None)) is not None:
+                    self._answer(asked, memoryview(payload))
+        except StreamClosedError as error:
+            self._fail(self._broken(f"the connection broke: {_reason(error)}"))
+        except ProtocolError as error:
+            # Where the next answer begins is not known: what became of the requests in flight isn't, either.
+            log.warning("%s: %s; closing the connection with %d requests", self.address, error, len(self._in_flight))
+            self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
+        finally:
+            self._fail(self._broken("nobody reads its answers any more"))
+
+    def _announced(self, header: bytes) -> tuple[int, int]:
+        """
+        Which request in flight the answer that follows belongs to, and how many bytes it has behind its header.
+
+        Raises:
+            ProtocolError: It belongs to none, or is longer than its request allows; that one has failed by then.
+        """
+        correlation_id, _ = split_response(header[SIZE_BYTES:])
+        asked = self._in_flight.get(correlation_id)
+        try:
+            size = decode_size(header[:SIZE_BYTES], MAX_RESPONSE_BYTES if asked is None else asked.max_response_bytes)
+            if asked is None:
+                raise ProtocolError(f"an answer (correlation id {correlation_id}) that nothing was asked for")
+        except ProtocolError as error:
+            if asked is not None and not asked.answer.done():
+                asked.answer.set_exception(ProtocolError(f"{self.address}: {error}"))
+            raise
+        return correlation_id, size - (_HEADER_BYTES - SIZE_BYTES)
+
+    def _answer(self, asked: _InFlight, payload: memoryview) -> None:
+        name = type(asked.request).__name__
+        self._metrics.observe("request", time.monotonic() - asked.sent_s, api=name)
+        if asked.answer.done():
+            return  # whoever asked was cancelled meanwhile
+        try:
+            asked.answer.set_result(asked.request.decode_response(payload))
+        except Exception as error:  # garbage may fail a decoder in any way
+            # The frame was whole, so the connection is still in step: only this request has failed.
+            why = str(error) if isinstance(error, ProtocolError) else repr(error)
+            asked.answer.set_exception(ProtocolError(f"{self.address}: answer to a {name}: {why}"))
+
+    # ------------------------------------------------------------------ the end
+
+    def _check_alive(self) -> None:
+        if self._closed_by is not None:
+            # An equal error: one that is raised in several places would gather the tracebacks of all.
+            raise copy(self._closed_by)
+
+    def _broken(self, why: str) -> BrokerConnectionError:
+        host, port = self.address
+        return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
+
+    def _fail(self, error: KielGroupsError) -> None:
+        """Close for this reason, unless it is closed already."""
+        if self._closed_by is not None:
+            return
+        self._closed_by = error
+        log.debug("%s", error)
+        if self._stream is not None:
+            self._stream.close()
+        in_flight, self._in_flight = self._in_flight, {}
+        for asked in in_flight.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(copy(error))
+
+
+def _reason(error: Exception) -> str:
+    """Why, in the words of the operating system where it has some."""
+    cause = error.real_error if isinstance(error, StreamClosedError) else error
+    if cause is None:
+        return "closed by the other side"
+    return str(getattr(cause, "strerror", None) or cause)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()

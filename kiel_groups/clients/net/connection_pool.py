@@ -1,0 +1,58 @@
+"""The open connections of one client, by broker and purpose."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Sequence
+
+from kiel_groups.clients.net.connection import Connection
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.metrics import Metrics
+
+__all__ = ["ConnectionPool", "CONTROL"]
+
+#: The purpose of connections for short requests that are answered at once.
+CONTROL = "control"
+
+#: How long a broker that failed is asked last, in seconds, where any other would do.
+BLAMED_S = 30.0
+
+
+class ConnectionPool:
+    """
+    One connection for each address and purpose, made when first asked for and made anew once it is closed.
+
+    Purposes keep apart what must not wait for each other: metadata behind a long fetch, a fetch behind a slow produce.
+    """
+
+    def __init__(self, config: BrokerConfig, metrics: Metrics) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._connections: dict[tuple[HostPort, str], Connection] = {}
+        self._blamed_at_s: dict[HostPort, float] = {}
+
+    def get(self, address: HostPort, purpose: str) -> Connection:
+        """The connection for this purpose; it opens with its first request."""
+        key = (address, purpose)
+        connection = self._connections.get(key)
+        if connection is None or connection.closed:
+            connection = self._connections[key] = Connection(address, self._config, self._metrics)
+        return connection
+
+    def blame(self, address: HostPort) -> None:
+        """What was asked of this broker failed."""
+        self._blamed_at_s[address] = time.monotonic()
+
+    def best(self, addresses: Sequence[HostPort]) -> HostPort:
+        """The first of these that has not failed lately, or the one that failed the longest ago."""
+        since_s = time.monotonic() - BLAMED_S
+        return min(addresses, key=lambda address: max(since_s, self._blamed_at_s.get(address, since_s)))
+
+    def keep_only(self, addresses: Container[HostPort]) -> None:
+        """Close what leads anywhere else: those brokers have gone or moved."""
+        for key in [key for key in self._connections if key[0] not in addresses]:
+            self._connections.pop(key).close()
+
+    def close(self) -> None:
+        """Close them all."""
+        self.keep_only(())

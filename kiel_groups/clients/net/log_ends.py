@@ -1,0 +1,63 @@
+"""Where logs end, asked once and for all to see: a tool says what it could not learn, and does not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.offset_lookup import ask_leaders
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.list_offsets_v0 import LATEST
+
+__all__ = ["LogEnds", "find_log_ends"]
+
+_CONNECT_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """The next offset of each partition that a broker told; ``problem`` is why others are missing, "" without any."""
+
+    offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+async def find_log_ends(
+    brokers: Collection[HostPort],
+    partitions: Collection[TopicPartition],
+    *,
+    at: int = LATEST,
+    timeout_s: float = 5.0,
+) -> LogEnds:
+    """
+    Ask the leaders of partitions where their logs end; nothing is raised.
+
+    Args:
+        brokers: Where to ask who leads.
+        partitions: Those of topics that exist: a broker may be set to create others on the question.
+        at: LATEST, or EARLIEST for where they begin.
+        timeout_s: What is not known by then is left out.
+    """
+    if not partitions:
+        return LogEnds()
+    if not brokers:
+        return LogEnds(problem="no broker is registered in ZooKeeper")
+    config = BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=_CONNECT_MS)
+    cluster = Cluster(config, Metrics())
+    found: dict[TopicPartition, int] = {}
+    try:
+        async with asyncio.timeout(timeout_s):
+            await cluster.refresh({partition.topic for partition in partitions}, "asked")
+            failures = await ask_leaders(cluster, partitions, at, found)
+            return LogEnds(found, str(failures[min(failures)].error) if failures else "")
+    except TimeoutError:
+        return LogEnds(found, f"the brokers did not answer within {timeout_s:g} s")
+    except KielGroupsError as error:
+        return LogEnds(found, str(error))
+    finally:
+        cluster.close()

@@ -1,0 +1,179 @@
+"""Which broker is asked for metadata, and which one next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from copy import copy
+from typing import TypeAlias
+
+from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError
+from kiel_groups.metrics import Metrics
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
+
+__all__ = ["BrokerSource", "MetadataSources", "UNREACHABLE_AFTER"]
+
+log = logging.getLogger(__name__)
+
+#: Where else brokers may be found, such as ``/brokers/ids``; called when no known address answers.
+BrokerSource: TypeAlias = Callable[[], Awaitable[Iterable[HostPort]]]
+
+#: So many refreshes in a row without an answer make the brokers unreachable. Where connections are refused that takes
+#: some six seconds with the default backoff: longer than an election, or the restart of a lone broker. Each broker that
+#: is silent takes ``connect_timeout_ms`` a refresh.
+UNREACHABLE_AFTER = 8
+
+#: How long a row of refreshes may last before it is worth a warning, and each further one, in seconds.
+_WARN_AFTER_S = 10.0
+
+_MOST_REASONS = 5
+
+
+class MetadataSources:
+    """
+    The addresses that may be asked for metadata, in the order in which they are asked.
+
+    Args:
+        config: The first addresses, and timeouts.
+        pool: The connections.
+        metrics: Has how many questions in a row were not answered (``metadata_unanswered``).
+        broker_source: Further addresses, for when none of the known ones answers.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, pool: ConnectionPool, metrics: Metrics, broker_source: BrokerSource | None
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._metrics = metrics
+        self._broker_source = broker_source
+        #: Best first: an address that fails goes to the end.
+        self._addresses: list[HostPort] = list(dict.fromkeys(config.hosts))
+        #: The address that answered last.
+        self.last: HostPort | None = None
+        #: How many questions in a row no address has answered.
+        self.failures = 0
+        self._unanswered: NoBrokersError | None = None
+        #: Set while ``unreachable`` is an error.
+        self.lost = asyncio.Event()
+        self._warn_at_s = 0.0
+        self._closed = False
+
+    @property
+    def unreachable(self) -> NoBrokersError | None:
+        """Why the last question was not answered, once ``UNREACHABLE_AFTER`` in a row were not; None before."""
+        # A copy: an error that is raised in several places would gather the tracebacks of all.
+        return copy(self._unanswered) if self.failures >= UNREACHABLE_AFTER else None
+
+    async def ask(self, request: MetadataRequest) -> tuple[HostPort, MetadataResponse]:
+        """
+        Ask one address after the other, then those of the broker source, until one answers.
+
+        Raises:
+            NoBrokersError: None of them answered; names them, and why.
+            ClosedError: The client was closed.
+        """
+        reasons: list[str] = []
+        tried: set[HostPort] = set()
+        for further in (False, True):
+            addresses = await self._further_addresses(reasons) if further else list(self._addresses)
+            for address in addresses:
+                if address in tried:
+                    continue
+                tried.add(address)
+                self._check_open()
+                try:
+                    connection = self._pool.get(address, CONTROL)
+                    # Metadata is answered from memory: a broker that takes longer than a handshake is stuck.
+                    timeout_ms = min(self._config.connect_timeout_ms, self._config.request_timeout_ms)
+                    answer = await connection.request(request, timeout_ms)
+                except KielGroupsError as error:
+                    log.info("no metadata from %s", error)
+                    reasons.append(str(error))
+                    self.demote(address)
+                else:
+                    assert answer is not None
+                    self._answered(address)
+                    return address, answer
+        self._check_open()
+        more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+        told = "; ".join(reasons[:_MOST_REASONS]) + more
+        failure = NoBrokersError(f"no broker answered: {told}; is it a broker that runs there?")
+        self._not_answered(failure)
+        raise failure
+
+    def _answered(self, address: HostPort) -> None:
+        if self.failures >= UNREACHABLE_AFTER:
+            log.warning("brokers answer again, after %d metadata requests in a row without an answer", self.failures)
+        self.last, self.failures, self._unanswered = address, 0, None
+        self.lost.clear()
+        self._metrics.gauge("metadata_unanswered", 0)
+
+    def _not_answered(self, error: NoBrokersError) -> None:
+        self.failures += 1
+        self._unanswered = copy(error)
+        self._metrics.gauge("metadata_unanswered", self.failures)
+        if self.failures >= UNREACHABLE_AFTER:
+            self.lost.set()
+        now_s = asyncio.get_running_loop().time()
+        if self.failures == 1:
+            self._warn_at_s = now_s + _WARN_AFTER_S
+        # Not each time: where connections are refused they come every max_backoff_ms by then.
+        if self.failures % UNREACHABLE_AFTER == 0 or now_s >= self._warn_at_s:
+            self._warn_at_s = now_s + _WARN_AFTER_S
+            log.warning("%d metadata requests in a row were not answered: %s; trying again", self.failures, error)
+
+    async def _further_addresses(self, reasons: list[str]) -> list[HostPort]:
+        if self._broker_source is None:
+            return []
+        try:
+            return list(await self._broker_source())
+        except KielGroupsError as error:
+            reasons.append(f"no further brokers from ZooKeeper: {error}")
+            return []
+
+    def demote(self, address: HostPort) -> None:
+        """Ask this one last."""
+        if address in self._addresses:
+            self._addresses.remove(address)
+            self._addresses.append(address)
+
+    def knows_last(self, live: Collection[HostPort]) -> bool:
+        """
+        Whether it is known which of the ``live`` brokers answered last; also true where none has answered yet.
+
+        A bootstrap name such as ``localhost`` is not the address that a broker registers, and the answer does not say
+        which broker gave it: the next one may be the same broker by its other name. Two live brokers have to be asked
+        in turn, then; one of them is another.
+        """
+        return self.last is None or self.last in live
+
+    def rotate(self, live: Collection[HostPort]) -> None:
+        """
+        Ask another of the ``live`` brokers than last time next, if there is another; see ``knows_last``.
+
+        A broker that is cut off from ZooKeeper goes on answering with what it knew then. The others do not name it as
+        live: once one of them has answered, it is not asked any more.
+        """
+        if self.last is not None:
+            self.demote(self.last)
+        others = [address for address in self._addresses if address in live]
+        if others:
+            self._addresses.remove(others[0])
+            self._addresses.insert(0, others[0])
+
+    def keep(self, addresses: Collection[HostPort]) -> None:
+        """Ask these from now on, those that are new to the list last, and no others."""
+        kept = [address for address in self._addresses if address in addresses]
+        self._addresses = kept + [address for address in addresses if address not in kept]
+
+    def close(self) -> None:
+        """Ask no more: what is under way ends with ClosedError."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the client was closed")

@@ -1,0 +1,184 @@
+"""Look-ups of where logs begin and end: ListOffsets requests to the leaders of many partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.coordination.partition_handler import LogOffsets
+from kiel_groups.errors import BrokerError, KielGroupsError
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
+from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
+
+__all__ = ["ELECTION_S", "Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range", "policy_offsets"]
+
+log = logging.getLogger(__name__)
+
+#: With the default backoff about six seconds: an election takes one or two.
+_TRIES = 8
+
+#: How long a look-up of log ends asks again while leaders are missing, in seconds: an election takes one or two. A
+#: partition that misses the look-up of a new group's first offsets is read from its beginning later, which may be days
+#: of records, so this is worth the wait. Where a log begins is the same at every moment: that is asked once.
+ELECTION_S = 2.0
+
+
+class Failure(NamedTuple):
+    """Why a partition has no answer yet."""
+
+    error: KielGroupsError
+    retriable: bool
+
+
+async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    """
+    Look up the offsets of partitions at a time: ask their leaders, and again with backoff while leaders change.
+
+    Args:
+        cluster: Knows the leaders, and has the connections to them.
+        partitions: Any number, of any topics.
+        at: -2 for the earliest offset there is, -1 for the next one to be written, else epoch milliseconds: where
+            the newest log segment begins that is older. Where none is older, the earliest offset.
+
+    Raises:
+        UnknownTopicError: No broker knows one of the topics.
+        BrokerError: A partition got no answer in time; names it, with the last reason.
+    """
+    missing = frozenset(partitions)
+    await cluster.learn(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
+    found: dict[TopicPartition, int] = {}
+    failures: dict[TopicPartition, Failure] = {}
+    for attempt in range(_TRIES):
+        if attempt:
+            await asyncio.sleep(cluster.delay_s(attempt))
+            await cluster.refresh({tp.topic for tp in missing}, "offsets")
+        failures = await ask_leaders(cluster, missing, at, found)
+        missing = frozenset(failures)
+        if not missing:
+            return found
+        _tell(failures)
+        for failure in failures.values():
+            if not failure.retriable:
+                raise failure.error
+    raise failures[min(missing)].error
+
+
+async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
+    """Look up where a reset policy, "earliest" or "latest", has partitions start; see ``PartitionHandler``."""
+    if policy == "latest":
+        return await find_offsets(cluster, partitions, LATEST, patience_s=ELECTION_S)
+    return await find_offsets(cluster, partitions, EARLIEST)
+
+
+async def find_offsets(
+    cluster: Cluster, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
+) -> LogOffsets:
+    """
+    Look up as many of the offsets as are known now, and say why the others are not; raises nothing.
+
+    Metadata is refreshed, then each leader is asked once, and has ``connect_timeout_ms`` for its answer.
+
+    Args:
+        cluster: As of ``list_offsets``.
+        partitions: As of ``list_offsets``.
+        at: As of ``list_offsets``.
+        patience_s: For how long to ask again for partitions that are missing, in seconds.
+    """
+    now_s = asyncio.get_running_loop().time
+    # As for metadata: such offsets are answered from memory. A broker that takes longer than a handshake is stuck.
+    timeout_ms = min(cluster.config.connect_timeout_ms, cluster.config.request_timeout_ms)
+    until_s = now_s() + patience_s
+    found: dict[TopicPartition, int] = {}
+    missing, attempt = frozenset(partitions), 0
+    while True:
+        try:
+            await cluster.refresh({tp.topic for tp in missing}, "offsets")
+            failures = await ask_leaders(cluster, missing, at, found, timeout_ms)
+        except KielGroupsError as error:
+            failures = dict.fromkeys(missing, Failure(error, error.retriable))
+        missing, attempt = frozenset(failures), attempt + 1
+        pause_s = cluster.delay_s(attempt)
+        if not missing or now_s() + pause_s > until_s:
+            if missing:
+                _tell(failures)
+            return LogOffsets(found, {tp: failure.error for tp, failure in failures.items()})
+        await asyncio.sleep(pause_s)
+
+
+async def log_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
+    """
+    Ask the leader of a partition for the first and the next offset of its log.
+
+    Raises:
+        BrokerError: No broker tells where the log begins and ends.
+    """
+    starts, ends = await asyncio.gather(
+        list_offsets(cluster, [partition], EARLIEST), list_offsets(cluster, [partition], LATEST)
+    )
+    return starts[partition], ends[partition]
+
+
+def _tell(failures: Mapping[TopicPartition, Failure]) -> None:
+    log.info("offsets of %d partitions are missing, such as: %s", len(failures), next(iter(failures.values())).error)
+
+
+async def ask_leaders(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    at: int,
+    found: dict[TopicPartition, int],
+    timeout_ms: int | None = None,
+) -> dict[TopicPartition, Failure]:
+    """Ask each leader once, all at the same time; put answers into ``found`` and return the failures."""
+    failures: dict[TopicPartition, Failure] = {}
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for tp in partitions:
+        leader = cluster.leader_of(tp)
+        if leader is None:
+            failures[tp] = Failure(LEADER_NOT_AVAILABLE.exception(f"the offsets of {tp} cannot be listed"), True)
+        else:
+            by_leader.setdefault(leader, []).append(tp)
+    outcomes = await asyncio.gather(
+        *(_ask_leader(cluster, leader, tps, at, timeout_ms) for leader, tps in by_leader.items())
+    )
+    for outcome in outcomes:
+        for tp, result in outcome.items():
+            if isinstance(result, int):
+                found[tp] = result
+            else:
+                failures[tp] = result
+    cluster.doubt(failures)
+    return failures
+
+
+async def _ask_leader(
+    cluster: Cluster, leader: int, partitions: list[TopicPartition], at: int, timeout_ms: int | None
+) -> dict[TopicPartition, int | Failure]:
+    request = ListOffsetsRequest({tp: OffsetQuery(at) for tp in partitions})
+    try:
+        answer = (await cluster.send(leader, request, timeout_ms=timeout_ms)).partitions
+    except KielGroupsError as error:
+        return dict.fromkeys(partitions, Failure(error, error.retriable))
+    results = {tp: _read(tp, answer.get(tp), at) for tp in partitions}
+    too_early = [tp for tp, result in results.items() if result is None]
+    earliest = await _ask_leader(cluster, leader, too_early, EARLIEST, timeout_ms) if too_early else {}
+    return {tp: result for tp, result in (results | earliest).items() if result is not None}
+
+
+def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Failure | None:
+    """The offset, or the failure; None where no segment is older than the time asked."""
+    what = f"the offsets of {tp} cannot be listed"
+    if listed is None:
+        return Failure(BrokerError(f"{what}: the leader's answer leaves it out"), True)
+    if listed.error == OFFSET_OUT_OF_RANGE:
+        # No offset was asked about: the broker has a problem, and no position is out of range.
+        return Failure(BrokerError(f"{what}: {listed.error}", code=listed.error.number), False)
+    if listed.error != NO_ERROR:
+        return Failure(listed.error.exception(what), listed.error.retriable)
+    if listed.offsets:
+        return listed.offsets[0]
+    return None if at >= 0 else Failure(BrokerError(f"{what}: the leader's answer is empty"), True)

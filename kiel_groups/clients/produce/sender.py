@@ -1,0 +1,331 @@
+"""
+The sending half of the producer: batches to leaders, retries, outcomes.
+
+One produce request at a time is on its way to each broker, with a batch of every partition that has one ready. A batch
+that fails keeps its place until it succeeds or is given up, so the order within a partition holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from copy import copy
+
+from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.produce.partition_queue import Batch, PartitionQueue, RecordMetadata
+from kiel_groups.clients.produce.stall_watch import StallWatch
+from kiel_groups.config import ProducerConfig
+from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.api.produce_v0 import ProducedPartition, ProduceRequest
+from kiel_groups.wire.error_codes import (
+    INVALID_MESSAGE,
+    INVALID_TOPIC,
+    LEADER_NOT_AVAILABLE,
+    MESSAGE_SET_SIZE_TOO_LARGE,
+    MESSAGE_SIZE_TOO_LARGE,
+    NO_ERROR,
+    NOT_ENOUGH_REPLICAS,
+    NOT_LEADER_FOR_PARTITION,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode,
+)
+from kiel_groups.wire.message_sets.encoder import encode_message_set
+from kiel_groups.wording import counted
+
+__all__ = ["Sender", "raise_first", "reject"]
+
+log = logging.getLogger(__name__)
+
+_TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
+#: A broker refuses with these before it appends anything.
+_REFUSALS = _TOO_LARGE | {INVALID_MESSAGE.number, INVALID_TOPIC.number, NOT_ENOUGH_REPLICAS.number}
+#: So it does with these, unless it waits for replicas: it appends first then, and a broker that loses the partition
+#: while it waits answers so, too.
+_NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTITION.number})
+
+
+class Sender:
+    """Sends what is added to its queues; belongs to one event loop."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._config = config
+        self._linger_s = 0.0 if config.linger_ms is None else config.linger_ms / 1000
+        self._batch_size: float = config.batch_size
+        if config.linger_ms is None and config.batch_size > 1:
+            # Not before ``send_waiting``: who counts does so over all partitions.
+            self._linger_s = self._batch_size = math.inf
+        self._metrics = metrics
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._ready: dict[int, dict[PartitionQueue, None]] = {}
+        self._sending: set[int] = set()
+        self._buffered_bytes = 0
+        self._stalls = StallWatch(self._queues.values(), metrics)
+        self._progress = asyncio.Event()
+        self._closed = False
+        #: When a broker last stored something, on the loop's clock.
+        self.stored_at_s = -math.inf
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What the messages without an outcome take on the wire, uncompressed."""
+        return self._buffered_bytes
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages have no outcome."""
+        return sum(queue.added - queue.settled for queue in self._queues.values())
+
+    @property
+    def unknown(self) -> int:
+        """How many messages without an outcome may be stored."""
+        batches = (batch for queue in self._queues.values() for batch in queue.batches)
+        return sum(len(batch.messages) for batch in batches if batch.open_tries)
+
+    def add(
+        self,
+        tp: TopicPartition,
+        message: tuple[bytes | None, bytes | None],
+        size_bytes: int,
+        future: asyncio.Future[RecordMetadata],
+    ) -> None:
+        """Queue one message; ``future`` gets its outcome."""
+        queue = self._queues.get(tp)
+        if queue is None:
+            queue = self._queues[tp] = PartitionQueue(tp)
+        batch = queue.open_batch(size_bytes, self._config.max_request_bytes)
+        if batch is None:
+            batch = Batch(asyncio.get_running_loop().time())
+            queue.batches.append(batch)
+        batch.messages.append(message)
+        batch.futures.append(future)
+        batch.size_bytes += size_bytes
+        queue.added += 1
+        self._buffered_bytes += size_bytes
+        if not queue.busy and (len(batch.messages) == 1 or len(batch.messages) >= self._batch_size):
+            self._offer(queue)
+
+    # ------------------------------------------------------------------ waiting
+
+    async def progress(self) -> None:
+        """Wait until a batch has an outcome."""
+        self._progress.clear()
+        await self._progress.wait()
+
+    async def flush(self) -> None:
+        """Send what is queued without lingering, and wait until all of it has an outcome, good or bad."""
+        self.send_waiting()
+        goals = {queue: queue.due for queue in self._queues.values()}
+        while any(queue.settled < goal for queue, goal in goals.items()):
+            await self.progress()
+
+    def close(self) -> None:
+        """
+        Fail what has no outcome; whatever a broker still answers is ignored.
+
+        What was never sent fails with ClosedError, what may be stored with OutcomeUnknownError.
+        """
+        self._closed = True
+        self._stalls.close()
+        for queue in self._queues.values():
+            while queue.batches:
+                self._give_up(queue, ClosedError("the producer was closed"))
+
+    # ------------------------------------------------------------------ sending
+
+    def send_waiting(self) -> None:
+        """Let everything that was added so far go out without waiting for more."""
+        for queue in self._queues.values():
+            queue.due = queue.added
+            self._offer(queue)
+
+    def _offer(self, queue: PartitionQueue) -> None:
+        """Send the queue's first batch if it is time; otherwise a timer, or the outcome of another, offers it again."""
+        if queue.busy or not queue.batches or self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        if not queue.is_ready(loop.time(), self._linger_s, self._batch_size):
+            if queue.timer is None and self._linger_s < math.inf:
+                queue.timer = loop.call_at(queue.batches[0].created_s + self._linger_s, self._lingered, queue)
+            return
+        queue.busy = True
+        self._stalls.sent(queue)
+        leader = self._cluster.leader_of(queue.topic_partition)
+        if leader is None:
+            self._failed(queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
+            return
+        self._ready.setdefault(leader, {})[queue] = None
+        if leader not in self._sending:
+            self._sending.add(leader)
+            spawn(self._send_ready(leader), f"produce to broker {leader}")
+
+    def _lingered(self, queue: PartitionQueue) -> None:
+        queue.timer = None
+        self._offer(queue)
+
+    async def _send_ready(self, node_id: int) -> None:
+        """Send one request after the other while partitions are ready; those that become so meanwhile go together."""
+        try:
+            while not self._closed and (queues := self._choose(self._ready[node_id])):
+                await self._send(node_id, queues)
+        finally:
+            self._sending.discard(node_id)
+
+    def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
+        """Take what fits into one request off the front, one partition at least where there is one."""
+        chosen: list[PartitionQueue] = []
+        room = self._config.max_request_bytes
+        for queue in ready:
+            room -= queue.batches[0].size_bytes
+            if chosen and room < 0:
+                break
+            chosen.append(queue)
+        for queue in chosen:
+            del ready[queue]
+        return chosen
+
+    async def _send(self, node_id: int, queues: list[PartitionQueue]) -> None:
+        message_sets = {}
+        batches = [queue.batches[0] for queue in queues]
+        for queue, batch in zip(queues, batches, strict=True):
+            batch.sealed = True
+            message_sets[queue.topic_partition] = encode_message_set(batch.messages, self._config.compression)
+        request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
+        timeout_ms = self._config.ack_timeout_ms + self._cluster.config.request_timeout_ms
+        try:
+            connection = self._cluster.connection(node_id, "produce")
+            await connection.opened()
+            for batch in batches:
+                batch.open_tries += 1
+            answer = await connection.request(request, timeout_ms)
+        except KielGroupsError as error:
+            for queue in queues:
+                self._failed(queue, error)
+        else:
+            if not self._closed:
+                self._answered(queues, answer.partitions if answer else None)
+
+    # ------------------------------------------------------------------ outcomes
+
+    def _answered(
+        self, queues: list[PartitionQueue], results: Mapping[TopicPartition, ProducedPartition] | None
+    ) -> None:
+        for queue in queues:
+            result = results.get(queue.topic_partition) if results is not None else ProducedPartition(NO_ERROR, -1)
+            if result is None:
+                self._failed(queue, BrokerError("the broker's answer leaves the partition out"))
+            elif result.error == NO_ERROR:
+                self._stored(queue, result.base_offset)
+            else:
+                self._refused(queue, result)
+
+    def _stored(self, queue: PartitionQueue, base_offset: int) -> None:
+        batch = queue.pop_settled()
+        topic, partition = queue.topic_partition
+        for index, future in enumerate(batch.futures):
+            if not future.done():
+                offset = base_offset + index if base_offset >= 0 else -1
+                future.set_result(RecordMetadata(topic, partition, offset))
+        self.stored_at_s = asyncio.get_running_loop().time()
+        self._metrics.count("records_produced", len(batch.messages))
+        self._metrics.count("bytes_produced", batch.size_bytes)
+        self._settled(queue, batch)
+
+    def _refused(self, queue: PartitionQueue, result: ProducedPartition) -> None:
+        batch = queue.batches[0]
+        if self._appends_nothing(result.error):
+            batch.open_tries -= 1
+        if result.error.number in _TOO_LARGE:
+            self._too_large(queue, result)
+        else:
+            self._failed(
+                queue, result.error.exception(f"{counted(batch.messages, 'record was', 'records were')} refused")
+            )
+
+    def _appends_nothing(self, error: ErrorCode) -> bool:
+        waits_for_replicas = self._config.required_acks not in (0, 1)
+        return error.number in _REFUSALS or (error.number in _NOT_LEADER and not waits_for_replicas)
+
+    def _too_large(self, queue: PartitionQueue, result: ProducedPartition) -> None:
+        batch = queue.batches[0]
+        if len(batch.messages) > 1:
+            # One of them is to blame, or all together: the halves will tell, and the others get through.
+            queue.split_first()
+            self._offer(queue)
+            return
+        self._give_up(queue, result.error.exception(f"a message of {batch.size_bytes} bytes was refused"))
+
+    def _failed(self, queue: PartitionQueue, error: KielGroupsError) -> None:
+        if self._closed:
+            return
+        batch = queue.batches[0]
+        batch.sealed = True
+        batch.failures, batch.failure = batch.failures + 1, error
+        if not error.retriable or batch.failures > self._config.retries:
+            self._give_up(queue, error)
+            return
+        log.info("producing to %s, try %d: %s; trying again", queue.topic_partition, batch.failures, error)
+        self._metrics.count("produce_retries")
+        spawn(self._try_again(queue, batch.failures), f"retry of {queue.topic_partition}")
+
+    async def _try_again(self, queue: PartitionQueue, failures: int) -> None:
+        # The first refresh goes out at once: most leaders have moved before anybody notices.
+        await asyncio.sleep(self._cluster.delay_s(failures - 1))
+        try:
+            await self._cluster.refresh([queue.topic_partition.topic], "produce")
+        except ClosedError:
+            return
+        except KielGroupsError as error:
+            log.info("no metadata for %s: %s", queue.topic_partition.topic, error)
+        queue.busy = False
+        self._offer(queue)
+
+    def _give_up(self, queue: PartitionQueue, reason: KielGroupsError) -> None:
+        batch = queue.pop_settled()
+        error = _failure(queue.topic_partition, batch, reason)
+        log.error("%s (%d records)", error, len(batch.messages))
+        self._metrics.count("produce_unknown" if batch.open_tries else "produce_failures", len(batch.messages))
+        for future in batch.futures:
+            reject(future, error)
+        self._settled(queue, batch)
+
+    def _settled(self, queue: PartitionQueue, batch: Batch) -> None:
+        self._buffered_bytes -= batch.size_bytes
+        self._progress.set()
+        self._offer(queue)
+        self._stalls.settled()
+
+
+def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielGroupsError:
+    """The error for the records of a batch that is given up."""
+    tries = f" after {batch.failures} tries" if batch.failures > 1 else ""
+    error: KielGroupsError
+    if batch.open_tries:
+        message = f"the outcome of producing to {tp} is unknown{tries}, the record may or may not be stored: {reason}"
+        code = reason.code if isinstance(reason, BrokerError) else None
+        error = OutcomeUnknownError(message, topic=tp.topic, partition=tp.partition, code=code)
+    else:
+        error = copy(reason)
+        error.args = (f"producing to {tp} failed{tries}: {reason}",)
+    error.__cause__ = reason
+    return error
+
+
+def reject(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
+    """Fail a record's future; asyncio need not complain when nobody looks, since the batch was logged once."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
+def raise_first(outcomes: Iterable[asyncio.Future[RecordMetadata]]) -> None:
+    """Raise the first failure among records that have an outcome."""
+    for outcome in outcomes:
+        error = outcome.exception()
+        if error is not None:
+            raise error
