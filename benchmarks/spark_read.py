@@ -55,8 +55,8 @@ from benchmarks.members.spark_sources import (
 from kiel_groups import TopicPartition
 from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster
-from kiel_groups.spark.broker_socket import BrokerSocket
-from kiel_groups.spark.schema import READ_SCHEMA
+from kiel_groups.spark.options.schema import READ_SCHEMA
+from kiel_groups.spark.tasks.broker_socket import BrokerSocket
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.error_codes import NO_ERROR
 

@@ -11,7 +11,7 @@ from kiel_groups.cli.bar import bar, has_bar
 from kiel_groups.cli.lines import Lines
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.jobs.running import Batch
+    from kiel_groups.spark.jobs.query_run import Batch
 
 __all__ = ["progress"]
 

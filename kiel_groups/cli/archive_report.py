@@ -13,7 +13,7 @@ from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSummary
-    from kiel_groups.spark.positions import OffsetRange
+    from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 
 __all__ = ["plan_document", "plan_lines", "print_document", "summary_document", "summary_lines"]
 

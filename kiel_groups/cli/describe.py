@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kiel_groups.ops.checks import Finding
     from kiel_groups.ops.report import Listed
-    from kiel_groups.service.looking import Look
+    from kiel_groups.service.group_loader import Look
 
 __all__ = ["describe"]
 
@@ -99,7 +99,7 @@ def describe(
     Offsets and owners come from ZooKeeper, ends of logs from the brokers that are registered there.
     """
     from kiel_groups.cli.watching import watch
-    from kiel_groups.service.looking import look_at_group, looks_at_group
+    from kiel_groups.service.group_loader import look_at_group, looks_at_group
 
     if as_json and listed:
         raise click.UsageError("--partitions is for tables; --json has all of them.")
@@ -126,7 +126,7 @@ class _Picture:
     """
 
     def __init__(self, zookeeper: str, *, as_json: bool, listed: Listed | None, generations: int) -> None:
-        from kiel_groups.ops.progress import Progress
+        from kiel_groups.ops.partition_progress import Progress
 
         self._zookeeper = zookeeper
         self._as_json = as_json
@@ -185,7 +185,7 @@ class _Picture:
         )
 
     def _document(self, look: Look, findings: Sequence[Finding]) -> dict[str, Any]:
-        from kiel_groups.ops.documents import group_document
+        from kiel_groups.ops.json_documents import group_document
 
         document = group_document(look.groups[0], findings, lag_problem=look.lag_problem, generations=self._generations)
         return {**document, "looked_at": look.seen_ms}

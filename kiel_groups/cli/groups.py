@@ -26,9 +26,9 @@ def groups(lines: Lines, *, zookeeper: str, with_lag: bool, as_json: bool) -> in
     and a warning names what is closed.
     """
     from kiel_groups.cli.rendering import show, show_json
-    from kiel_groups.ops.documents import outline_document
+    from kiel_groups.ops.json_documents import outline_document
     from kiel_groups.ops.report import groups_table
-    from kiel_groups.service.looking import look_at_groups
+    from kiel_groups.service.group_loader import look_at_groups
     from kiel_groups.wording import some
 
     look = look_at_groups(zookeeper, with_lag=with_lag, timeout_s=ZOOKEEPER_WAIT_S)

@@ -119,7 +119,7 @@ def archive(
     from kiel_groups.cli.archive_report import plan_document, plan_lines, print_document
     from kiel_groups.cli.logs import show_logs
     from kiel_groups.spark.environment import check_libraries
-    from kiel_groups.spark.option_values import duration_ms
+    from kiel_groups.spark.options.option_values import duration_ms
 
     lines = context.ensure_object(Lines)
     show_logs(lines, verbose=verbose)
@@ -133,7 +133,7 @@ def archive(
         del options["batch_records"]
     with _in_our_words(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
-        from kiel_groups.spark.jobs.sessions import start_session, stop_session
+        from kiel_groups.spark.jobs.spark_session import start_session, stop_session
 
         wanted = ArchiveSettings(interval_s=every and duration_ms("--every", every) / 1000, **options)
         session = None if wanted.is_local else start_session("archive", master=master, settings=settings, log=log)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kiel_groups.errors import KielGroupsError
     from kiel_groups.ops.report import Listed
-    from kiel_groups.service.looking import Look
+    from kiel_groups.service.group_loader import Look
 
 __all__ = ["clock", "show_next", "watch"]
 

@@ -43,7 +43,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     from kiel_groups.admin.stored_weights import read_weights
     from kiel_groups.cli import rendering
     from kiel_groups.group.znodes.partition_weights import printed_weights
-    from kiel_groups.ops.weights import view_plan, weights_report
+    from kiel_groups.ops.load_view import view_plan, weights_report
 
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         group_inspection.check_group(client, group, zookeeper)
@@ -83,7 +83,7 @@ def set_weights(
     from kiel_groups.admin import group_inspection
     from kiel_groups.admin.cluster_admin import zookeeper as session
     from kiel_groups.admin.stored_weights import change_weights, check_partitions, put_weights
-    from kiel_groups.ops.weights import view_plan
+    from kiel_groups.ops.load_view import view_plan
 
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)

@@ -15,7 +15,7 @@ from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import MemberId, Slot, TopicPartition
-from kiel_groups.ops.reading import Reading
+from kiel_groups.ops.znode_values import Reading
 
 __all__ = ["Foreigner", "GroupView", "MemberView", "PartitionView", "lag_of", "view_group"]
 

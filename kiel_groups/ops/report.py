@@ -15,8 +15,8 @@ from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import SPARK_GROUPS
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.checks import Finding, short_name
-from kiel_groups.ops.documents import outline_state
 from kiel_groups.ops.group_view import GroupView, PartitionView, lag_of
+from kiel_groups.ops.json_documents import outline_state
 from kiel_groups.wording import counted, some
 
 __all__ = ["Listed", "ago", "group_report", "groups_table"]

@@ -1,1 +1,6 @@
-"""What operators look at and work with: groups of a cluster, put together from ZooKeeper and the brokers."""
+"""
+Load groups for operators: their znodes from ZooKeeper and the ends of their logs from the brokers, put together.
+
+The commands ``groups`` and ``describe`` call it, blocking.
+It changes nothing.
+"""

@@ -1,4 +1,9 @@
-"""Kafka 0.8 in Spark: the data source ``kiel``, and jobs made of it. Needs the extra ``spark``."""
+"""
+Read and write 0.8 topics in Spark 4: the data source ``kiel``, and jobs made of it.
+
+Applications register ``KielDataSource`` or call ``archive``; it needs the extra ``spark``.
+The drivers decide, the workers read and write; a worker never decides an offset.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -13,12 +13,12 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from kiel_groups.spark.environment import check_libraries
-from kiel_groups.spark.shipping import Shipped
+from kiel_groups.spark.tasks.shipping import Shipped
 
 if TYPE_CHECKING:
-    from kiel_groups.spark.batch import BatchReader
-    from kiel_groups.spark.stream import StreamReader
-    from kiel_groups.spark.writing import BatchWriter, StreamWriter
+    from kiel_groups.spark.batch.batch_reader import BatchReader
+    from kiel_groups.spark.stream.stream_reader import StreamReader
+    from kiel_groups.spark.tasks.row_writer import BatchWriter, StreamWriter
 
 __all__ = ["KielDataSource"]
 
@@ -40,26 +40,26 @@ class KielDataSource(Shipped, DataSource):
         return "kiel"
 
     def schema(self) -> StructType:
-        from kiel_groups.spark.schema import READ_SCHEMA
+        from kiel_groups.spark.options.schema import READ_SCHEMA
 
         return READ_SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
-        from kiel_groups.spark.making import batch_reader
+        from kiel_groups.spark.reader_factory import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        from kiel_groups.spark.making import stream_reader
+        from kiel_groups.spark.reader_factory import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from kiel_groups.spark.making import batch_writer
+        from kiel_groups.spark.reader_factory import batch_writer
 
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from kiel_groups.spark.making import stream_writer
+        from kiel_groups.spark.reader_factory import stream_writer
 
         return stream_writer(self.options, schema, overwrite=overwrite)

@@ -1,21 +1,26 @@
-"""The clients for programs without an event loop: they block, on a loop in a thread of its own."""
+"""
+Offer the clients to programs without an event loop: they block, on a loop in a thread of its own.
+
+Scripts, notebooks and threaded services import these.
+It adds no behaviour: every method is that of ``kiel_groups.clients``, waited for.
+"""
 
 from typing import TYPE_CHECKING
 
 from kiel_groups.lazily import lazily
 
 if TYPE_CHECKING:
-    from kiel_groups.sync.grouped import GroupedConsumer
+    from kiel_groups.sync.blocking_grouped import GroupedConsumer
+    from kiel_groups.sync.blocking_producer import Producer
+    from kiel_groups.sync.blocking_single import SingleConsumer
     from kiel_groups.sync.loop_thread import LoopThread
-    from kiel_groups.sync.producer import Producer
-    from kiel_groups.sync.single import SingleConsumer
 
 __all__ = ["GroupedConsumer", "SingleConsumer", "Producer", "LoopThread"]
 
 _HOMES = {
-    "GroupedConsumer": "kiel_groups.sync.grouped",
-    "SingleConsumer": "kiel_groups.sync.single",
-    "Producer": "kiel_groups.sync.producer",
+    "GroupedConsumer": "kiel_groups.sync.blocking_grouped",
+    "SingleConsumer": "kiel_groups.sync.blocking_single",
+    "Producer": "kiel_groups.sync.blocking_producer",
     "LoopThread": "kiel_groups.sync.loop_thread",
 }
 

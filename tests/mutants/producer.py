@@ -11,7 +11,7 @@ _PRODUCER = "clients/producer.py"
 _CLOSING = "clients/calls/left_loop.py"
 _SENDER = "clients/produce/sender.py"
 _CONNECTION = "clients/net/connection.py"
-_RANGES = "spark/range_reading.py"
+_RANGES = "spark/tasks/range_reader.py"
 
 _INTERRUPT_TESTS = "tests/unit/test_interrupts.py"
 _INTERRUPTED_TESTS = "tests/unit/test_producer_interrupted.py"

@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "a thread that tries for ever to close a session which the servers have ended",
         _SESSION_CLOSE,
-        "self._give_up_s = machine.boot_time_s() + self._timeout_ms / 1000",
+        "self._give_up_s = runtime.boot_time_s() + self._timeout_ms / 1000",
         'self._give_up_s = float("inf")',
         "tests/sim/test_closing_sessions.py",
     ),

@@ -22,7 +22,7 @@ from kiel_groups.config import parse_hosts
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record
 from kiel_groups.spark import KielDataSource
-from kiel_groups.spark.worker import find_leaders
+from kiel_groups.spark.tasks.worker_connections import find_leaders
 
 __all__ = [
     "Checkpoint",

@@ -20,9 +20,9 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings, archive, plan_archive
+from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
 from kiel_groups.spark.jobs.folders import HadoopFolder
-from kiel_groups.spark.positions import OffsetRange
 from tests.integration.members import stored_offsets, zookeeper
 from tests.spark.archives import assert_complete, settings
 from tests.spark.queries import await_partitions, brokers_of, fill, filled

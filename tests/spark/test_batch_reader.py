@@ -14,7 +14,7 @@ from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
 from kiel_groups.model import Record
-from kiel_groups.spark.planning import ReadTask
+from kiel_groups.spark.tasks.task_planner import ReadTask
 from tests.integration.members import zookeeper
 from tests.spark.queries import batch_tasks, fill, filled, read_batch, records
 

@@ -11,8 +11,8 @@ from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.member_handler import BatchHandler
-from kiel_groups.spark.positions import OffsetRange, Span
+from kiel_groups.spark.checkpoint.query_offsets import OffsetRange, Span
+from kiel_groups.spark.member.microbatch_handler import BatchHandler
 
 pytestmark = pytest.mark.spark
 

@@ -8,9 +8,9 @@ import pytest
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.option_names import OPTION_NAMES
-from kiel_groups.spark.options import ReadOptions
-from kiel_groups.spark.write_options import WriteOptions
+from kiel_groups.spark.options.option_names import OPTION_NAMES
+from kiel_groups.spark.options.read_options import ReadOptions
+from kiel_groups.spark.options.write_options import WriteOptions
 
 pytestmark = pytest.mark.spark
 

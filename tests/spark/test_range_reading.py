@@ -8,8 +8,8 @@ import pytest
 
 from kiel_groups.errors import OffsetOutOfRangeError, RetriableBrokerError
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.positions import OffsetRange
-from kiel_groups.spark.range_reading import RangeReading, ask_for
+from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
+from kiel_groups.spark.tasks.range_reader import RangeReading, ask_for
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition
 from kiel_groups.wire.error_codes import NO_ERROR
 from tests.reference_codec import encode

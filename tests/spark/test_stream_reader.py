@@ -17,9 +17,9 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, ConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record
-from kiel_groups.spark import group_offsets
-from kiel_groups.spark.options import ReadOptions
-from kiel_groups.spark.stream import StreamReader
+from kiel_groups.spark.offsets import group_offsets
+from kiel_groups.spark.options.read_options import ReadOptions
+from kiel_groups.spark.stream.stream_reader import StreamReader
 from tests.integration.members import stored_offsets, zookeeper
 from tests.spark.queries import Query, await_partitions, fill, filled, read_batch, running, source
 
@@ -409,7 +409,7 @@ def test_a_commit_that_fails_is_fatal_only_on_demand(
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     group = {"kafka_group_id": unique("group"), "kiel_zookeeper_connect": cluster_39.zk_hosts}
     with monkeypatch.context() as patched, caplog.at_level(logging.ERROR):
-        patched.setattr("kiel_groups.spark.group_offsets.commit_offsets", refuse)
+        patched.setattr("kiel_groups.spark.offsets.group_offsets.commit_offsets", refuse)
         with pytest.raises(BrokerError, match="does not want to"):
             Query(cluster_39, **options, **group, failOnCommitError="true").trigger()
         lenient = Query(cluster_39, **options, **group)

@@ -17,9 +17,9 @@ from kiel_groups.cli.lines import Lines
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchivePlan, ArchiveSummary
-from kiel_groups.spark.jobs.running import Batch, plain_error
-from kiel_groups.spark.jobs.sessions import start_session
-from kiel_groups.spark.positions import OffsetRange
+from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
+from kiel_groups.spark.jobs.query_run import Batch, plain_error
+from kiel_groups.spark.jobs.spark_session import start_session
 
 pytestmark = pytest.mark.unit
 

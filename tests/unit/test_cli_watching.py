@@ -14,7 +14,7 @@ from kiel_groups.cli.watching import show_next, watch
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.ops.group_view import view_group
 from kiel_groups.ops.report import Listed
-from kiel_groups.service.looking import Look
+from kiel_groups.service.group_loader import Look
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ import pytest
 from kiel_groups.admin import cluster_admin
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
 from kiel_groups.ops.group_view import view_group
-from kiel_groups.service import looking
-from kiel_groups.service.looking import Look, looks_at_group
+from kiel_groups.service import group_loader
+from kiel_groups.service.group_loader import Look, looks_at_group
 
 pytestmark = pytest.mark.unit
 
@@ -39,7 +39,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
         raise CoordinationError("broke")
 
     monkeypatch.setattr(cluster_admin, "zookeeper", zookeeper)
-    monkeypatch.setattr(looking, "_look", look)
+    monkeypatch.setattr(group_loader, "_look", look)
     return opened
 
 
@@ -63,7 +63,7 @@ def test_a_group_that_is_gone_ends_the_looks(sessions: list[SimpleNamespace], mo
     def unknown(*args: object) -> Look:
         raise UnknownGroupError("there is none")
 
-    monkeypatch.setattr(looking, "_look", unknown)
+    monkeypatch.setattr(group_loader, "_look", unknown)
     with pytest.raises(UnknownGroupError):
         next(looks_at_group("z:2181", "g"))
     assert [session.closed for session in sessions] == [True]

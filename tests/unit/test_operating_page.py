@@ -13,7 +13,7 @@ from docutils import nodes
 from docutils.core import publish_doctree
 
 from kiel_groups.cli.app import app
-from kiel_groups.ops import checks, progress
+from kiel_groups.ops import checks, partition_progress
 from tests.integration.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit
@@ -46,7 +46,7 @@ def test_each_command_line_is_a_legal_one(line: str, monkeypatch: pytest.MonkeyP
 
 def test_each_kind_of_finding_is_explained() -> None:
     """The table has what the rules can find, and nothing else."""
-    sources = inspect.getsource(checks) + inspect.getsource(progress)
+    sources = inspect.getsource(checks) + inspect.getsource(partition_progress)
     found = set(re.findall(r'Finding\(\s*"([a-z-]+)"', sources))
     kinds = PAGE.partition("kind               meaning")[2].split("=====\n\n")[0]
     explained = set(re.findall(r"^``([a-z-]+)``  ", kinds, re.MULTILINE))

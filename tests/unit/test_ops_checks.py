@@ -15,8 +15,8 @@ from kiel_groups.group.znodes.partition_weights import encode_weights
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.checks import SETTLING_MS, UNOPENED_MS, Finding, check_group
-from kiel_groups.ops.documents import group_document, outline_document
 from kiel_groups.ops.group_view import GroupView, view_group
+from kiel_groups.ops.json_documents import group_document, outline_document
 from kiel_groups.ops.report import Listed, ago, group_report, groups_table
 
 pytestmark = pytest.mark.unit

@@ -13,9 +13,9 @@ from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
 from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
-from kiel_groups.ops.progress import STUCK_MS, WATCHED_MS, Progress
-from kiel_groups.service import looking
-from kiel_groups.service.looking import Look
+from kiel_groups.ops.partition_progress import STUCK_MS, WATCHED_MS, Progress
+from kiel_groups.service import group_loader
+from kiel_groups.service.group_loader import Look
 
 pytestmark = pytest.mark.unit
 
@@ -87,7 +87,7 @@ def test_check_looks_twice_where_it_must(monkeypatch: pytest.MonkeyPatch, capsys
 
     def checked(*looks: GroupView) -> tuple[int, list[str]]:
         seen = [Look((each,), 1, seen_ms=NOW_MS + number * WATCHED_MS) for number, each in enumerate(looks)]
-        monkeypatch.setattr(looking, "look_at_group", lambda *_, **__: seen.pop(0))
+        monkeypatch.setattr(group_loader, "look_at_group", lambda *_, **__: seen.pop(0))
         status = run(["describe", "g", "--zookeeper", "z", "--check", "--json"])
         assert seen == []
         said = capsys.readouterr()

@@ -10,7 +10,7 @@ from rich.console import Console
 from kiel_groups.group.znodes.contents import Pointer, Slice
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import TopicPartition
-from kiel_groups.ops.weights import PlanView, view_plan, weights_report
+from kiel_groups.ops.load_view import PlanView, view_plan, weights_report
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from kiel_groups.errors import NoBrokersError
-from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.offsets.log_view import LogView
+from kiel_groups.spark.options.read_options import ReadOptions
 
 pytestmark = pytest.mark.unit
 
@@ -38,10 +38,10 @@ def test_who_is_patient_asks_again(
 ) -> None:
     """And warns once; the other attempts are for who wants to know all. Where somebody waits, the first one counts."""
     with (
-        caplog.at_level(logging.INFO, "kiel_groups.spark.log_view"),
+        caplog.at_level(logging.INFO, "kiel_groups.spark.offsets.log_view"),
         LogView(nobody, patient=patient) as view,
         pytest.raises(NoBrokersError),
     ):
         view.partitions()
-    told = [record.levelname for record in caplog.records if record.name == "kiel_groups.spark.log_view"]
+    told = [record.levelname for record in caplog.records if record.name == "kiel_groups.spark.offsets.log_view"]
     assert told == ["WARNING", *["INFO"] * (TRIES - 2)][:again]

@@ -1,6 +1,6 @@
 """
-Jobs: whole pipelines made of the data source. Each is a function of a session and settings, and a command beside it.
+Run whole pipelines made of the data source: a function of a session and settings, and a command beside it.
 
-``archive`` copies topics into Parquet. Others take their place here as modules of their own; what they share are
-``folders`` (files wherever Spark keeps them), ``running`` (a query and who waits for it) and ``sessions``.
+``kiel-groups spark`` and applications call them.
+A job owns its folders and nothing else; what a stopped job has left, its next run continues.
 """

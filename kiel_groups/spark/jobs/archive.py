@@ -19,14 +19,14 @@ from pyspark.sql.functions import current_timestamp, current_timezone, to_date, 
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.group_offsets import GroupOffsets
+from kiel_groups.spark.checkpoint.query_offsets import OffsetRange, Positions, Span
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
 from kiel_groups.spark.jobs.archive_plan import plan_archive
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.jobs.running import Batch, LateWorkerError, run_query, spark_errors_told
-from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.positions import OffsetRange, Positions, Span
-from kiel_groups.spark.query_driver import group_name
+from kiel_groups.spark.jobs.query_run import Batch, LateWorkerError, run_query, spark_errors_told
+from kiel_groups.spark.offsets.group_offsets import GroupOffsets
+from kiel_groups.spark.offsets.log_view import LogView
+from kiel_groups.spark.stream.query_driver import group_name
 
 __all__ = ["ArchiveSummary", "archive"]
 

@@ -20,9 +20,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.spark.checkpoint.query_offsets import Positions, Span
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
 from kiel_groups.spark.jobs.folders import draft_of, local_path, made_folder, moved, obstacle, open_folder
-from kiel_groups.spark.positions import Positions, Span
 
 __all__ = ["ArchiveHome"]
 

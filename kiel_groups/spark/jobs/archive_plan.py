@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from kiel_groups.model import TopicPartition
-from kiel_groups.spark.batch_bounds import BatchBounds
-from kiel_groups.spark.group_offsets import committed_offsets, refuse_live_group
+from kiel_groups.spark.checkpoint.query_offsets import OffsetRange, Positions, Span
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.log_view import LogView
-from kiel_groups.spark.options import GROUP, ReadOptions
-from kiel_groups.spark.positions import OffsetRange, Positions, Span
-from kiel_groups.spark.resolving import judge_loss, resolve
+from kiel_groups.spark.offsets.group_offsets import committed_offsets, refuse_live_group
+from kiel_groups.spark.offsets.log_view import LogView
+from kiel_groups.spark.offsets.query_bounds import judge_loss, resolve
+from kiel_groups.spark.options.read_options import GROUP, ReadOptions
+from kiel_groups.spark.stream.microbatches import BatchBounds
 
 __all__ = ["ArchivePlan", "plan_archive"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.jobs.folders import local_path, located
-from kiel_groups.spark.making import can_bound_batches
-from kiel_groups.spark.options import ReadOptions
+from kiel_groups.spark.options.read_options import ReadOptions
+from kiel_groups.spark.reader_factory import can_bound_batches
 
 __all__ = ["BATCH_RECORDS", "ArchiveSettings"]
 

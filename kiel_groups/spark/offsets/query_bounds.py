@@ -1,0 +1,124 @@
+"""Where a query starts and ends: the user's words turned into an offset for each partition."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from kiel_groups.errors import ConfigError, OffsetOutOfRangeError
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.offsets.log_view import LogView
+from kiel_groups.spark.options.read_options import EARLIEST, GROUP, LATEST, Place
+from kiel_groups.wording import some
+
+__all__ = ["check_bounds", "judge_loss", "resolve"]
+
+log = logging.getLogger(__name__)
+
+_EARLIEST_OFFSET = -2
+_LATEST_OFFSET = -1
+
+
+def resolve(
+    name: str,
+    place: Place,
+    partitions: Collection[TopicPartition],
+    view: LogView,
+    committed: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """
+    An offset for each partition.
+
+    Args:
+        name: The option that says where, for errors.
+        place: What it says.
+        partitions: All that are read.
+        view: Asked where logs begin and end, as far as that matters.
+        committed: The group's offsets, for ``group``; a partition that has none starts at its earliest offset.
+
+    Raises:
+        ConfigError: Offsets were given, and not for exactly these partitions.
+        BrokerError: The brokers could not say.
+    """
+    wanted = _wanted(name, place, partitions, committed)
+    resolved = {partition: offset for partition, offset in wanted.items() if offset >= 0}
+    for special, look in ((_EARLIEST_OFFSET, view.earliest), (_LATEST_OFFSET, view.latest)):
+        if asked := [partition for partition, offset in wanted.items() if offset == special]:
+            resolved |= look(asked)
+    return {partition: resolved[partition] for partition in sorted(resolved)}
+
+
+def _wanted(
+    name: str, place: Place, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, int]
+) -> Mapping[TopicPartition, int]:
+    if place == EARLIEST:
+        return dict.fromkeys(partitions, _EARLIEST_OFFSET)
+    if place == LATEST:
+        return dict.fromkeys(partitions, _LATEST_OFFSET)
+    if place == GROUP:
+        return {partition: committed.get(partition, _EARLIEST_OFFSET) for partition in partitions}
+    assert not isinstance(place, str)
+    if missing := sorted(set(partitions) - place.keys()):
+        raise ConfigError(
+            f"{name}: {_names(missing)} missing; every partition needs an offset there, -2 for the earliest and -1 for"
+            " the latest"
+        )
+    if unknown := sorted(place.keys() - set(partitions)):
+        raise ConfigError(f"{name}: {_names(unknown)} named, and not among the partitions that are read; drop it")
+    return place
+
+
+def check_bounds(
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    *,
+    fail_on_data_loss: bool,
+) -> dict[TopicPartition, tuple[int, int]]:
+    """
+    Where a batch begins and ends in each partition, within what the logs have.
+
+    Raises:
+        ConfigError: A range ends before it begins.
+        OffsetOutOfRangeError: A range is not all in its log, and ``fail_on_data_loss`` is set.
+    """
+    found = {}
+    for partition, start in starts.items():
+        end, first, last = ends[partition], earliest[partition], latest[partition]
+        if start > end and end < last:
+            raise ConfigError(f"endingOffsets: {partition} ends at offset {end}, before it starts at {start}")
+        if start < first or max(start, end) > last:
+            judge_loss(
+                f"{partition}: offsets {start} to {end} are to be read, and the log has {first} to {last}",
+                fail_on_data_loss=fail_on_data_loss,
+            )
+        found[partition] = (min(max(start, first), last), min(end, last))
+    return found
+
+
+def judge_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
+    """
+    Messages that were to be read are not there (any more).
+
+    Args:
+        what: Partition and offsets.
+        fail_on_data_loss: Whether that is not allowed.
+        offset_znode: Where the group's offset stands, where a query that starts anew would begin there again.
+
+    Raises:
+        OffsetOutOfRangeError: That is not allowed.
+    """
+    if fail_on_data_loss:
+        first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
+        start = f"{first}start with a new checkpoint"
+        raise OffsetOutOfRangeError(
+            f"{what}: retention was faster, or the topic was deleted and created again."
+            f" {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or set"
+            " failOnDataLoss to false to go on with what there is"
+        )
+    log.warning("%s; going on with what there is, as failOnDataLoss is false", what)
+
+
+def _names(partitions: list[TopicPartition]) -> str:
+    return f"{some(partitions, most=3)} {'are' if len(partitions) > 1 else 'is'}"

@@ -1,0 +1,90 @@
+"""Readers and writers out of options and a schema, of the kind that this Spark knows what to do with."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyspark
+from pyspark.sql.types import StructType
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.spark.batch.batch_reader import BatchReader
+from kiel_groups.spark.options.read_options import ReadOptions
+from kiel_groups.spark.options.schema import check_read_schema
+from kiel_groups.spark.options.write_options import WriteOptions
+from kiel_groups.spark.stream.stream_reader import StreamReader
+
+if TYPE_CHECKING:
+    from kiel_groups.spark.tasks.row_writer import BatchWriter, StreamWriter
+
+__all__ = ["batch_reader", "batch_writer", "can_bound_batches", "stream_reader", "stream_writer"]
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
+    """
+    The reader of a batch.
+
+    Raises:
+        ConfigError: An option or a schema that cannot work.
+    """
+    return BatchReader(ReadOptions.parse(options, streaming=False), check_read_schema(schema))
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
+    """
+    The reader of a stream.
+
+    Raises:
+        ConfigError: An option or a schema that cannot work, or not with this Spark.
+    """
+    read = ReadOptions.parse(options, streaming=True)
+    return _stream_reader_class(read)(read, check_read_schema(schema))
+
+
+def can_bound_batches() -> bool:
+    """Whether this Spark lets a stream say how far its batches go, as 4.2 and later ones do."""
+    return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+
+
+def _stream_reader_class(read: ReadOptions) -> type[StreamReader]:
+    if not can_bound_batches():
+        if read.max_offsets_per_trigger is not None or read.min_offsets_per_trigger is not None:
+            raise ConfigError(
+                "maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2, which lets a Python source bound its"
+                f" batches; this is {pyspark.__version__}"
+            )
+        return StreamReader
+    from kiel_groups.spark.stream.bounded_stream import ControlledStreamReader
+
+    return ControlledStreamReader
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """
+    The writer of a batch.
+
+    Raises:
+        ConfigError: An option or a column that cannot work, or a mode that would have to delete records.
+    """
+    if overwrite:
+        raise ConfigError("mode: 'overwrite' given, and records of a topic cannot be replaced; expected 'append'")
+    # Imported here: who only reads would wait for it in each of Spark's short-lived planners.
+    from kiel_groups.spark.tasks.row_writer import BatchWriter
+
+    return BatchWriter(WriteOptions.parse(options), schema)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
+    """
+    The writer of a stream.
+
+    Raises:
+        ConfigError: An option or a column that cannot work, or an output mode that would have to delete records.
+    """
+    if overwrite:
+        raise ConfigError("outputMode: 'complete' given, and records of a topic cannot be replaced; expected 'append'")
+    from kiel_groups.spark.tasks.row_writer import StreamWriter
+
+    return StreamWriter(WriteOptions.parse(options), schema)

@@ -1,0 +1,168 @@
+"""
+How far the batches of a stream go: where logs end, what the options allow, what is lost, and the tasks of a batch.
+
+The same for a query by itself and for a member of a group; both say which partitions there are.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.checkpoint.query_offsets import Positions, Span, ranges_between
+from kiel_groups.spark.offsets.log_view import LogView
+from kiel_groups.spark.offsets.query_bounds import judge_loss
+from kiel_groups.spark.options.read_options import GROUP, ReadOptions
+from kiel_groups.spark.stream.read_limits import shared_out, waits_for_more
+from kiel_groups.spark.tasks.task_inputs import task_bounds
+from kiel_groups.spark.tasks.task_planner import ReadTask, plan_tasks
+
+__all__ = ["BatchBounds"]
+
+log = logging.getLogger(__name__)
+
+#: How often an end that lies before what was read already is looked up at least, before it is believed.
+_LOOKS = 3
+
+
+class BatchBounds:
+    """
+    Bounds for one query; blocking.
+
+    Args:
+        view: The brokers.
+        options: What a batch may read.
+    """
+
+    def __init__(self, view: LogView, options: ReadOptions) -> None:
+        self._view = view
+        self._options = options
+        self._target: Mapping[TopicPartition, int] | None = None
+        self._advanced_at_s = time.monotonic()
+        #: Where logs ended when they were looked at last.
+        self.seen: Positions | None = None
+
+    def stop_at_present(self) -> None:
+        """From now on nothing is read that is not there at this moment."""
+        self._target = self._view.latest(self._view.partitions(all_must_exist=False))
+
+    def ends(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
+        """
+        Where logs end; looked up again where that is before what was read already, or not known.
+
+        A leader that was elected a moment ago may not know all of its log yet, and a broker that has just started knows
+        of no topic: neither is a loss.
+        """
+        until_s = time.monotonic() + self._options.request_timeout_ms / 1000
+        for look in count(1):
+            ends = self._view.latest(self._view.partitions(all_must_exist=False))
+            short = next((each for each, span in known.items() if ends.get(each, -1) < span.to), None)
+            if short is None or (look >= _LOOKS and time.monotonic() > until_s):
+                break
+            if look == _LOOKS:
+                log.warning(
+                    "%s: offset %d is to be read next, and brokers do not have it; that is looked at again for %d s",
+                    short,
+                    known[short].to,
+                    self._options.request_timeout_ms // 1000,
+                )
+            time.sleep(self._options.offset_retry_interval_ms / 1000)
+        self.seen = Positions({partition: Span(end, end) for partition, end in self.within(ends).items()})
+        return ends
+
+    def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """These ends as far as they may be read: what has come after ``stop_at_present`` waits for the next run."""
+        target = self._target
+        if target is None:
+            return dict(ends)
+        return {partition: min(end, target[partition]) for partition, end in ends.items() if partition in target}
+
+    def without_losses(
+        self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Span]:
+        """
+        What of these can be read on; the logs of the others are gone, or are other ones now.
+
+        Args:
+            known: Where the query stands.
+            ends: Where the logs end, whatever of them may be read.
+
+        Raises:
+            OffsetOutOfRangeError: There are such, and ``failOnDataLoss`` is set.
+        """
+        spans = dict(known)
+        for partition, span in known.items():
+            if partition not in ends:
+                self._judge(partition, f"offset {span.to} is to be read next, and there is no such partition")
+                del spans[partition]
+            elif ends[partition] < span.to:
+                self._judge(partition, f"offset {span.to} is to be read next, and the log ends at {ends[partition]}")
+                del spans[partition]
+        return spans
+
+    def _judge(self, partition: TopicPartition, what: str) -> None:
+        options = self._options
+        group = options.group if options.joins or options.starting == GROUP else None
+        judge_loss(
+            f"{partition}: {what}",
+            fail_on_data_loss=options.fail_on_data_loss,
+            offset_znode=None if group is None else GroupLayout(group).offset(partition),
+        )
+
+    def advanced(
+        self, spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int], *, limited: bool
+    ) -> dict[TopicPartition, Span]:
+        """As far as the options let a batch go."""
+        bounded = self.within(ends)
+        available = {partition: max(0, bounded.get(partition, 0) - span.to) for partition, span in spans.items()}
+        total = sum(available.values())
+        options = self._options
+        if limited and self._target is None:
+            waited_ms = (time.monotonic() - self._advanced_at_s) * 1000
+            if waits_for_more(total, options.min_offsets_per_trigger, waited_ms, options.max_trigger_delay_ms):
+                return dict(spans)
+        if limited and options.max_offsets_per_trigger is not None:
+            available = shared_out(options.max_offsets_per_trigger, available)
+        if total:
+            self._advanced_at_s = time.monotonic()
+        return {partition: span.up_to(span.to + available[partition]) for partition, span in spans.items()}
+
+    def tasks(self, start: Positions, end: Positions, *, blind: bool = False) -> list[ReadTask]:
+        """
+        What the batch between these reads.
+
+        Args:
+            start: Where it starts.
+            end: Where it ends.
+            blind: Whether nobody knew of the start when the end was looked up, so that losses are still to be found.
+
+        Raises:
+            OffsetOutOfRangeError: There are such, and ``failOnDataLoss`` is set.
+        """
+        if not start.initial:
+            start = replace(start, spans=self._without_unseen_losses(start.spans, end.spans, blind))
+        unknown = [p for p, span in end.spans.items() if span.token is None and p not in start.spans]
+        ranges = ranges_between(start, end, self._view.earliest(unknown) if unknown else {})
+        leaders = self._view.leaders({each.topic_partition for each in ranges})
+        return plan_tasks(ranges, leaders, task_bounds(self._options))
+
+    def _without_unseen_losses(
+        self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, Span], blind: bool
+    ) -> dict[TopicPartition, Span]:
+        spans = dict(known)
+        for partition, start in known.items():
+            end = ends.get(partition)
+            if end is None:
+                if blind:
+                    self._judge(partition, f"offset {start.to} is to be read next, and there is no such partition")
+            elif end.token in (None, start.token) and end.to < start.to:
+                self._judge(partition, f"offset {start.to} is to be read next, and the log ended at {end.to}")
+                if end.token is None:
+                    # Unknown from here on: the new log is read from its beginning.
+                    del spans[partition]
+        return spans

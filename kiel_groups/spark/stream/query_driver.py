@@ -1,0 +1,185 @@
+"""
+The driver's side of a stream that is no member of a group: where it starts, how far each batch goes, what is done.
+
+Lives in the process that Spark keeps for a query, on one thread, and makes its connections when it is first asked. Here
+is also the interface that a member's driver has (``kiel_groups.spark.member.query_member``).
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Protocol
+
+from kiel_groups.errors import ConfigError
+from kiel_groups.group.znodes.layout import SPARK_GROUPS
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.checkpoint.last_batch import is_done
+from kiel_groups.spark.checkpoint.query_offsets import Positions, Span, new_token
+from kiel_groups.spark.member.process_exit import default_on_sigterm, on_sigterm
+from kiel_groups.spark.offsets.group_offsets import GroupOffsets, committed_offsets, refuse_live_group
+from kiel_groups.spark.offsets.log_view import LogView
+from kiel_groups.spark.offsets.query_bounds import resolve
+from kiel_groups.spark.options.read_options import GROUP, ReadOptions
+from kiel_groups.spark.stream.microbatches import BatchBounds
+from kiel_groups.spark.tasks.task_planner import ReadTask
+
+__all__ = ["LogDriver", "QueryDriver", "group_name"]
+
+log = logging.getLogger(__name__)
+
+_QUERY_DIGITS = 12
+
+
+class QueryDriver(Protocol):
+    """What a stream reader asks, in the order in which Spark asks it; every call ends within a bounded time."""
+
+    def initial(self) -> Positions:
+        """Where a new query starts; the same at every call."""
+
+    def latest(self, start: Positions | None, *, limited: bool) -> Positions:
+        """
+        Where the next batch ends.
+
+        Args:
+            start: Where it starts, which is also how far everything is done; None before Spark 4.2.
+            limited: Whether the options bound it; Spark asks for all there is in ``Trigger.Once``.
+        """
+
+    def seen(self) -> Positions | None:
+        """Where logs ended when ``latest`` looked last, for progress; None before that."""
+
+    def stop_at_present(self) -> None:
+        """``Trigger.AvailableNow``: from now on nothing is read that is not there at this moment."""
+
+    def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
+        """What the batch between these reads."""
+
+    def done(self, end: Positions) -> None:
+        """Everything up to there was processed."""
+
+    def close(self) -> None:
+        """The query ends."""
+
+
+class LogDriver:
+    """Reads everything that the options name, and commits behind the query."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._view = LogView(options)
+        self._offsets = GroupOffsets(self._view, options)
+        refuse_live_group(options)
+        self._start: Positions | None = None
+        self._begun = False
+        #: Its id, where the last batch that was planned here does not have it.
+        self._query: str | None = None
+        #: Where the last batch ended that was planned here.
+        self._planned: Positions | None = None
+        self._bounds = BatchBounds(self._view, options)
+        self._ending = False
+        if options.checkpoint is not None:
+            on_sigterm(self._end)
+
+    # ------------------------------------------------------------------ positions
+
+    def initial(self) -> Positions:
+        start = self._resolved()
+        if not self._begun:
+            self._begun = True
+            self._offsets.begin(self._group(start), start.offsets())
+        return start
+
+    def _resolved(self) -> Positions:
+        if self._start is None:
+            partitions = self._view.partitions()
+            group = self._options.group
+            committed = committed_offsets(self._view, group, partitions) if self._options.starting == GROUP else {}
+            offsets = resolve("startingOffsets", self._options.starting, partitions, self._view, committed)
+            token = new_token()
+            spans = {partition: Span(offset, offset, token) for partition, offset in offsets.items()}
+            self._start = Positions(spans, uuid.uuid4().hex[:_QUERY_DIGITS], initial=True)
+        return self._start
+
+    def latest(self, start: Positions | None, *, limited: bool) -> Positions:
+        if start is not None:
+            self.done(start)
+        elif self._planned is not None:
+            # Spark asks again once the batch is done.
+            self.done(self._planned)
+        known = start or self._planned
+        if known is None:
+            return self._latest_of_unknown()
+        ends = self._bounds.ends(known.spans)
+        spans = self._bounds.without_losses(known.spans, ends)
+        self._offsets.forget([partition for partition in known.spans if partition not in spans])
+        spans |= self._beginnings([partition for partition in self._bounds.within(ends) if partition not in spans])
+        return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
+
+    def _latest_of_unknown(self) -> Positions:
+        """Before Spark 4.2 nothing says, at first, where the query stands, nor whether it is a new one."""
+        try:
+            # Before the ends: Spark asks where a new query starts only after this.
+            starts = self._resolved().offsets()
+        except ConfigError:
+            # A new query will be told; one that goes on has partitions by now that its options do not name.
+            starts = {}
+        ends = self._bounds.within(self._bounds.ends({}))
+        return Positions(
+            {partition: Span(min(starts.get(partition, end), end), end) for partition, end in ends.items()}
+        )
+
+    def seen(self) -> Positions | None:
+        return self._bounds.seen
+
+    def stop_at_present(self) -> None:
+        self._bounds.stop_at_present()
+
+    def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
+        """What appears after the query has started is read from where it begins, whatever ``startingOffsets`` says."""
+        if not partitions:
+            return {}
+        token = new_token()
+        return {partition: Span(first, first, token) for partition, first in self._view.earliest(partitions).items()}
+
+    # ------------------------------------------------------------------ batches
+
+    def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
+        self._planned = end
+        self._query = end.query or start.query
+        # Whoever knew where the query stands has named it.
+        blind = end.query is None and all(span.token is None for span in end.spans.values())
+        return self._bounds.tasks(start, end, blind=blind)
+
+    def done(self, end: Positions) -> None:
+        if self._start is None or end.offsets() != self._start.offsets():
+            self._offsets.commit(self._group(end), end.offsets())
+
+    def close(self) -> None:
+        if self._end():
+            default_on_sigterm()
+
+    def _end(self) -> bool:
+        """Commit what is known to be done, and end; False where that was begun already. A SIGTERM may call it, too."""
+        if self._ending:
+            return False
+        self._ending = True
+        checkpoint, planned = self._options.checkpoint, self._planned
+        try:
+            if checkpoint is not None and planned is not None and is_done(checkpoint, planned):
+                self.done(planned)
+        finally:
+            self._view.close()
+        return True
+
+    def _group(self, positions: Positions) -> str | None:
+        return group_name(self._options.group, replace(positions, query=positions.query or self._query))
+
+
+def group_name(named: str | None, positions: Positions) -> str | None:
+    """The group that was named or, without one, that of the query; None where that is not known (yet)."""
+    if named is not None or positions.query is None:
+        return named
+    return f"{SPARK_GROUPS}{positions.query}"

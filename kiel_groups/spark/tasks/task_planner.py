@@ -1,0 +1,137 @@
+"""
+Tasks out of ranges of offsets: large ranges split where that is asked for, small ones put together.
+
+A Spark task costs tens of milliseconds whatever it does, and a topic may have a hundred partitions with a few messages
+each. So the ranges whose partitions one broker leads share tasks, about as many in all as can run at once, of about
+the same size. A range is split only where the user asks for it: its order within the partition would be lost.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from kiel_groups.config import HostPort
+from kiel_groups.errors import ConfigError
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
+
+__all__ = ["ReadTask", "TaskBounds", "plan_tasks"]
+
+#: What ``maxRecordsPerPartition`` may ask for: Spark's driver keeps every task of a batch in memory, and tells of each.
+_MOST_TASKS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBounds:
+    """
+    What the user asks for, and what the machine can do.
+
+    ``parallelism`` is how many tasks there should be where nothing else is asked for; ``most_records`` bounds the range
+    of a task, and so does no merging beyond it.
+    """
+
+    parallelism: int
+    least_tasks: int | None = None
+    most_tasks: int | None = None
+    most_records: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """
+    What one task reads.
+
+    ``leader`` is the broker that led all of its partitions when it was planned, None where none was known.
+    """
+
+    leader: HostPort | None
+    ranges: tuple[OffsetRange, ...]
+
+    @property
+    def size(self) -> int:
+        """How many offsets in all."""
+        return sum(each.size for each in self.ranges)
+
+
+def plan_tasks(
+    ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, HostPort | None], bounds: TaskBounds
+) -> list[ReadTask]:
+    """
+    The tasks of one batch; every offset of the ranges is in exactly one of them.
+
+    There are ``most_tasks`` at most, but never fewer than there are leaders; ``least_tasks`` at least, where there are
+    as many offsets. The same input gives the same tasks.
+
+    Raises:
+        ConfigError: ``most_records`` is so small that there would be more tasks than Spark's driver bears.
+    """
+    _check_size(sum(each.size for each in ranges), bounds.most_records)
+    by_leader: dict[HostPort | None, list[OffsetRange]] = defaultdict(list)
+    for piece in _split(sorted(ranges), bounds):
+        by_leader[leaders.get(piece.topic_partition)].append(piece)
+    wanted = _task_counts(by_leader, bounds)
+    tasks = []
+    for leader in sorted(by_leader, key=lambda leader: (leader is None, leader)):
+        tasks += [ReadTask(leader, bin_) for bin_ in _pack(by_leader[leader], wanted[leader], bounds.most_records)]
+    return tasks
+
+
+def _check_size(total: int, most_records: int | None) -> None:
+    if most_records is not None and total > most_records * _MOST_TASKS:
+        raise ConfigError(
+            f"maxRecordsPerPartition: {most_records} given, and the batch has {total} offsets, which makes"
+            f" {-(-total // most_records)} tasks; {_MOST_TASKS} are the most. Give {-(-total // _MOST_TASKS)} or more,"
+            " or smaller batches (streams: maxOffsetsPerTrigger; batches: endingOffsets)"
+        )
+
+
+def _split(ranges: Sequence[OffsetRange], bounds: TaskBounds) -> list[OffsetRange]:
+    pieces = [each for each in ranges if each.size]
+    if bounds.most_records is not None:
+        pieces = [piece for each in pieces for piece in _cut(each, -(-each.size // bounds.most_records))]
+    least = bounds.least_tasks
+    if least is not None and len(pieces) < least:
+        total = sum(piece.size for piece in pieces)
+        pieces = [piece for each in pieces for piece in _cut(each, -(-each.size * least // total))]
+    return pieces
+
+
+def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    """As many parts as that, or as there are offsets, of the same size but for one."""
+    parts = max(1, min(parts, whole.size))
+    cuts = [whole.start + whole.size * part // parts for part in range(parts + 1)]
+    return [whole._replace(start=start, end=end) for start, end in pairwise(cuts)]
+
+
+def _task_counts(
+    by_leader: Mapping[HostPort | None, Sequence[OffsetRange]], bounds: TaskBounds
+) -> dict[HostPort | None, int]:
+    """How many tasks read from each leader: one at least, further ones where most is left for each task."""
+    sizes = {leader: sum(piece.size for piece in pieces) for leader, pieces in by_leader.items()}
+    wanted = bounds.most_tasks or max(bounds.parallelism, bounds.least_tasks or 0)
+    counts = dict.fromkeys(by_leader, 1)
+    for _ in range(wanted - len(counts)):
+        divisible = [leader for leader, pieces in by_leader.items() if counts[leader] < len(pieces)]
+        if not divisible:
+            break
+        counts[max(divisible, key=lambda leader: sizes[leader] / counts[leader])] += 1
+    return counts
+
+
+def _pack(pieces: Sequence[OffsetRange], tasks: int, most_records: int | None) -> list[tuple[OffsetRange, ...]]:
+    """The largest first, each to the task that has least; a task that may not grow that far is left, and one added."""
+    loads: list[tuple[int, int]] = [(0, number) for number in range(tasks)]
+    bins: list[list[OffsetRange]] = [[] for _ in range(tasks)]
+    for piece in sorted(pieces, key=lambda each: (-each.size, each)):
+        load, number = loads[0]
+        if most_records is not None and load and load + piece.size > most_records:
+            bins.append([piece])
+            heapq.heappush(loads, (piece.size, len(bins) - 1))
+            continue
+        bins[number].append(piece)
+        heapq.heapreplace(loads, (load + piece.size, number))
+    return [tuple(sorted(bin_)) for bin_ in bins if bin_]

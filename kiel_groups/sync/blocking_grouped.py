@@ -1,0 +1,104 @@
+"""The grouped consumer, for programs without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from kiel_groups import clients
+from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
+from kiel_groups.errors import ClosedError, KielGroupsError
+from kiel_groups.model import Record
+from kiel_groups.sync.blocking_client import (
+    Attributes,
+    Blocking,
+    blocking,
+    constructed_as,
+    ending,
+    immediate,
+    until_closed,
+)
+
+__all__ = ["GroupedConsumer"]
+
+_of = Attributes(clients.GroupedConsumer)
+
+
+class GroupedConsumer(Blocking[clients.GroupedConsumer]):
+    """
+    A member of a consumer group; see ``kiel_groups.GroupedConsumer`` for its arguments and what they mean.
+
+    ``with GroupedConsumer(...) as consumer`` joins, and leaves at the end, also by Ctrl-C; ``for record in consumer``
+    hands out records until the consumer is closed. While the program is busy, heartbeats, commits and hand-overs go on
+    behind it. Hooks of a listener, the deserialiser and the allocator are called there: on the loop's thread, where
+    they can call nothing of this object.
+    """
+
+    @constructed_as(clients.GroupedConsumer)
+    def __init__(self) -> None: ...
+
+    connect = blocking(clients.GroupedConsumer.connect)
+    subscribe = blocking(clients.GroupedConsumer.subscribe)
+    consume = until_closed(clients.GroupedConsumer.consume)
+    commit = blocking(clients.GroupedConsumer.commit)
+    commit_offsets = blocking(clients.GroupedConsumer.commit_offsets)
+    close = ending(clients.GroupedConsumer.close)
+    wind_down = ending(clients.GroupedConsumer.wind_down)
+
+    fencing_token = immediate(clients.GroupedConsumer.fencing_token)
+    lag = immediate(clients.GroupedConsumer.lag)
+
+    metrics = _of(lambda consumer: consumer.metrics)
+    subscription = _of(lambda consumer: consumer.subscription)
+    allocation = _of(lambda consumer: consumer.allocation)
+    member_id = _of(lambda consumer: consumer.member_id)
+    name = _of(lambda consumer: consumer.name)
+    group_name = _of(lambda consumer: consumer.group_name)
+    autocommit = _of(lambda consumer: consumer.autocommit)
+    closing = _of(lambda consumer: consumer.closing)
+    is_leader = _of(lambda consumer: consumer.is_leader)
+    settled = _of(lambda consumer: consumer.settled)
+    deserializer = _of(lambda consumer: consumer.deserializer)
+    max_wait_time = _of(lambda consumer: consumer.max_wait_time)
+    min_bytes = _of(lambda consumer: consumer.min_bytes)
+    max_bytes = _of(lambda consumer: consumer.max_bytes)
+
+    def __iter__(self) -> Iterator[Record]:
+        """
+        Records, for as long as the consumer is open; one loop at a time.
+
+        Raises:
+            ClosedError: The consumer was not connected, or was closed.
+            ConfigError: Another loop goes on, or values that ``consume()`` returned are in hand.
+        """
+        return _Records(self)
+
+
+class _Records(Iterator[Record]):
+    """One loop over the records; the way in which it is left says whether the record in hand is finished."""
+
+    def __init__(self, consumer: GroupedConsumer) -> None:
+        self._consumer = consumer
+        self._records = consumer._look(consumer._client.__aiter__)
+
+    def __next__(self) -> Record:
+        consumer, records = self._consumer, self._records
+        try:
+            return consumer._wait(records.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+        except ClosedError:
+            if not consumer._thread.stopped:
+                raise
+            raise StopIteration from None
+        except KielGroupsError:
+            raise
+        except BaseException:
+            # A Ctrl-C may come together with a record: whoever goes on all the same is to get that one.
+            consumer._thread.post(records.put_back)
+            raise
+
+    def __del__(self) -> None:
+        # Without a loop there was nothing to leave.
+        if hasattr(self, "_records"):
+            self._consumer._thread.post(partial(self._records.leave, finished=dropped_by_loop_exit()))

@@ -1,0 +1,92 @@
+"""The producer, for programs without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import functools
+from typing import Any
+
+from kiel_groups import clients
+from kiel_groups.clients import RecordMetadata
+from kiel_groups.errors import ClosedError
+from kiel_groups.sync.blocking_client import Attributes, Blocking, blocking, constructed_as, ending
+
+__all__ = ["Producer"]
+
+_of = Attributes(clients.Producer)
+
+
+class Producer(Blocking[clients.Producer]):
+    """
+    Sends records to topics; see ``kiel_groups.Producer`` for its arguments and what they mean.
+
+    ``with Producer([...]) as producer`` connects, and flushes at the end. Calls wait, but ``produce``, which returns a
+    future; several threads may call at once.
+    """
+
+    @constructed_as(clients.Producer)
+    def __init__(self) -> None: ...
+
+    connect = blocking(clients.Producer.connect)
+    drain = blocking(clients.Producer.drain)
+    flush = blocking(clients.Producer.flush)
+    wind_down = blocking(clients.Producer.wind_down)
+    close = ending(clients.Producer.close)
+
+    metrics = _of(lambda producer: producer.metrics)
+    closing = _of(lambda producer: producer.closing)
+    batch_size = _of(lambda producer: producer.batch_size)
+    compression = _of(lambda producer: producer.compression)
+    required_acks = _of(lambda producer: producer.required_acks)
+    ack_timeout = _of(lambda producer: producer.ack_timeout)
+    buffered_bytes = _of(lambda producer: producer.buffered_bytes)
+    unsent_count = _of(lambda producer: producer.unsent_count)
+
+    def produce(
+        self, topic: str, message: Any, key: Any = None, partition: int | None = None
+    ) -> concurrent.futures.Future[RecordMetadata]:
+        """
+        Send one record; it is on its way whether or not anybody waits for the future.
+
+        Where ``max_buffered_bytes`` wait to be stored already, this waits until half of them are. Otherwise as
+        ``kiel_groups.Producer.produce``: with a ``batch_size`` and no ``linger_ms`` only the future of the record that
+        completes a batch waits for its outcome.
+
+        Args:
+            topic: Where to.
+            message: The value: what the serialiser takes; without one, bytes, or anything that JSON has a form for.
+            key: Bytes as they are, None as null, anything else as the UTF-8 of its ``str()``.
+            partition: Skips the partitioner.
+
+        Returns:
+            Its ``result()`` waits until the record is stored, for its topic, partition and offset, or raises why it
+            could not be. Such failures are logged, too.
+
+        Raises:
+            ConfigError: A topic that cannot be, or a value or key that nothing can be sent of.
+            ClosedError: The producer was closed.
+        """
+        return self._wait(self._accepted, topic, message, key, partition)
+
+    async def _accepted(self, *record: Any) -> concurrent.futures.Future[RecordMetadata]:
+        while self._client.is_full:
+            await self._client.drain()
+        accepted = self._client.produce(*record)
+        # What is wrong with the record itself is known one turn later.
+        await asyncio.sleep(0)
+        if accepted.done():
+            accepted.result()
+        outcome: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
+        outcome.set_running_or_notify_cancel()
+        accepted.add_done_callback(functools.partial(_pass_on, outcome))
+        return outcome
+
+
+def _pass_on(outcome: concurrent.futures.Future[RecordMetadata], accepted: asyncio.Future[RecordMetadata]) -> None:
+    if accepted.cancelled():
+        outcome.set_exception(ClosedError("the producer was closed before the record had an outcome"))
+    elif error := accepted.exception():
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(accepted.result())
