@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.ownership import Paths
-from kiel_groups.embedded.classpaths import class_path
-from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.jars.classpaths import class_path
+from kiel_groups.embedded.jars.jar_cache import java_class_path
 
 __all__ = ["CONTENDERS", "SESSION_TIMEOUT_MS", "Contender", "Group", "kafka_paths"]
 

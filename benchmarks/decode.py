@@ -32,7 +32,7 @@ from statistics import median
 
 import click
 
-from kiel_groups.embedded.jars import cache_folder
+from kiel_groups.embedded.jars.jar_cache import cache_folder
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
 from kiel_groups.wire.message_sets.columns import decode_columns

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kiel_groups.lazily import lazily
+from kiel_groups.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer

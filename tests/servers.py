@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import pytest
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
-from kiel_groups.embedded.releases import DEFAULT_KAFKA, KAFKAS
+from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, KAFKAS
 
 ZOOKEEPERS = ("3.9.5", "3.4.6")
 #: A machine that stands still for some seconds is no fault to be tried: a lone broker of 0.8 whose session has expired

@@ -15,7 +15,7 @@ from kiel_groups.cli.statuses import DONE, EPILOG, FAILED, INTERRUPTED
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kiel_groups.embedded.running import RunningCluster
+    from kiel_groups.embedded.clusters.named_clusters import RunningCluster
 
 __all__ = ["cluster"]
 
@@ -83,9 +83,9 @@ def up(
 
     from rich.console import Console
 
-    from kiel_groups.embedded import supervisor
-    from kiel_groups.embedded.progress import fetch_servers
-    from kiel_groups.embedded.releases import DEFAULT_KAFKA
+    from kiel_groups.embedded.clusters import supervisor
+    from kiel_groups.embedded.jars.download_progress import fetch_servers
+    from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA
 
     kafka = kafka or DEFAULT_KAFKA
     zookeeper = fetch_servers(Console(stderr=True), kafka, zookeeper)
@@ -112,7 +112,7 @@ def up(
 @_name_option
 def down(*, name: str) -> int:
     """End a cluster, detached or not, and wait until it is gone."""
-    from kiel_groups.embedded.running import stop_cluster
+    from kiel_groups.embedded.clusters.named_clusters import stop_cluster
 
     stop_cluster(_running(name))
     return DONE
@@ -135,7 +135,7 @@ def env(*, name: str) -> int:
 def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
     """Say which clusters run, where, and since when; exits with 1 if one of their servers has ended."""
     from kiel_groups.cli.rendering import show, show_json
-    from kiel_groups.embedded.running import running_clusters
+    from kiel_groups.embedded.clusters.named_clusters import running_clusters
 
     found = running_clusters() if name is None else [_running(name)]
     if as_json:
@@ -153,7 +153,7 @@ def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
 
 def _running(name: str) -> RunningCluster:
     """The cluster of this name; raises ServerError that names those that run."""
-    from kiel_groups.embedded.running import find_cluster, running_clusters
+    from kiel_groups.embedded.clusters.named_clusters import find_cluster, running_clusters
     from kiel_groups.errors import ServerError
 
     found = find_cluster(name)

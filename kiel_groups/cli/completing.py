@@ -46,7 +46,7 @@ def complete_allocators(context: click.Context, parameter: click.Parameter, type
 
 def complete_clusters(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Clusters of this user that run."""
-    from kiel_groups.embedded.running import running_clusters
+    from kiel_groups.embedded.clusters.named_clusters import running_clusters
 
     return _beginning(typed, (running.name for running in running_clusters()))
 

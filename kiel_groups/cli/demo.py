@@ -31,6 +31,6 @@ def demo(*, keep: bool, records: Path | None, zookeeper_port: int, broker_port: 
     """
     from rich.console import Console
 
-    from kiel_groups.demo.run import run_demo
+    from kiel_groups.demo.demo_run import run_demo
 
     return run_demo(Console(), keep=keep, records=records, zookeeper_port=zookeeper_port, broker_port=broker_port)

@@ -7,7 +7,7 @@ None of them blocks the event loop; ``kiel_groups.sync`` has the blocking twins.
 
 from typing import TYPE_CHECKING
 
-from kiel_groups.lazily import lazily
+from kiel_groups.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from kiel_groups.clients.grouped import GroupedConsumer

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from kiel_groups.clients.grouped import GroupedConsumer
+from kiel_groups.demo.input_records import received_number
 from kiel_groups.demo.receipts import Receipt
-from kiel_groups.demo.records import received_number
 from kiel_groups.errors import KielGroupsError
 
 #: How long a consumer works before it rests, in seconds: short against everything one sees in the table.

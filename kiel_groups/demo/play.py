@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer
 from kiel_groups.demo.fleet import DemoError, Fleet, Worker
+from kiel_groups.demo.input_records import Input
 from kiel_groups.demo.receipts import Proof, foreign_lines, prove
-from kiel_groups.demo.records import Input
 from kiel_groups.demo.show import Scene, Show
-from kiel_groups.embedded.cluster import Cluster
-from kiel_groups.embedded.server import in_thread
+from kiel_groups.embedded.clusters.embedded_cluster import Cluster
+from kiel_groups.embedded.processes.server_process import in_thread
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group

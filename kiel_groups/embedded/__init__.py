@@ -1,11 +1,16 @@
-"""Real ZooKeeper and real Kafka 0.8 as child processes on the loopback interface, for the demo and the tests."""
+"""
+Run real ZooKeeper and Kafka 0.8 servers as child processes on the loopback interface.
 
-from kiel_groups.embedded.cluster import Cluster
-from kiel_groups.embedded.ensemble import ZooKeeperEnsemble
-from kiel_groups.embedded.kafka import KafkaBroker
-from kiel_groups.embedded.kafka_proxy import Exchange, KafkaProxy, Partial, failing
-from kiel_groups.embedded.proxy import Direction, FaultProxy, Side
-from kiel_groups.embedded.zookeeper import ZooKeeperServer
+The demo, ``kiel-groups cluster`` and the tests use it; its names are imported from here.
+It is for development: nothing in here is meant to serve a production cluster.
+"""
+
+from kiel_groups.embedded.clusters.embedded_cluster import Cluster
+from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Side
+from kiel_groups.embedded.faults.kafka_proxy import Exchange, KafkaProxy, Partial, failing
+from kiel_groups.embedded.servers.ensemble import ZooKeeperEnsemble
+from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
+from kiel_groups.embedded.servers.zookeeper_server import ZooKeeperServer
 
 __all__ = [
     "Cluster",

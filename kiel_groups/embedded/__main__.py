@@ -4,8 +4,8 @@ import sys
 
 from rich.console import Console
 
-from kiel_groups.embedded.classpaths import CLASS_PATHS
-from kiel_groups.embedded.progress import prefetch
+from kiel_groups.embedded.jars.classpaths import CLASS_PATHS
+from kiel_groups.embedded.jars.download_progress import prefetch
 
 if __name__ == "__main__":
     console = Console(stderr=True)

@@ -7,7 +7,7 @@ The drivers decide, the workers read and write; a worker never decides an offset
 
 from typing import TYPE_CHECKING, Any
 
-from kiel_groups.lazily import lazily
+from kiel_groups.lazy_imports import lazily
 from kiel_groups.spark.environment import check_libraries
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ It adds no behaviour: every method is that of ``kiel_groups.clients``, waited fo
 
 from typing import TYPE_CHECKING
 
-from kiel_groups.lazily import lazily
+from kiel_groups.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from kiel_groups.sync.blocking_grouped import GroupedConsumer

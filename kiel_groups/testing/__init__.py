@@ -1,9 +1,14 @@
-"""Testing without servers: simulated time, and a fake ZooKeeper behind kazoo's own client."""
+"""
+Test without servers: simulated time, and a fake ZooKeeper behind kazoo's own client.
 
-from kiel_groups.testing.client import Host, fake_client
-from kiel_groups.testing.ensemble import FakeEnsemble
-from kiel_groups.testing.server import FakeServer
-from kiel_groups.testing.simulated import SimulatedLoop, SimulatedMachine, SimulatedProcess
+The simulator plays whole groups on it; applications may, too.
+It is compared with real servers by tests, and is used by no other package.
+"""
+
+from kiel_groups.testing.fake_client import Host, fake_client
+from kiel_groups.testing.fake_ensemble import FakeEnsemble
+from kiel_groups.testing.fake_server import FakeServer
+from kiel_groups.testing.simulated_process import SimulatedLoop, SimulatedMachine, SimulatedProcess
 from kiel_groups.testing.timeline import Livelock, Stuck, Timeline
 
 __all__ = [

@@ -8,8 +8,8 @@ from random import Random
 from typing import TypeAlias
 
 from kiel_groups.embedded import KafkaBroker, ZooKeeperServer
-from kiel_groups.embedded.proxy import Direction
-from kiel_groups.embedded.server import in_thread
+from kiel_groups.embedded.faults.fault_proxy import Direction
+from kiel_groups.embedded.processes.server_process import in_thread
 from tests.chaos.places import Link, Place
 from tests.chaos.schedule import KINDS, Domain, Fault
 from tests.chaos.world import World

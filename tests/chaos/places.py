@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kiel_groups.embedded import FaultProxy
-from kiel_groups.embedded.process import ChildProcess
-from kiel_groups.embedded.proxy import Direction
+from kiel_groups.embedded.faults.fault_proxy import Direction
+from kiel_groups.embedded.processes.child_process import ChildProcess
 from kiel_groups.errors import ServerError
 from tests.chaos.history import Deliveries, GrowingFile, Process
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kiel_groups.embedded.server import in_thread
+from kiel_groups.embedded.processes.server_process import in_thread
 from kiel_groups.errors import ServerError
 from tests.chaos.faults import inflict, target_name
 from tests.chaos.history import Delivery, History, Inflicted, group_history

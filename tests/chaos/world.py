@@ -17,8 +17,8 @@ from pathlib import Path
 from kiel_groups.admin import cluster_admin
 from kiel_groups.config import HostPort
 from kiel_groups.embedded import FaultProxy, KafkaBroker, KafkaProxy, ZooKeeperEnsemble
-from kiel_groups.embedded.process import ChildProcess
-from kiel_groups.embedded.server import Startable, in_thread
+from kiel_groups.embedded.processes.child_process import ChildProcess
+from kiel_groups.embedded.processes.server_process import Startable, in_thread
 from kiel_groups.errors import CoordinationError, ServerError
 from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
 from tests.chaos.places import TOPIC, Link, Place, RegistryProxy, boot_s, program

@@ -16,7 +16,7 @@ from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster, KafkaProxy
-from kiel_groups.embedded.proxy import Direction
+from kiel_groups.embedded.faults.fault_proxy import Direction
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.checks import UNOPENED_MS, check_group
 from kiel_groups.ops.group_view import view_group

@@ -16,8 +16,8 @@ from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleCons
 from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE
 from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.embedded import Cluster, FaultProxy, KafkaProxy
-from kiel_groups.embedded.kafka import KafkaBroker
-from kiel_groups.embedded.kafka_proxy import Exchange, Reply
+from kiel_groups.embedded.faults.kafka_proxy import Exchange, Reply
+from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
 from kiel_groups.errors import NoBrokersError, ProtocolError
 from kiel_groups.wire.api.fetch_v0 import FetchRequest
 from tests.failures.trial import RECOVERY_S, trial

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.proxy import FaultProxy
+from kiel_groups.embedded.faults.fault_proxy import FaultProxy
 from kiel_groups.errors import NoZooKeeperError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.failures.network import AnswerLoser, WatchLoser

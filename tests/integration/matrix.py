@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.releases import KAFKAS
+from kiel_groups.embedded.jars.kafka_releases import KAFKAS
 from kiel_groups.errors import BrokerError, ConfigError
 from tests.integration.members import Group, eventually, group_of, stored_offsets, zookeeper
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kiel_groups.embedded.classpaths import ClassPath, kafka_class_path, zookeeper_class_path
-from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.jars.classpaths import ClassPath, kafka_class_path, zookeeper_class_path
+from kiel_groups.embedded.jars.jar_cache import java_class_path
 from tests.integration.commands import Running
 
 __all__ = ["ConsumerOffset", "console_consumer", "offset_checker", "offset_table", "zk_cli", "zk_offsets_tool"]

@@ -12,7 +12,7 @@ import pytest
 from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster, Direction, KafkaProxy
-from kiel_groups.embedded.kafka_proxy import Answer, Exchange, Partial, Reply, failing
+from kiel_groups.embedded.faults.kafka_proxy import Answer, Exchange, Partial, Reply, failing
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import eventually, group_of, produce, stored_offsets, zookeeper

@@ -13,7 +13,7 @@ from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
 from kiel_groups.clients.net.offset_requests import commit_offsets
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.releases import KAFKAS
+from kiel_groups.embedded.jars.kafka_releases import KAFKAS
 from kiel_groups.errors import ConfigError, GroupConfigError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics

@@ -16,7 +16,7 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.embedded import Cluster, KafkaProxy
-from kiel_groups.embedded.kafka_proxy import Exchange, Reply
+from kiel_groups.embedded.faults.kafka_proxy import Exchange, Reply
 from tests.integration.commands import REPOSITORY, environment
 
 pytestmark = pytest.mark.integration

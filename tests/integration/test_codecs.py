@@ -20,8 +20,8 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.classpaths import kafka_class_path
-from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.jars.classpaths import kafka_class_path
+from kiel_groups.embedded.jars.jar_cache import java_class_path
 from kiel_groups.errors import BrokerError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.codecs import compression

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from kiel_groups.admin.group_inspection import group_reader
-from kiel_groups.demo import run
+from kiel_groups.demo import demo_run
 from kiel_groups.demo.play import GROUP, PARTITIONS, Play
 from kiel_groups.demo.receipts import Proof, prove
 from kiel_groups.ops.group_view import view_group
@@ -171,7 +171,7 @@ def test_the_children_of_a_killed_demo_are_gone_within_5_s(demo: Callable[..., D
     performance.wait_for("3 members share", timeout_s=60)
     children = performance.children()
     performance.end(signal.SIGKILL, timeout_s=5)
-    sweep = "from kiel_groups.embedded.rundir import server_folder; server_folder('next')"
+    sweep = "from kiel_groups.embedded.processes.run_folder import server_folder; server_folder('next')"
     deadline = time.monotonic() + 5
     while not all(is_zombie(pid) for pid in children):
         assert time.monotonic() < deadline
@@ -188,7 +188,7 @@ def test_a_proof_that_fails_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Play, "perform", perform)
     console = Console(file=io.StringIO(), width=80)
-    assert asyncio.run(run._run(console, "3.4.6", keep=False)) == 1
+    assert asyncio.run(demo_run._run(console, "3.4.6", keep=False)) == 1
     assert isinstance(console.file, io.StringIO)
     assert "never received: 0, 1, 2" in console.file.getvalue()
     assert "NOT proved" in console.file.getvalue()

@@ -15,9 +15,9 @@ import pytest
 
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, KafkaBroker, ZooKeeperServer
-from kiel_groups.embedded.ports import accepts
-from kiel_groups.embedded.rundir import runs_folder
-from kiel_groups.embedded.server import Server
+from kiel_groups.embedded.processes.ports import accepts
+from kiel_groups.embedded.processes.run_folder import runs_folder
+from kiel_groups.embedded.processes.server_process import Server
 from kiel_groups.errors import ChrootMissingError, ConfigError, NoZooKeeperError, ServerError, UnknownTopicError
 
 pytestmark = pytest.mark.integration
@@ -128,15 +128,15 @@ def test_a_server_that_dies_at_its_start_shows_the_end_of_its_log(cluster_39: Cl
 def test_a_port_lost_to_somebody_else_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose port was taken between choice and bind starts on another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        from kiel_groups.embedded import server
+        from kiel_groups.embedded.processes import server_process
 
-        class Loser(server.ReservedPort):
+        class Loser(server_process.ReservedPort):
             def __init__(self, number: int = 0) -> None:
                 super().__init__(number)
                 monkeypatch.undo()
                 self.number = taken.getsockname()[1]
 
-        monkeypatch.setattr(server, "ReservedPort", Loser)
+        monkeypatch.setattr(server_process, "ReservedPort", Loser)
         with ZooKeeperServer() as zookeeper:
             assert zookeeper.port != taken.getsockname()[1]
 
@@ -188,7 +188,12 @@ def test_children_die_with_a_killed_parent_and_the_next_start_sweeps() -> None:
     assert left.parent == runs_folder()
     assert left.exists()
     subprocess.run(
-        [sys.executable, "-c", "from kiel_groups.embedded.rundir import server_folder; server_folder('x')"], check=True
+        [
+            sys.executable,
+            "-c",
+            "from kiel_groups.embedded.processes.run_folder import server_folder; server_folder('x')",
+        ],
+        check=True,
     )
     assert not left.exists()
 

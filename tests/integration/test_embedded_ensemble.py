@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster, ZooKeeperEnsemble, ZooKeeperServer
-from kiel_groups.embedded.ports import accepts
+from kiel_groups.embedded.processes.ports import accepts
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
 from kiel_groups.config import HostPort
 from kiel_groups.embedded import Cluster, Exchange, KafkaProxy, Partial, failing
-from kiel_groups.embedded.kafka_proxy import Answer, Reply
+from kiel_groups.embedded.faults.kafka_proxy import Answer, Reply
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ import pytest
 from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import BEGINNING, GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster, KafkaBroker
-from kiel_groups.embedded.ports import accepts
-from kiel_groups.embedded.releases import kafka_release
+from kiel_groups.embedded.jars.kafka_releases import kafka_release
+from kiel_groups.embedded.processes.ports import accepts
 from kiel_groups.errors import ConfigError, UnknownTopicError
 
 pytestmark = pytest.mark.integration

@@ -15,7 +15,7 @@ from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.clients import Producer
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.embedded import Cluster
-from kiel_groups.embedded.kafka import KafkaBroker
+from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
 from kiel_groups.errors import ClosedError, NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Member, eventually, group_of, owners, produce, stored_offsets, zookeeper

@@ -12,8 +12,8 @@ from tornado import gen, ioloop
 
 from kiel_groups.clients import GroupedConsumer, SingleConsumer
 from kiel_groups.embedded import Cluster, KafkaProxy
-from kiel_groups.embedded.answers import with_error
-from kiel_groups.embedded.kafka_proxy import Answer, Exchange, Reply, failing
+from kiel_groups.embedded.faults.faulty_answers import with_error
+from kiel_groups.embedded.faults.kafka_proxy import Answer, Exchange, Reply, failing
 from kiel_groups.errors import ClosedError, NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition

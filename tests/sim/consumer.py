@@ -20,8 +20,8 @@ from kiel_groups.group.member.subscription import PartitionState, SubscriptionSt
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.client import FakeConnection
-from kiel_groups.testing.simulated import SimulatedProcess
+from kiel_groups.testing.fake_client import FakeConnection
+from kiel_groups.testing.simulated_process import SimulatedProcess
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 from tests.sim.logs import Range
 

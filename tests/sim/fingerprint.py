@@ -7,7 +7,7 @@ import logging
 import sys
 from random import Random
 
-from kiel_groups.testing.ensemble import Entry
+from kiel_groups.testing.fake_ensemble import Entry
 from tests.sim.play import play
 from tests.sim.story import Story, make_story
 from tests.sim.world import World

@@ -15,8 +15,8 @@ from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.contents import parse_owner, parse_topic
 from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing.ensemble import Entry
-from kiel_groups.testing.tree import Change, Kind, Znode
+from kiel_groups.testing.fake_ensemble import Entry
+from kiel_groups.testing.znode_tree import Change, Kind, Znode
 from tests.sim.broker_rules import UNDER_WAY_S, BrokerRules
 from tests.sim.logs import Range
 from tests.sim.plan_rules import PlanRules

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.testing.ensemble import Entry
-from kiel_groups.testing.tree import Kind
+from kiel_groups.testing.fake_ensemble import Entry
+from kiel_groups.testing.znode_tree import Kind
 
 __all__ = ["PlanRules"]
 

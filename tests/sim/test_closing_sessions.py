@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from kazoo.protocol.serialization import Close, Connect
 
-from kiel_groups.testing import ensemble
-from kiel_groups.testing.network import Link
-from kiel_groups.testing.server import FakeServer
+from kiel_groups.testing import fake_ensemble
+from kiel_groups.testing.fake_network import Link
+from kiel_groups.testing.fake_server import FakeServer
 from tests.sim.consumer import Consumer
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
 
@@ -91,7 +91,7 @@ def test_one_that_every_server_has_ended_is_given_up(monkeypatch: pytest.MonkeyP
 def test_a_longer_timeout_of_the_servers_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers may grant more than was asked for: for so long there is something to close."""
     least_ticks = 60
-    monkeypatch.setattr(ensemble, "LEAST_TICKS", least_ticks)
+    monkeypatch.setattr(fake_ensemble, "LEAST_TICKS", least_ticks)
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
         membership = consumer.member._membership

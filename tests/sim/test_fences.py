@@ -22,7 +22,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.metrics import Metrics
 from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
-from kiel_groups.testing.ensemble import Entry
+from kiel_groups.testing.fake_ensemble import Entry
 
 pytestmark = pytest.mark.sim
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
-from kiel_groups.testing.ensemble import ELECTION_S
+from kiel_groups.testing.fake_ensemble import ELECTION_S
 
 pytestmark = pytest.mark.sim
 

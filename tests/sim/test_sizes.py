@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import ConfigError
 from kiel_groups.testing import SimulatedMachine
-from kiel_groups.testing.server import MOST_BYTES
+from kiel_groups.testing.fake_server import MOST_BYTES
 from tests.sim.story import make_story
 from tests.sim.world import World
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from kiel_groups.embedded.configurations import configuration_files
-from kiel_groups.embedded.fetching import COPY_GOAL
+from kiel_groups.embedded.clusters.example_files import configuration_files
+from kiel_groups.embedded.jars.download import COPY_GOAL
 from tests.integration.commands import REPOSITORY
 
 pytestmark = pytest.mark.unit

@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.config import HostPort
 from kiel_groups.embedded import Exchange, failing
-from kiel_groups.embedded.answers import with_addresses, with_error
+from kiel_groups.embedded.faults.faulty_answers import with_addresses, with_error
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchRequest

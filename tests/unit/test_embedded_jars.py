@@ -12,8 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.embedded import fetching, jars
-from kiel_groups.embedded.classpaths import ClassPath, Coordinate, NpmPackage, kafka_class_path, zookeeper_class_path
+from kiel_groups.embedded.jars import download, jar_cache
+from kiel_groups.embedded.jars.classpaths import (
+    ClassPath,
+    Coordinate,
+    NpmPackage,
+    kafka_class_path,
+    zookeeper_class_path,
+)
 from kiel_groups.errors import ConfigError, ServerError
 
 pytestmark = pytest.mark.unit
@@ -26,7 +32,7 @@ WITH_NPM = ClassPath(WANTED.name, WANTED.coordinates, npm=NpmPackage("bridge@1",
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of the test's own, and nothing remembered from earlier tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(jars, "_verified", set())
+    monkeypatch.setattr(jar_cache, "_verified", set())
     return tmp_path / "kiel-groups" / "jars"
 
 
@@ -67,11 +73,11 @@ def fake_fetch(fetched: list[str]) -> Callable[..., Path]:
 def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Threads and later processes find what the first one fetched; nothing of the fetching stays."""
     fetched: list[str] = []
-    monkeypatch.setattr(fetching, "fetch", fake_fetch(fetched))
+    monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     with ThreadPoolExecutor(4) as pool:
-        folders = set(pool.map(jars.jar_folder, [WANTED] * 4))
-    jars._verified.clear()
-    folders.add(jars.jar_folder(WANTED))
+        folders = set(pool.map(jar_cache.jar_folder, [WANTED] * 4))
+    jar_cache._verified.clear()
+    folders.add(jar_cache.jar_folder(WANTED))
     assert folders == {cache / "server-1"}
     assert fetched == ["server-1"]
     assert sorted(path.name for path in cache.iterdir()) == [".lock", "server-1"]
@@ -91,10 +97,10 @@ def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> 
 def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]) -> None:
     """Whatever differs from the manifest costs one more download and never a server that dies of it."""
     fetched: list[str] = []
-    monkeypatch.setattr(fetching, "fetch", fake_fetch(fetched))
-    damage(jars.jar_folder(WANTED))
-    jars._verified.clear()
-    folder = jars.jar_folder(WANTED)
+    monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
+    damage(jar_cache.jar_folder(WANTED))
+    jar_cache._verified.clear()
+    folder = jar_cache.jar_folder(WANTED)
     assert len(fetched) == 2
     assert sorted(path.name for path in folder.iterdir()) == ["log-2.jar", "manifest.json", "server-1.jar"]
 
@@ -102,10 +108,10 @@ def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, dama
 def test_a_changed_table_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder made for other coordinates is not taken for these."""
     fetched: list[str] = []
-    monkeypatch.setattr(fetching, "fetch", fake_fetch(fetched))
-    jars.jar_folder(WANTED)
-    jars._verified.clear()
-    jars.jar_folder(ClassPath(WANTED.name, WANTED.coordinates[:1]))
+    monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
+    jar_cache.jar_folder(WANTED)
+    jar_cache._verified.clear()
+    jar_cache.jar_folder(ClassPath(WANTED.name, WANTED.coordinates[:1]))
     assert len(fetched) == 2
 
 
@@ -116,9 +122,9 @@ def test_something_else_than_a_jar_is_refused(monkeypatch: pytest.MonkeyPatch, c
         (scratch / "server-1.jar").write_text("<html>")
         return scratch
 
-    monkeypatch.setattr(fetching, "fetch", fetch)
+    monkeypatch.setattr(download, "fetch", fetch)
     with pytest.raises(ServerError, match=r"server-1\.jar as fetched is no jar file \(6 bytes\)"):
-        jars.jar_folder(WANTED)
+        jar_cache.jar_folder(WANTED)
     assert [path.name for path in cache.iterdir()] == [".lock"]
 
 
@@ -141,7 +147,7 @@ def test_maven_is_given_a_pom_and_its_progress_is_told(
     monkeypatch.setenv("JAR", str(tmp_path / "some.jar"))
     tool("mvn", MAVEN_THAT_WORKS)
     told: list[tuple[int, int]] = []
-    folder = jars.jar_folder(WANTED, lambda class_path, done, total, what: told.append((done, total)))
+    folder = jar_cache.jar_folder(WANTED, lambda class_path, done, total, what: told.append((done, total)))
     assert {path.name for path in folder.glob("*.jar")} == {"server-1.jar", "log-2.jar"}
     assert told == [(0, 2), (1, 2), (2, 2)]
 
@@ -150,7 +156,7 @@ def test_a_failing_maven_shows_its_errors(tool: Callable[[str, str], None]) -> N
     """The message holds Maven's status and what it said was wrong."""
     tool("mvn", "echo '[INFO] scanning'; echo '[ERROR] no route to mirror'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)mvn failed with status 1.*no route to mirror") as failure:
-        jars.jar_folder(WANTED)
+        jar_cache.jar_folder(WANTED)
     assert "scanning" not in str(failure.value)
 
 
@@ -158,13 +164,13 @@ def test_a_maven_that_leaves_jars_out_is_not_believed(tool: Callable[[str, str],
     """Success without the jars is an error that names them."""
     tool("mvn", "exit 0")
     with pytest.raises(ServerError, match=r"left out org\.example:server:1, org\.example:log:2"):
-        jars.jar_folder(WANTED)
+        jar_cache.jar_folder(WANTED)
 
 
 def test_without_maven_the_instruction_is_clear(tool: Callable[[str, str], None]) -> None:
     """One line says what is needed, for what, and how to get it."""
     with pytest.raises(ServerError, match=r"Maven is needed to fetch server-1.*apt install maven"):
-        jars.jar_folder(WANTED)
+        jar_cache.jar_folder(WANTED)
 
 
 LIB = "package/java/lib"
@@ -195,7 +201,7 @@ def test_npm_takes_over_where_maven_fails(
         monkeypatch,
         [tarfile.TarInfo(name) for name in (f"{LIB}/kafka_2.9.2-1.jar", f"{LIB}/log-2.jar", "package/evil.jar")],
     )
-    folder = jars.jar_folder(WITH_NPM)
+    folder = jar_cache.jar_folder(WITH_NPM)
     assert {path.name for path in folder.glob("*.jar")} == {"kafka_2.9.2-1.jar", "log-2.jar"}
 
 
@@ -209,7 +215,7 @@ def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     jar.mode = 0o4777
     pack_npm(tool, tmp_path, monkeypatch, [climbing, link, jar])
-    folder = jars.jar_folder(WITH_NPM)
+    folder = jar_cache.jar_folder(WITH_NPM)
     assert {path.name for path in folder.glob("*.jar")} == {"up.jar", "kafka_1.jar"}
     assert not (folder / "kafka_1.jar").stat().st_mode & 0o4111
     assert [path for path in tmp_path.rglob("up.jar") if path.parent != folder] == []
@@ -226,17 +232,17 @@ def test_of_a_package_with_more_jars_the_listed_ones_are_taken(
     names = ("kafka_2.11-1", *packed)
     pack_npm(tool, tmp_path, monkeypatch, [tarfile.TarInfo(f"{LIB}/{name}.jar") for name in names])
     if "log-2" in packed:
-        assert {path.name for path in jars.jar_folder(kafka).glob("*.jar")} == kafka.jars
+        assert {path.name for path in jar_cache.jar_folder(kafka).glob("*.jar")} == kafka.jars
     else:
         with pytest.raises(ServerError, match=r"b@1 lacks log-2\.jar under java/lib"):
-            jars.jar_folder(kafka)
+            jar_cache.jar_folder(kafka)
 
 
 def test_where_both_sources_fail_both_are_named(tool: Callable[[str, str], None]) -> None:
     """The reason of each is in the message."""
     tool("mvn", "echo '[ERROR] offline'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)offline.*npm fallback failed too: there is no 'npm' here"):
-        jars.jar_folder(WITH_NPM)
+        jar_cache.jar_folder(WITH_NPM)
 
 
 def test_unknown_versions_are_refused_with_the_known_ones() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import NamedTuple, TypeAlias
 
-from kiel_groups.embedded.releases import KafkaRelease
+from kiel_groups.embedded.jars.kafka_releases import KafkaRelease
 
 __all__ = ["LOG4J", "Peer", "Settings", "as_properties", "broker_settings", "ensemble_settings", "zookeeper_settings"]
 

@@ -13,15 +13,15 @@ from rich.console import Console
 
 from kiel_groups.admin.group_inspection import group_reader
 from kiel_groups.demo.fleet import Fleet, FleetSettings
+from kiel_groups.demo.input_records import Input, lines_of, shipped
 from kiel_groups.demo.play import GROUP, PARTITIONS, TOPIC, Play, send_records
 from kiel_groups.demo.receipts import Proof
-from kiel_groups.demo.records import Input, lines_of, shipped
 from kiel_groups.demo.show import Show, make_show
-from kiel_groups.embedded.classpaths import zookeeper_class_path
-from kiel_groups.embedded.cluster import Cluster
-from kiel_groups.embedded.jars import java_class_path
-from kiel_groups.embedded.progress import fetch_servers
-from kiel_groups.embedded.rundir import server_folder
+from kiel_groups.embedded.clusters.embedded_cluster import Cluster
+from kiel_groups.embedded.jars.classpaths import zookeeper_class_path
+from kiel_groups.embedded.jars.download_progress import fetch_servers
+from kiel_groups.embedded.jars.jar_cache import java_class_path
+from kiel_groups.embedded.processes.run_folder import server_folder
 from kiel_groups.ops.group_view import GroupView
 from kiel_groups.ops.tables import offset_table
 from kiel_groups.wording import some

@@ -22,8 +22,8 @@ from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.zookeeper.runtime import Machine, Ticking
-from kiel_groups.testing.client import Host, fake_client
-from kiel_groups.testing.ensemble import FakeEnsemble
+from kiel_groups.testing.fake_client import Host, fake_client
+from kiel_groups.testing.fake_ensemble import FakeEnsemble
 from kiel_groups.testing.timeline import Timeline
 
 __all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedMachine"]

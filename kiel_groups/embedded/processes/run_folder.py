@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from kiel_groups.embedded.locks import file_lock, try_lock
+from kiel_groups.embedded.processes.file_lock import file_lock, try_lock
 from kiel_groups.errors import ServerError
 
 __all__ = ["server_folder", "runs_folder", "made_runs_folder"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kiel_groups.embedded.classpaths import ClassPath, kafka_class_path
+from kiel_groups.embedded.jars.classpaths import ClassPath, kafka_class_path
 
 __all__ = ["KafkaRelease", "DEFAULT_KAFKA", "KAFKAS", "kafka_release"]
 

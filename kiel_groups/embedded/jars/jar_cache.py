@@ -18,10 +18,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from kiel_groups.embedded import fetching
-from kiel_groups.embedded.classpaths import ClassPath
-from kiel_groups.embedded.fetching import Progress, no_progress
-from kiel_groups.embedded.locks import file_lock
+from kiel_groups.embedded.jars import download
+from kiel_groups.embedded.jars.classpaths import ClassPath
+from kiel_groups.embedded.jars.download import Progress, no_progress
+from kiel_groups.embedded.processes.file_lock import file_lock
 from kiel_groups.errors import ServerError
 
 __all__ = ["cache_folder", "jar_folder", "java_class_path"]
@@ -69,7 +69,7 @@ def _fetch(wanted: ClassPath, folder: Path, progress: Progress) -> None:
     for leftover in folder.parent.glob(f"{_SCRATCH}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder.parent) as scratch:
-        fetched = fetching.fetch(wanted, Path(scratch), progress)
+        fetched = download.fetch(wanted, Path(scratch), progress)
         manifest = {"made_from": _made_from(wanted), "jars": {jar.name: _describe(jar) for jar in _jars(fetched)}}
         (fetched / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)

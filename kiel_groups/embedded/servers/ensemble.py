@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypedDict, Unpack
 
-from kiel_groups.embedded.peer_links import PeerLinks
-from kiel_groups.embedded.ports import ReservedPort
-from kiel_groups.embedded.server import Startable
-from kiel_groups.embedded.server_settings import LOOPBACK, Peer, Settings, ensemble_settings
-from kiel_groups.embedded.zookeeper import ZooKeeperServer
+from kiel_groups.embedded.processes.ports import ReservedPort
+from kiel_groups.embedded.processes.server_process import Startable
+from kiel_groups.embedded.servers.peer_links import PeerLinks
+from kiel_groups.embedded.servers.server_files import LOOPBACK, Peer, Settings, ensemble_settings
+from kiel_groups.embedded.servers.zookeeper_server import ZooKeeperServer
 from kiel_groups.errors import ConfigError, ServerError
 
 __all__ = ["ZooKeeperEnsemble"]

@@ -16,10 +16,10 @@ from kazoo.protocol.serialization import Close, Connect, GetChildren, GetChildre
 from kazoo.protocol.states import EVENT_TYPE_MAP, Callback, KeeperState, WatchedEvent
 
 from kiel_groups.coordination.zookeeper.kazoo_client import connect_limit_s
-from kiel_groups.testing.ensemble import FakeEnsemble
-from kiel_groups.testing.handler import FakeHandler, OrderlyClient, pump
-from kiel_groups.testing.network import Event, Granted, Link, Loss, Reply
-from kiel_groups.testing.server import DELETED, PING_XID, FakeServer
+from kiel_groups.testing.fake_ensemble import FakeEnsemble
+from kiel_groups.testing.fake_handler import FakeHandler, OrderlyClient, pump
+from kiel_groups.testing.fake_network import Event, Granted, Link, Loss, Reply
+from kiel_groups.testing.fake_server import DELETED, PING_XID, FakeServer
 
 __all__ = ["Host", "fake_client"]
 

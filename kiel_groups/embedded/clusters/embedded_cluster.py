@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import IO
 
 from kiel_groups.admin import cluster_admin
-from kiel_groups.embedded.ensemble import ZooKeeperEnsemble
-from kiel_groups.embedded.kafka import KafkaBroker, stop_brokers
-from kiel_groups.embedded.kept_data import claim_data
-from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
-from kiel_groups.embedded.server import Server, Startable, in_thread
-from kiel_groups.embedded.zookeeper import ZooKeeperServer
+from kiel_groups.embedded.clusters.kept_data import claim_data
+from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
+from kiel_groups.embedded.processes.server_process import Server, Startable, in_thread
+from kiel_groups.embedded.servers.ensemble import ZooKeeperEnsemble
+from kiel_groups.embedded.servers.kafka_broker import KafkaBroker, stop_brokers
+from kiel_groups.embedded.servers.zookeeper_server import ZooKeeperServer
 from kiel_groups.errors import ConfigError
 
 __all__ = ["Cluster"]

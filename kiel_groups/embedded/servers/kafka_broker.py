@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from kiel_groups.admin import cluster_admin
-from kiel_groups.embedded.java import java_command
-from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
-from kiel_groups.embedded.server import Server
-from kiel_groups.embedded.server_settings import as_properties, broker_settings
+from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
+from kiel_groups.embedded.processes.server_process import Server
+from kiel_groups.embedded.servers.java import java_command
+from kiel_groups.embedded.servers.server_files import as_properties, broker_settings
 from kiel_groups.errors import CoordinationError, ServerError
 
 __all__ = ["KafkaBroker", "stop_brokers"]

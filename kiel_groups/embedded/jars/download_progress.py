@@ -8,8 +8,8 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from kiel_groups.embedded.classpaths import ClassPath, kafka_class_path, zookeeper_class_path
-from kiel_groups.embedded.jars import jar_folder
+from kiel_groups.embedded.jars.classpaths import ClassPath, kafka_class_path, zookeeper_class_path
+from kiel_groups.embedded.jars.jar_cache import jar_folder
 from kiel_groups.errors import ServerError
 
 __all__ = ["fetch_servers", "prefetch"]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kiel_groups.config import HostPort, parse_hosts
-from kiel_groups.embedded.answers import with_addresses, with_error
-from kiel_groups.embedded.proxy import Direction, FaultProxy, Link
+from kiel_groups.embedded.faults.fault_proxy import Direction, FaultProxy, Link
+from kiel_groups.embedded.faults.faulty_answers import with_addresses, with_error
 from kiel_groups.errors import ProtocolError
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.framing import SIZE_BYTES, decode_size, split_response

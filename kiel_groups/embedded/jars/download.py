@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 from xml.sax.saxutils import escape
 
-from kiel_groups.embedded.classpaths import ClassPath, Coordinate, NpmPackage
+from kiel_groups.embedded.jars.classpaths import ClassPath, Coordinate, NpmPackage
 from kiel_groups.errors import ServerError
 
 __all__ = ["COPY_GOAL", "Progress", "fetch", "no_progress", "pom"]

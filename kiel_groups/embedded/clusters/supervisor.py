@@ -1,8 +1,8 @@
 """
 A cluster with a name, in this process until a signal ends it, or in one of its own.
 
-``python -m kiel_groups.embedded.supervisor`` is the latter: it is given its settings as JSON and the number of a pipe,
-to which it writes one line when the cluster serves, or cannot.
+``python -m kiel_groups.embedded.clusters.supervisor`` is the latter: its arguments are its settings as JSON and the
+number of a pipe, to which it writes one line when the cluster serves, or cannot.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kiel_groups.embedded.cluster import Cluster
-from kiel_groups.embedded.process import log_tail
-from kiel_groups.embedded.releases import DEFAULT_KAFKA
-from kiel_groups.embedded.running import RunningCluster, claim_name, clusters_folder
-from kiel_groups.embedded.server import Server
+from kiel_groups.embedded.clusters.embedded_cluster import Cluster
+from kiel_groups.embedded.clusters.named_clusters import RunningCluster, claim_name, clusters_folder
+from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA
+from kiel_groups.embedded.processes.child_process import log_tail
+from kiel_groups.embedded.processes.server_process import Server
 from kiel_groups.errors import ConfigError, KielGroupsError, ServerError
 
 __all__ = ["ClusterSettings", "detach", "supervise"]

@@ -16,10 +16,10 @@ from typing import Any
 from kazoo.exceptions import KazooException, RuntimeInconsistency, SessionExpiredError, SessionMovedError
 from kazoo.protocol.serialization import Close, Sync, Transaction
 
-from kiel_groups.testing.network import Link
-from kiel_groups.testing.server import Entry, FakeServer, Question
+from kiel_groups.testing.fake_network import Link
+from kiel_groups.testing.fake_server import Entry, FakeServer, Question
 from kiel_groups.testing.timeline import Timeline
-from kiel_groups.testing.tree import Tree
+from kiel_groups.testing.znode_tree import Tree
 
 __all__ = ["FakeEnsemble", "Entry", "FakeSession"]
 

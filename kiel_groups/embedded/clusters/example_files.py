@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from kiel_groups.embedded.classpaths import kafka_class_path
-from kiel_groups.embedded.fetching import pom
-from kiel_groups.embedded.releases import DEFAULT_KAFKA, kafka_release
-from kiel_groups.embedded.server_settings import (
+from kiel_groups.embedded.jars.classpaths import kafka_class_path
+from kiel_groups.embedded.jars.download import pom
+from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
+from kiel_groups.embedded.servers.server_files import (
     LOG4J,
     LOOPBACK,
     Peer,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from kiel_groups.embedded.locks import try_lock
+from kiel_groups.embedded.processes.file_lock import try_lock
 from kiel_groups.errors import ConfigError, ServerError
 
 __all__ = ["claim_data"]

@@ -6,9 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
-from kiel_groups.embedded.classpaths import ClassPath
-from kiel_groups.embedded.jars import java_class_path
-from kiel_groups.embedded.server_settings import LOG4J
+from kiel_groups.embedded.jars.classpaths import ClassPath
+from kiel_groups.embedded.jars.jar_cache import java_class_path
+from kiel_groups.embedded.servers.server_files import LOG4J
 from kiel_groups.errors import ServerError
 
 __all__ = ["java_command"]

@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import ParamSpec, Self, TypeVar
 
-from kiel_groups.embedded.ports import ReservedPort
-from kiel_groups.embedded.process import ChildProcess, log_tail
-from kiel_groups.embedded.rundir import server_folder
+from kiel_groups.embedded.processes.child_process import ChildProcess, log_tail
+from kiel_groups.embedded.processes.ports import ReservedPort
+from kiel_groups.embedded.processes.run_folder import server_folder
 from kiel_groups.errors import ServerError
 
 __all__ = ["Server", "Startable", "in_thread"]

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from itertools import permutations
 from typing import NamedTuple
 
-from kiel_groups.embedded.proxy import FaultProxy
-from kiel_groups.embedded.server import Startable
-from kiel_groups.embedded.server_settings import LOOPBACK, Peer
+from kiel_groups.embedded.faults.fault_proxy import FaultProxy
+from kiel_groups.embedded.processes.server_process import Startable
+from kiel_groups.embedded.servers.server_files import LOOPBACK, Peer
 
 __all__ = ["PeerLinks"]
 
