@@ -1,11 +1,13 @@
 """
-Who gets which partition: plain functions of members and partitions, and the adapter that runs and checks them.
+Divide partitions among members: allocators as plain functions, and the adapter that runs one and checks its result.
+
+The leader's planner calls ``run_allocator``; applications pass allocators of their own, or take one of these.
+Allocators are pure. They see members and partitions as strings, and nothing of ZooKeeper.
 
 An allocator is given two lists of strings, the members and the partitions as ``topic:partition``, both sorted as text
 (so ``t:10`` comes before ``t:2``; members may hold colons, topics hold none), and returns ``{member: {topic: [ids]}}``.
-Members that get nothing may be left out. An allocator that is to see more, what members have now for instance, offers
-``allocate`` besides (``GroupAllocator``), and one that is to know what partitions weigh, ``weighing``
-(``WeighingAllocator``).
+Members that get nothing may be left out. An allocator that needs more, such as what members have now, also offers
+``allocate`` (``GroupAllocator``); one that needs the weights of partitions offers ``weighing`` (``WeighingAllocator``).
 """
 
 from kiel_groups.allocators.adapter import (
@@ -16,7 +18,7 @@ from kiel_groups.allocators.adapter import (
     allocator_name,
     run_allocator,
 )
-from kiel_groups.allocators.named import ALLOCATORS, allocator_of, named_allocator
+from kiel_groups.allocators.registry import ALLOCATORS, allocator_of, named_allocator
 from kiel_groups.allocators.round_robin import round_robin
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.allocators.validation import validate

@@ -1,4 +1,9 @@
-"""The command line; what a command needs is imported when it is called."""
+"""
+Run the command line ``kiel-groups``.
+
+The console script and ``python -m kiel_groups`` call ``main``.
+What a command needs is imported when it is called, so that help and completion stay fast.
+"""
 
 from __future__ import annotations
 

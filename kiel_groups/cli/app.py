@@ -12,9 +12,9 @@ from typing import Final
 import click
 
 from kiel_groups import __version__
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.settings import config_option, name_variables, source_of
-from kiel_groups.cli.statuses import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG
+from kiel_groups.cli.parameters.option_sources import config_option, name_variables, source_of
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED, INTERRUPTED, READER_GONE, WRONG
+from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.errors import ChrootMissingError, ConfigError, KielGroupsError, UnknownTopicError
 
 __all__ = ["COMPLETION_VARIABLE", "NAME", "app", "run"]
@@ -26,20 +26,20 @@ COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 #: A chroot is a part of an address that somebody typed.
 _USERS_OWN = (ConfigError, ChrootMissingError)
 
-#: Command → module and attribute, with the line of help that must not cost an import.
+#: Commands, each in a module of its name in ``cli.commands``, with the line of help that must not cost an import.
 _COMMANDS = {
-    "cluster": ("kiel_groups.cli.cluster", "cluster", "Run a real Kafka and ZooKeeper on this machine."),
-    "topics": ("kiel_groups.cli.topics", "topics", "List, create, describe, grow and delete topics."),
-    "produce": ("kiel_groups.cli.produce", "produce", "Send lines as records."),
-    "consume": ("kiel_groups.cli.consume", "consume", "Print records, as a member of a group or alone."),
-    "groups": ("kiel_groups.cli.groups", "groups", "List the groups of a cluster."),
-    "describe": ("kiel_groups.cli.describe", "describe", "Show a group: what is wrong, who owns what, the lag."),
-    "weights": ("kiel_groups.cli.weights", "weights", "Show and set what partitions weigh, for fair shares."),
-    "release": ("kiel_groups.cli.release", "release", "Take partitions from a member that does not let go."),
-    "serve": ("kiel_groups.cli.serve", "serve", "Allocate the partitions of a group without consuming."),
-    "spark": ("kiel_groups.cli.spark", "spark", "Run jobs on Spark: copy topics into Parquet."),
-    "completion": ("kiel_groups.cli.completion", "completion", "Print a script that has a shell complete."),
-    "demo": ("kiel_groups.cli.demo", "demo", "Watch a group lose a member to kill -9, and no record."),
+    "cluster": "Run a real Kafka and ZooKeeper on this machine.",
+    "topics": "List, create, describe, grow and delete topics.",
+    "produce": "Send lines as records.",
+    "consume": "Print records, as a member of a group or alone.",
+    "groups": "List the groups of a cluster.",
+    "describe": "Show a group: what is wrong, who owns what, the lag.",
+    "weights": "Show and set what partitions weigh, for fair shares.",
+    "release": "Take partitions from a member that does not let go.",
+    "serve": "Allocate the partitions of a group without consuming.",
+    "spark": "Run jobs on Spark: copy topics into Parquet.",
+    "completion": "Print a script that has a shell complete.",
+    "demo": "Watch a group lose a member to kill -9, and no record.",
 }
 
 
@@ -50,8 +50,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, attribute, _ = _COMMANDS[cmd_name]
-        command = getattr(import_module(module), attribute)
+        command = getattr(import_module(f"kiel_groups.cli.commands.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         name_variables(command, cmd_name)
         return command
@@ -67,7 +66,7 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
+            formatter.write_dl(list(_COMMANDS.items()))
 
 
 @click.group(

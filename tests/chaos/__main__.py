@@ -18,7 +18,7 @@ from random import SystemRandom
 
 from rich.console import Console
 
-from kiel_groups.cli.bar import bar, has_bar
+from kiel_groups.cli.terminal.progress_bar import bar, has_bar
 from kiel_groups.errors import KielGroupsError
 from tests.arguments import positive, positive_number
 from tests.chaos.judge import Limits, judge

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.spark
 #: Two batches with a warning in between, without Spark.
 SHOWN = """
 from types import SimpleNamespace
-from kiel_groups.cli.archive_progress import progress
-from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.terminal.archive_progress import progress
+from kiel_groups.cli.terminal.messages import Lines
 lines = Lines()
 with progress(lines, {total}, quiet=False) as tell:
     tell(SimpleNamespace(number=0, records=1_234_567, left=8_765_433))

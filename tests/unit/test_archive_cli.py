@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.cli.app import run
-from kiel_groups.cli.archive_progress import progress
-from kiel_groups.cli.archive_report import plan_lines, summary_document, summary_lines
-from kiel_groups.cli.ending import BlockingEnding
-from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.terminal.archive_progress import progress
+from kiel_groups.cli.terminal.archive_report import plan_lines, summary_document, summary_lines
+from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.termination import BlockingEnding
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchivePlan, ArchiveSummary

@@ -11,7 +11,7 @@ import pytest
 
 from kiel_groups import __version__
 from kiel_groups.cli import app
-from kiel_groups.cli.demo import demo
+from kiel_groups.cli.commands.demo import demo
 from kiel_groups.errors import ConfigError, KielGroupsError, ServerError
 
 pytestmark = pytest.mark.unit

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.logs import show_logs
+from kiel_groups.cli.terminal.log_handler import show_logs
+from kiel_groups.cli.terminal.messages import Lines
 
 pytestmark = pytest.mark.unit
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.cli import line_input
-from kiel_groups.cli.line_input import LineInput, open_input
-from kiel_groups.cli.options import separator_bytes
-from kiel_groups.cli.positions import Offset, parse_position
-from kiel_groups.cli.record_lines import json_line, plain_line
-from kiel_groups.cli.sending import ranges
+from kiel_groups.cli.parameters.shared_options import separator_bytes
+from kiel_groups.cli.parameters.start_option import Offset, parse_position
+from kiel_groups.cli.records import line_input
+from kiel_groups.cli.records.line_input import LineInput, open_input
+from kiel_groups.cli.records.line_sender import ranges
+from kiel_groups.cli.records.record_lines import json_line, plain_line
 from kiel_groups.clients import BEGINNING, END
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kiel_groups.cli.loading import load_function
+from kiel_groups.cli.parameters.function_loading import load_function
 from kiel_groups.errors import ConfigError
 
 pytestmark = pytest.mark.unit

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.cli import app
-from kiel_groups.cli.consume import consume
+from kiel_groups.cli.commands.consume import consume
 
 pytestmark = pytest.mark.unit
 

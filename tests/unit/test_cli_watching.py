@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from rich.console import RenderableType
 
-from kiel_groups.cli import watching
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.watching import show_next, watch
+from kiel_groups.cli.terminal import watch as watching
+from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.watch import show_next, watch
 from kiel_groups.errors import CoordinationError, KielGroupsError
 from kiel_groups.ops.group_view import view_group
 from kiel_groups.ops.report import Listed

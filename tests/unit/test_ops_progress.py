@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.cli import describe
 from kiel_groups.cli.app import run
+from kiel_groups.cli.commands import describe
 from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
 from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.model import TopicPartition

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.terminal.messages import Lines
 
 __all__ = ["show_logs"]
 

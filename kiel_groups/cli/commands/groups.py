@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
-from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
+from kiel_groups.cli.terminal.messages import Lines
 
 __all__ = ["groups"]
 
@@ -25,7 +25,7 @@ def groups(lines: Lines, *, zookeeper: str, with_lag: bool, as_json: bool) -> in
     joined is 'memberless': a program that is no member commits its offsets. One that keeps us out is 'unreadable',
     and a warning names what is closed.
     """
-    from kiel_groups.cli.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.json_documents import outline_document
     from kiel_groups.ops.report import groups_table
     from kiel_groups.service.group_loader import look_at_groups

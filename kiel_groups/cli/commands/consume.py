@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.completing import complete_allocators, complete_groups, complete_topics
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import (
+from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups, complete_topics
+from kiel_groups.cli.parameters.option_sources import source_of
+from kiel_groups.cli.parameters.shared_options import (
     ZOOKEEPER_WAIT_S,
     brokers_option,
     json_lines_option,
@@ -19,12 +19,12 @@ from kiel_groups.cli.options import (
     separator_bytes,
     verbose_option,
 )
-from kiel_groups.cli.settings import source_of
-from kiel_groups.cli.statuses import EPILOG, READER_GONE
+from kiel_groups.cli.terminal.exit_codes import EPILOG, READER_GONE
+from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
-    from kiel_groups.cli.positions import Position
+    from kiel_groups.cli.parameters.start_option import Position
     from kiel_groups.clients import GroupedConsumer, SingleConsumer
 
     Subscribe = Callable[[], Awaitable[None]]
@@ -130,10 +130,10 @@ def consume(
     """
     import asyncio
 
-    from kiel_groups.cli.logs import show_logs
-    from kiel_groups.cli.output import standard_output
-    from kiel_groups.cli.printing import Printing
-    from kiel_groups.cli.record_lines import json_line, plain_line
+    from kiel_groups.cli.records.record_lines import json_line, plain_line
+    from kiel_groups.cli.records.record_output import standard_output
+    from kiel_groups.cli.records.record_printer import Printing
+    from kiel_groups.cli.terminal.log_handler import show_logs
     from kiel_groups.config import check_name
 
     lines = context.ensure_object(Lines)
@@ -158,7 +158,7 @@ def _in_group(
     context: click.Context, topics: Sequence[str], options: dict[str, Any]
 ) -> tuple[GroupedConsumer, Subscribe]:
     """A member, and what has it subscribe."""
-    from kiel_groups.cli.loading import load_allocator
+    from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.clients import GroupedConsumer
 
     aside = _named_elsewhere(context)
@@ -200,7 +200,7 @@ def _named_elsewhere(context: click.Context) -> str:
 
 def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> tuple[SingleConsumer, Subscribe]:
     """A consumer of all partitions, or of those chosen, and what has it start."""
-    from kiel_groups.cli.positions import parse_position
+    from kiel_groups.cli.parameters.start_option import parse_position
     from kiel_groups.clients import SingleConsumer
 
     _refuse(context, _OF_A_GROUP, "goes with '--group' only")
@@ -212,7 +212,7 @@ def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any
 async def _start(
     consumer: SingleConsumer, brokers: str, topics: Sequence[str], start: Position, partitions: Sequence[int] | None
 ) -> None:
-    from kiel_groups.cli.positions import Offset
+    from kiel_groups.cli.parameters.start_option import Offset
     from kiel_groups.clients import BEGINNING
 
     await consumer.connect()

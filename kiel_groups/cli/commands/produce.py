@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import (
+from kiel_groups.cli.parameters.shared_options import (
     brokers_option,
     key_separator_option,
     quiet_option,
@@ -15,7 +14,8 @@ from kiel_groups.cli.options import (
     topic_argument,
     verbose_option,
 )
-from kiel_groups.cli.statuses import DONE, EPILOG, FAILED
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
+from kiel_groups.cli.terminal.messages import Lines
 
 __all__ = ["produce"]
 
@@ -79,10 +79,10 @@ def produce(
     """
     import asyncio
 
-    from kiel_groups.cli.line_input import open_input
-    from kiel_groups.cli.logs import show_logs
-    from kiel_groups.cli.sending import Sending, check_topic
-    from kiel_groups.cli.sending_progress import progress, summarize
+    from kiel_groups.cli.records.line_input import open_input
+    from kiel_groups.cli.records.line_sender import Sending, check_topic
+    from kiel_groups.cli.records.sending_progress import progress, summarize
+    from kiel_groups.cli.terminal.log_handler import show_logs
     from kiel_groups.clients import Producer, hash_partitioner, random_partitioner
     from kiel_groups.config import check_name
     from kiel_groups.errors import KielGroupsError

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kiel_groups.cli.bar import bar, has_bar
-from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.progress_bar import bar, has_bar
 
 if TYPE_CHECKING:
     from kiel_groups.spark.jobs.query_run import Batch

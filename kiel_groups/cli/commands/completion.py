@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
 
 __all__ = ["completion"]
 
@@ -33,7 +33,7 @@ def completion(*, shell: str) -> int:
     from click.shell_completion import get_completion_class
 
     from kiel_groups.cli.app import COMPLETION_VARIABLE, NAME, app
-    from kiel_groups.cli.rendering import show
+    from kiel_groups.cli.terminal.rendering import show
 
     completing = get_completion_class(shell)
     assert completing is not None, "click knows all of them"

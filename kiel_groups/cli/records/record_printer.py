@@ -7,10 +7,10 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from kiel_groups.cli.ending import Ending
-from kiel_groups.cli.output import Output
-from kiel_groups.cli.record_lines import RecordLine
-from kiel_groups.cli.statuses import DONE, READER_GONE
+from kiel_groups.cli.records.record_lines import RecordLine
+from kiel_groups.cli.records.record_output import Output
+from kiel_groups.cli.terminal.exit_codes import DONE, READER_GONE
+from kiel_groups.cli.terminal.termination import Ending
 from kiel_groups.clients import GroupedConsumer, SingleConsumer
 
 __all__ = ["Printing"]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kiel_groups.cli.completing import complete_topics
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
-from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.cli.parameters.name_completion import complete_topics
+from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
+from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def topics() -> None:
 def list_topics(*, zookeeper: str, as_json: bool) -> int:
     """List all topics, by name."""
     from kiel_groups.admin import cluster_admin
-    from kiel_groups.cli.rendering import plain_table, show, show_json
+    from kiel_groups.cli.terminal.rendering import plain_table, show, show_json
 
     with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         found = {topic: cluster_admin.partitions_of(client, topic) for topic in cluster_admin.topics(client)}
@@ -167,7 +167,7 @@ def describe(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, as_json
     """Show leaders, replicas and those in sync (isr), and where logs start and end."""
     from kiel_groups.admin import cluster_admin
     from kiel_groups.admin.topic_details import read_topics
-    from kiel_groups.cli.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show, show_json
 
     with cluster_admin.zookeeper(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         states = read_topics(client, names)
@@ -243,7 +243,7 @@ def _is_dead(leader: int | None, alive: Container[int]) -> bool:
 
 
 def _table(state: TopicState, logs: _Logs, alive: Container[int]) -> Table:
-    from kiel_groups.cli.rendering import plain_table
+    from kiel_groups.cli.terminal.rendering import plain_table
 
     numbers = ("partition", "leader", "start", "end", "offsets")
     table = plain_table("partition", "leader", "replicas", "isr", "start", "end", "offsets", right=numbers)

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from kiel_groups.cli.options import SHARED
+from kiel_groups.cli.parameters.shared_options import SHARED
 from kiel_groups.errors import ConfigError
 
 __all__ = ["config_option", "default_file", "name_variables", "source_of"]

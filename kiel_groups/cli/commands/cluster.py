@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.completing import complete_clusters
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import json_option
-from kiel_groups.cli.statuses import DONE, EPILOG, FAILED, INTERRUPTED
+from kiel_groups.cli.parameters.name_completion import complete_clusters
+from kiel_groups.cli.parameters.shared_options import json_option
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED, INTERRUPTED
+from kiel_groups.cli.terminal.messages import Lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -122,7 +122,7 @@ def down(*, name: str) -> int:
 @_name_option
 def env(*, name: str) -> int:
     """Print its addresses for a shell: eval "$(kiel-groups cluster env)"."""
-    from kiel_groups.cli.rendering import show
+    from kiel_groups.cli.terminal.rendering import show
 
     show(*_exports(_running(name)))
     return DONE
@@ -134,7 +134,7 @@ def env(*, name: str) -> int:
 @click.pass_obj
 def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
     """Say which clusters run, where, and since when; exits with 1 if one of their servers has ended."""
-    from kiel_groups.cli.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.embedded.clusters.named_clusters import running_clusters
 
     found = running_clusters() if name is None else [_running(name)]
@@ -167,7 +167,7 @@ def _running(name: str) -> RunningCluster:
 
 
 def _show_ready(running: RunningCluster, *, as_json: bool, detached: bool) -> None:
-    from kiel_groups.cli.rendering import show, show_json
+    from kiel_groups.cli.terminal.rendering import show, show_json
 
     if as_json:
         show_json(_as_json(running))
@@ -205,7 +205,7 @@ def _title(running: RunningCluster) -> str:
 
 
 def _table(running: RunningCluster) -> Table:
-    from kiel_groups.cli.rendering import plain_table
+    from kiel_groups.cli.terminal.rendering import plain_table
 
     table = plain_table("server", "release", "address", "pid", "state", right=("pid",))
     for server in running.servers:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.completing import complete_allocators, complete_groups
-from kiel_groups.cli.ending import Ending
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, quiet_option, verbose_option, zookeeper_option
-from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.cli.parameters.name_completion import complete_allocators, complete_groups
+from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, quiet_option, verbose_option, zookeeper_option
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
+from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.termination import Ending
 from kiel_groups.errors import KielGroupsError
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ def serve(
     the consumers, or twice for a spare one. Ctrl-C resigns, and the next candidate leads at once.
     """
     from kiel_groups.allocators import round_robin
-    from kiel_groups.cli.loading import load_allocator
-    from kiel_groups.cli.logs import show_logs
+    from kiel_groups.cli.parameters.function_loading import load_allocator
+    from kiel_groups.cli.terminal.log_handler import show_logs
     from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
     from kiel_groups.errors import ConfigError
 

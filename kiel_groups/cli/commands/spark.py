@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kiel_groups.cli.completing import complete_groups, complete_topics
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import (
+from kiel_groups.cli.parameters.name_completion import complete_groups, complete_topics
+from kiel_groups.cli.parameters.shared_options import (
     brokers_option,
     json_option,
     optional_zookeeper_option,
     quiet_option,
     verbose_option,
 )
-from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
+from kiel_groups.cli.terminal.messages import Lines
 
 if TYPE_CHECKING:
     from kiel_groups.spark import ArchivePlan, ArchiveSettings
@@ -116,8 +116,8 @@ def archive(
     folders, the date being that of the run. Ctrl-C ends after the batch under way, a second one at once; whatever
     happens, the next run goes on without loss or repetition.
     """
-    from kiel_groups.cli.archive_report import plan_document, plan_lines, print_document
-    from kiel_groups.cli.logs import show_logs
+    from kiel_groups.cli.terminal.archive_report import plan_document, plan_lines, print_document
+    from kiel_groups.cli.terminal.log_handler import show_logs
     from kiel_groups.spark.environment import check_libraries
     from kiel_groups.spark.options.option_values import duration_ms
 
@@ -156,9 +156,9 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 def _run(
     lines: Lines, session: Any, settings: ArchiveSettings, plan: ArchivePlan, *, as_json: bool, quiet: bool
 ) -> int:
-    from kiel_groups.cli.archive_progress import progress
-    from kiel_groups.cli.archive_report import print_document, summary_document, summary_lines
-    from kiel_groups.cli.ending import BlockingEnding
+    from kiel_groups.cli.terminal.archive_progress import progress
+    from kiel_groups.cli.terminal.archive_report import print_document, summary_document, summary_lines
+    from kiel_groups.cli.terminal.termination import BlockingEnding
     from kiel_groups.spark import archive as archive_topics
 
     ending = BlockingEnding()

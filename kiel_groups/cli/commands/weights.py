@@ -7,10 +7,10 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from kiel_groups.cli.completing import complete_groups, complete_topics
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
-from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.cli.parameters.name_completion import complete_groups, complete_topics
+from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
+from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     from kiel_groups.admin import group_inspection
     from kiel_groups.admin.cluster_admin import zookeeper as session
     from kiel_groups.admin.stored_weights import read_weights
-    from kiel_groups.cli import rendering
+    from kiel_groups.cli.terminal import rendering
     from kiel_groups.group.znodes.partition_weights import printed_weights
     from kiel_groups.ops.load_view import view_plan, weights_report
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from itertools import groupby
 
-from kiel_groups.cli.ending import Ending
-from kiel_groups.cli.line_input import LineInput
+from kiel_groups.cli.records.line_input import LineInput
+from kiel_groups.cli.terminal.termination import Ending
 from kiel_groups.clients import Producer, RecordMetadata
 from kiel_groups.clients.net.cluster_metadata import Cluster
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts

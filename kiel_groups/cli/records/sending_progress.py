@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kiel_groups.cli.bar import bar, has_bar
-from kiel_groups.cli.line_input import LineInput
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.sending import Sending
+from kiel_groups.cli.records.line_input import LineInput
+from kiel_groups.cli.records.line_sender import Sending
+from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.cli.terminal.progress_bar import bar, has_bar
 from kiel_groups.wording import counted
 
 __all__ = ["progress", "summarize"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from kiel_groups.cli.lines import Lines
+from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: List
         listed: Which of these; None is as much as fits the terminal.
         first: Whether nothing was shown before it.
     """
-    from kiel_groups.cli.rendering import rendered, rows_to_clear, show, show_lines
+    from kiel_groups.cli.terminal.rendering import rendered, rows_to_clear, show, show_lines
 
     rows = rows_to_clear()
     if rows is None:
@@ -84,7 +84,7 @@ def clock() -> str:
 
 def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> list[str]:
     """With as many partitions as fit, those that are wrong first. If not even the rest fits, its last lines are cut."""
-    from kiel_groups.cli.rendering import rendered
+    from kiel_groups.cli.terminal.rendering import rendered
 
     lines = rendered(*report("all"))
     if len(lines) <= rows:

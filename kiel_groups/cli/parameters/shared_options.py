@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from kiel_groups.cli.completing import complete_topics
+from kiel_groups.cli.parameters.name_completion import complete_topics
 from kiel_groups.errors import ConfigError
 
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)

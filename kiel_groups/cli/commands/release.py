@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from kiel_groups.cli.completing import complete_groups, complete_members
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
-from kiel_groups.cli.statuses import DONE, EPILOG
+from kiel_groups.cli.parameters.name_completion import complete_groups, complete_members
+from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
+from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.wording import counted
 
 __all__ = ["release"]
@@ -39,7 +39,7 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
     from kiel_groups.admin.cluster_admin import zookeeper as session
     from kiel_groups.admin.force_release import force_release, member_called
     from kiel_groups.admin.group_inspection import check_group
-    from kiel_groups.cli.rendering import show_json
+    from kiel_groups.cli.terminal.rendering import show_json
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from kiel_groups.cli.completing import complete_groups
-from kiel_groups.cli.lines import Lines
-from kiel_groups.cli.options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
-from kiel_groups.cli.statuses import DONE, EPILOG, FAILED
+from kiel_groups.cli.parameters.name_completion import complete_groups
+from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, json_option, zookeeper_option
+from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG, FAILED
+from kiel_groups.cli.terminal.messages import Lines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -98,7 +98,7 @@ def describe(
 
     Offsets and owners come from ZooKeeper, ends of logs from the brokers that are registered there.
     """
-    from kiel_groups.cli.watching import watch
+    from kiel_groups.cli.terminal.watch import watch
     from kiel_groups.service.group_loader import look_at_group, looks_at_group
 
     if as_json and listed:
@@ -141,7 +141,7 @@ class _Picture:
 
     def show(self, look: Look) -> bool:
         """The only one; whether all is well, or will be in a moment."""
-        from kiel_groups.cli.rendering import show, show_json
+        from kiel_groups.cli.terminal.rendering import show, show_json
 
         findings = self._findings(look)
         if self._as_json:
@@ -152,8 +152,8 @@ class _Picture:
 
     def show_next(self, look: Look, first: bool) -> None:
         """One of many."""
-        from kiel_groups.cli.rendering import show_json
-        from kiel_groups.cli.watching import clock, show_next
+        from kiel_groups.cli.terminal.rendering import show_json
+        from kiel_groups.cli.terminal.watch import clock, show_next
 
         findings = self._findings(look)
         if self._as_json:
