@@ -1,0 +1,108 @@
+"""
+The layers, lowest first, and what each library and each purity rule holds for.
+
+A layer imports itself and what stands below it. It is named by its path below ``kiel_groups``; a package that is listed
+besides its sub-packages stands for the modules that lie in it directly.
+"""
+
+from __future__ import annotations
+
+__all__ = ["APART", "IMPURE", "LAYERS", "ONLY_IN", "PURE_LAYERS"]
+
+LAYERS = (
+    "lazy_imports",
+    "wording",
+    "model",
+    "errors",
+    "exc",
+    "config",
+    "listeners",
+    "metrics",
+    "allocators",
+    "group/znodes",
+    "group/leader",
+    "group/member",
+    "wire/primitives",
+    "wire/error_codes",
+    "wire/framing",
+    "wire/topic_arrays",
+    "wire/codecs",
+    "wire/_messages",
+    "wire/message_sets",
+    "wire/api",
+    "constants",
+    "coordination/partition_handler",
+    "coordination/zookeeper",
+    "coordination/session",
+    "coordination/offsets",
+    "coordination/leader",
+    "coordination/member",
+    "admin",
+    "clients/calls",
+    "clients/net",
+    "clients/fetch",
+    "clients/delivery",
+    "clients/produce",
+    "clients/compat",
+    "clients",
+    "sync",
+    "ops",
+    "service",
+    "spark/environment",
+    "spark/checkpoint",
+    "spark/options",
+    "spark/offsets",
+    "spark/tasks",
+    "spark/batch",
+    "spark/member",
+    "spark/stream",
+    "spark/reader_factory",
+    "spark/source",
+    "spark/jobs",
+    "spark",
+    "embedded/processes",
+    "embedded/jars",
+    "embedded/faults",
+    "embedded/servers",
+    "embedded/clusters",
+    "embedded",
+    "testing",
+    "demo",
+    "cli/parameters",
+    "cli/terminal",
+    "cli/records",
+    "cli/app",
+    "cli/commands",
+    "cli",
+)
+
+#: Layers that do not know each other, although one of them stands below the other.
+APART = (
+    ("group", "wire"),
+    ("group/member", "group/leader"),
+    ("coordination/member", "admin"),
+    ("clients/produce", "clients/fetch"),
+    ("clients/produce", "clients/delivery"),
+    ("ops", "coordination"),
+    ("ops", "clients"),
+    ("spark", "ops"),
+    ("testing", "clients"),
+    ("testing", "embedded"),
+)
+
+#: Neither a clock nor randomness nor a connection: these come in as arguments.
+IMPURE = frozenset({"kazoo", "tornado", "asyncio", "threading", "socket", "time", "random"})
+PURE_LAYERS = ("wording", "model", "errors", "config", "listeners", "allocators", "group", "wire", "ops")
+
+#: The homes of each library; other layers use it through the layer that has it.
+ONLY_IN = {
+    # testing stands in for kazoo's connections.
+    "kazoo": ("coordination/zookeeper", "coordination/session", "admin", "testing"),
+    "tornado": ("clients/calls", "clients/net"),
+    "aiokafka": ("wire/message_sets/encoder", "wire/message_sets/python_decoder"),
+    "cramjam": ("wire/codecs",),
+    "pyspark": ("spark",),
+    "pyarrow": ("spark",),
+    "click": ("cli",),
+    "rich": ("ops", "embedded", "demo", "cli"),
+}

@@ -1,0 +1,86 @@
+"""Read the package's modules, their layers and their imports from their source, without importing them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import kiel_groups
+from tests.architecture.layers import LAYERS
+
+__all__ = ["PACKAGE", "imported_modules", "layer_of", "libraries", "lies_in", "modules", "name_of", "packages", "tree"]
+
+PACKAGE = Path(kiel_groups.__file__).parent
+
+
+@cache
+def modules() -> tuple[Path, ...]:
+    """Every module, sorted by path; an ``__init__`` that only describes its package is none."""
+    found = sorted(PACKAGE.rglob("*.py"))
+    return tuple(path for path in found if path.name != "__init__.py" or len(tree(path).body) > 1)
+
+
+def packages() -> dict[str, list[str]]:
+    """The names of the modules in each package, which is named by its path below ``kiel_groups``."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.name != "__init__.py":
+            found.setdefault(str(path.parent.relative_to(PACKAGE)), []).append(path.stem)
+    return found
+
+
+def name_of(module: Path) -> str:
+    """The path below ``kiel_groups`` without its ending: ``group/leader/planner``; of an ``__init__``, the package."""
+    return str(module.relative_to(PACKAGE).with_suffix("")).removesuffix("/__init__")
+
+
+def layer_of(name: str) -> str:
+    """The layer of a module or package: the longest entry of ``LAYERS`` that it lies in; "" where there is none."""
+    parts = name.split("/")
+    prefixes = ("/".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in LAYERS), "")
+
+
+def lies_in(name: str, layer: str) -> bool:
+    """Whether that is the module or package itself, or something in it."""
+    return f"{name}/".startswith(f"{layer}/")
+
+
+@cache
+def tree(module: Path) -> ast.Module:
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
+def imports(module: Path) -> Iterator[str]:
+    """Every module named in an import statement, also those within functions and under ``TYPE_CHECKING``."""
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative imports are not used here"
+            assert node.module is not None
+            for alias in node.names:
+                # `from kiel_groups.group.leader import planner` names a module, too.
+                whole = f"{node.module}.{alias.name}"
+                yield whole if _file_of(whole) is not None else node.module
+
+
+def imported_modules(module: Path) -> frozenset[str]:
+    """The modules and packages of ``kiel_groups`` that a module imports, by ``name_of``."""
+    own = (name for name in imports(module) if name.startswith("kiel_groups."))
+    return frozenset(name.removeprefix("kiel_groups.").replace(".", "/") for name in own)
+
+
+def libraries(module: Path) -> set[str]:
+    """What a module imports from outside of ``kiel_groups``, by top-level names."""
+    return {name.partition(".")[0] for name in imports(module)} - {"kiel_groups"}
+
+
+def _file_of(dotted: str) -> Path | None:
+    if not dotted.startswith("kiel_groups."):
+        return None
+    path = PACKAGE / dotted.removeprefix("kiel_groups.").replace(".", "/")
+    candidates = (path.with_suffix(".py"), path.with_suffix(".pyi"), path / "__init__.py")
+    return next((each for each in candidates if each.is_file()), None)

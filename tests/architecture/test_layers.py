@@ -1,0 +1,182 @@
+"""Which layer imports which, what stays pure, how modules are named, and how large all of it may grow."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.layers import APART, IMPURE, LAYERS, ONLY_IN, PURE_LAYERS
+from tests.architecture.source import (
+    PACKAGE,
+    imported_modules,
+    layer_of,
+    libraries,
+    lies_in,
+    modules,
+    name_of,
+    packages,
+    tree,
+)
+
+pytestmark = pytest.mark.unit
+
+LARGEST_PACKAGE = 15
+LONGEST_FILE = 450
+LONGEST_FUNCTION = 50
+
+#: The package itself and its command import what they offer: public names, and the command line.
+TOP = {"__init__", "__main__", "embedded/__main__"}
+
+
+def test_every_module_has_its_place_in_the_order() -> None:
+    """A new package is placed before it is used."""
+    assert {name_of(module) for module in modules() if not layer_of(name_of(module))} <= TOP
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_only_what_stands_below_it(layer: str) -> None:
+    """No import points upwards, not even within a function or under ``TYPE_CHECKING``."""
+    allowed = LAYERS[: LAYERS.index(layer) + 1]
+    wrong = {
+        f"{name_of(module)} imports {name}"
+        for module in modules()
+        if layer_of(name_of(module)) == layer
+        for name in imported_modules(module)
+        if layer_of(name) not in allowed and name != "__version__"
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize(("one", "other"), APART)
+def test_some_layers_do_not_know_each_other(one: str, other: str) -> None:
+    """What decides for a group knows no bytes of Kafka's protocol, what produces does not fetch, and so on."""
+    names = [(name_of(module), imported_modules(module)) for module in modules()]
+    pairs = [(name, used) for name, imported in names for used in imported]
+    assert not {
+        f"{name} imports {used}"
+        for name, used in pairs
+        if (lies_in(name, one) and lies_in(used, other)) or (lies_in(name, other) and lies_in(used, one))
+    }
+
+
+def test_no_modules_import_each_other() -> None:
+    """Neither directly nor in a circle of several."""
+    try:
+        TopologicalSorter({name_of(module): imported_modules(module) for module in modules()}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("layer", PURE_LAYERS)
+def test_a_pure_layer_has_neither_clock_nor_randomness_nor_connection(layer: str) -> None:
+    """The same arguments always lead to the same decision."""
+    assert not {
+        f"{name_of(module)} imports {name}"
+        for module in modules()
+        if lies_in(name_of(module), layer)
+        for name in libraries(module) & IMPURE
+    }
+
+
+@pytest.mark.parametrize("library", ONLY_IN)
+def test_a_library_is_imported_in_its_layers_only(library: str) -> None:
+    """Each library has few homes, so that it can be replaced there."""
+    users = {name_of(module) for module in modules() if library in libraries(module)}
+    assert not {user for user in users if not any(lies_in(user, home) for home in ONLY_IN[library])}
+    assert all(any(lies_in(user, home) for user in users) for home in ONLY_IN[library]), "a home without a user"
+
+
+#: Clocks, randomness, names and threads; locks and constants are none of these.
+OF_THE_RUNTIME = {
+    *("time", "random", "uuid", "secrets", "concurrent", "datetime"),
+    *("os.getpid", "socket.gethostname", "socket.getfqdn", "platform.node", "asyncio.to_thread"),
+    *("threading.Thread", "threading.Timer", "threading.Event", "threading.get_ident"),
+}
+#: The runtime itself.
+THE_RUNTIME = {"coordination/zookeeper/runtime", "coordination/zookeeper/daemon_threads"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    [module for module in modules() if lies_in(name_of(module), "coordination") and name_of(module) not in THE_RUNTIME],
+    ids=name_of,
+)
+def test_coordination_has_clocks_and_threads_from_its_runtime(module: Path) -> None:
+    """Members and leaders run on simulated time as well: no module goes past ``coordination.zookeeper.runtime``."""
+    named = {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    imported = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert not (libraries(module) | named | imported) & OF_THE_RUNTIME
+
+
+def test_a_package_has_few_modules() -> None:
+    """A package is read as a list of names."""
+    assert not {package: len(names) for package, names in packages().items() if len(names) > LARGEST_PACKAGE}
+
+
+def test_a_package_describes_itself() -> None:
+    """What it is for, who calls it, and what it may not do: a line each at least."""
+    docstrings = {package: ast.get_docstring(tree(_init(package))) or "" for package in packages() if package != "."}
+    assert not {package for package, text in docstrings.items() if len(text.splitlines()) < 3}
+
+
+def module_names() -> list[str]:
+    """The name of each module; a command's module has the name that is typed, whatever else has it."""
+    return [name for package, names in packages().items() if package != "cli/commands" for name in names]
+
+
+def test_a_name_belongs_to_one_module() -> None:
+    """A search for a module's name finds one, and no package has that name."""
+    counts = Counter(module_names())
+    assert {name for name, count in counts.items() if count > 1} == {"__main__"}
+    assert not counts.keys() & {package.rpartition("/")[2] for package in packages()}
+
+
+def test_the_names_of_modules_differ_by_more_than_a_letter() -> None:
+    """``life`` and ``lives`` are not told apart by a reader in a hurry."""
+    names = sorted(set(module_names()))
+    assert not {(one, other) for one, other in combinations(names, 2) if _differ_by_a_letter(one, other)}
+
+
+@pytest.mark.parametrize("module", modules(), ids=name_of)
+def test_nothing_waits_with_wait_for(module: Path) -> None:
+    """In Python 3.11 it loses a cancellation that comes together with the answer; ``asyncio.timeout`` does not."""
+    assert "asyncio.wait_for(" not in module.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("module", modules(), ids=name_of)
+def test_files_and_functions_stay_small(module: Path) -> None:
+    """What no longer fits on a few screens is split."""
+    assert len(module.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+    functions = (node for node in ast.walk(tree(module)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    assert not {function.name for function in functions if _length(function) > LONGEST_FUNCTION}
+
+
+def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of its body without the docstring: neither that nor a long signature makes a function hard to follow."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def _init(package: str) -> Path:
+    return PACKAGE / package / "__init__.py"
+
+
+def _differ_by_a_letter(one: str, other: str) -> bool:
+    """Whether one of them becomes the other by one letter that is replaced, added or left out."""
+    start = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    one, other = one[start:], other[start:]
+    return one[1:] == other[1:] or one[1:] == other or one == other[1:]
