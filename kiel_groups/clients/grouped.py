@@ -11,15 +11,15 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from kiel_groups.allocators import Allocator, allocator_of
-from kiel_groups.clients.calls.callers import Taker, caller_here, taker_of, takers_here
+from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, current_caller, new_consume_call
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.calls.consume_future import Values, asking
 from kiel_groups.clients.calls.eager_methods import failed, spawn, started
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import MemberAttributes
-from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings, Consuming
+from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.listener_calls import check_listener
-from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.config import (
     DebounceConfig,
@@ -93,7 +93,7 @@ class GroupedConsumer(MemberAttributes):
         ConfigError: A setting that cannot work.
     """
 
-    _consuming: Consuming | None = None
+    _consuming: ConnectedConsumer | None = None
     _records: weakref.ref[RecordLoop] | None = None
     _connecting: asyncio.Task[None] | None = None
     _closing: asyncio.Future[None] | None = None
@@ -181,7 +181,7 @@ class GroupedConsumer(MemberAttributes):
         self._subscription = SubscriptionState()
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
         #: Calls of consume() under way, and all that the coroutine has which made the call.
-        self._asking: dict[Taker, frozenset[Taker]] = {}
+        self._asking: dict[ConsumeCall, frozenset[ConsumeCall]] = {}
 
     # ------------------------------------------------------------------ life
 
@@ -204,7 +204,7 @@ class GroupedConsumer(MemberAttributes):
 
     async def _connect(self) -> None:
         self._check_open()
-        consuming = Consuming(self._settings, self._subscription)
+        consuming = ConnectedConsumer(self._settings, self._subscription)
         try:
             await consuming.start()
         except asyncio.CancelledError:
@@ -219,7 +219,7 @@ class GroupedConsumer(MemberAttributes):
         if self._shut:
             raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
-    def _connected(self) -> Consuming:
+    def _connected(self) -> ConnectedConsumer:
         self._check_open()
         if self._consuming is None:
             raise ClosedError("the consumer is not connected; use 'async with' or await connect() first")
@@ -249,20 +249,20 @@ class GroupedConsumer(MemberAttributes):
         # Shielded: who gives up waiting must not leave a member behind that holds partitions and reads nothing.
         return asyncio.shield(self._closing) if running else self._closing
 
-    def _let_go(self, handing_out: HandingOut, *, running: bool) -> None:
+    def _let_go(self, handing_out: RecordDelivery, *, running: bool) -> None:
         """Nobody will ask for more: this is how what the caller has in hand ends."""
         finished = running and sys.exc_info()[0] is None
         records = self._records() if self._records is not None else None
-        if records is None or not running or records.caller is caller_here():
+        if records is None or not running or records.caller is current_caller():
             self._put_down(finished=finished)
         # Who waits for more values is not busy with others.
         handing_out.finish_topics(takers=frozenset().union(*self._asking.values()))
         if finished:
-            for taker in takers_here(self):
+            for taker in consume_calls_here(self):
                 taker.passed = True
-            handing_out.finish_topics(takers=takers_here(self))
+            handing_out.finish_topics(takers=consume_calls_here(self))
         else:
-            handing_out.put_down_taken(takers_here(self) if running else None)
+            handing_out.put_down_taken(consume_calls_here(self) if running else None)
 
     def _at_exit(self) -> None:
         """The interpreter ends: a close that was begun is finished, on the loop that was left."""
@@ -356,19 +356,19 @@ class GroupedConsumer(MemberAttributes):
         if running_loop() is None:
             return spawn(self._consume_later(topic), "GroupedConsumer.consume")
         try:
-            taker = taker_of(self, check_name(topic, "topic"))
+            taker = new_consume_call(self, check_name(topic, "topic"))
         except ConfigError as error:
             return failed(error, "GroupedConsumer.consume")
         if self._consuming is not None:
             self._consuming.finish_topic(topic)
-        self._asking[taker] = takers_here(self)
+        self._asking[taker] = consume_calls_here(self)
         return asking(self._consume(topic, taker), taker, "GroupedConsumer.consume")
 
     async def _consume_later(self, topic: str) -> Values:
         """What was asked for before the loop ran is answered when it does."""
         return await self.consume(topic)
 
-    async def _consume(self, topic: str, taker: Taker) -> Values:
+    async def _consume(self, topic: str, taker: ConsumeCall) -> Values:
         try:
             values = None if self._shut else await self._values(topic, taker)
         finally:
@@ -377,7 +377,7 @@ class GroupedConsumer(MemberAttributes):
             await self._left_loop.closed.wait()
         return values
 
-    async def _values(self, topic: str, taker: Taker) -> Values:
+    async def _values(self, topic: str, taker: ConsumeCall) -> Values:
         changed = self._change_subscription(self.subscription | {topic})
         connecting = self.connect()
         await asyncio.wait({connecting})
@@ -434,7 +434,7 @@ class GroupedConsumer(MemberAttributes):
             metadata: A text for stores that have room for one; "committed by" this member where it is left out.
         """
         if self._consuming is not None:
-            self._consuming.handing_out.finish_topics(takers=takers_here(self) or None)
+            self._consuming.handing_out.finish_topics(takers=consume_calls_here(self) or None)
         return spawn(self._commit_offsets(metadata), "GroupedConsumer.commit_offsets")
 
     async def _commit_offsets(self, metadata: str | None) -> None:

@@ -12,7 +12,7 @@ from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_co
 from kiel_groups.clients.calls.eager_methods import failed, spawn, started
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import ProducerAttributes
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.produce.partition_queue import RecordMetadata, message_bytes
 from kiel_groups.clients.produce.partitioners import Partitioner, key_bytes, random_partitioner
 from kiel_groups.clients.produce.sender import Sender, raise_first, reject
@@ -104,7 +104,7 @@ class Producer(ProducerAttributes):
         self._serializer = serializer
         self._key_maker = key_maker
         self._partitioner = partitioner or random_partitioner
-        self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
+        self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
         self._sender = Sender(self._cluster, config, self.metrics)
         #: Records of topics whose partitions are being asked for, and the asking.
         self._unplaced: dict[str, list[_Unplaced]] = {}

@@ -14,10 +14,10 @@ from kiel_groups.clients.calls.eager_methods import failed, spawn, started
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import ConsumerAttributes
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
-from kiel_groups.clients.delivery.deserializer import Deserializing
+from kiel_groups.clients.delivery.deserializer import Deserializer
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
-from kiel_groups.clients.fetch.start_lookup import LateStarts
-from kiel_groups.clients.net.cluster_metadata import DOUBT, Cluster
+from kiel_groups.clients.fetch.start_lookup import StartLookup
+from kiel_groups.clients.net.cluster_metadata import DOUBT, ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import ELECTION_S, find_offsets, list_offsets, log_range
 from kiel_groups.config import FetchConfig, ResetPolicy, check_name, topic_names
 from kiel_groups.constants import BEGINNING, END
@@ -86,10 +86,10 @@ class SingleConsumer(ConsumerAttributes):
             auto_offset_reset=auto_offset_reset,
         )
         self._deserializer = deserializer
-        self._deserializing = Deserializing(deserializer, self.metrics)
-        self._cluster = Cluster(broker_config(brokers, **broker_settings), self.metrics)
+        self._deserializing = Deserializer(deserializer, self.metrics)
+        self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics)
         self._fetcher = Fetcher(self._cluster, self._fetching, self.metrics, reset=self._reset)
-        self._late = LateStarts(self._cluster, self.metrics, self._fetcher.assign)
+        self._late = StartLookup(self._cluster, self.metrics, self._fetcher.assign)
         self._topics: set[str] = set()
         #: Those of them that are read as a whole.
         self._growing: set[str] = set()

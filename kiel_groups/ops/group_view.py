@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo, Pointer, Slice
-from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, MemberInfo
+from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.snapshot import Snapshot
@@ -94,7 +94,7 @@ class GroupView:
     """
 
     group: str
-    pointer: Pointer | None
+    pointer: GroupState | None
     leader: MemberId | None
     members: tuple[MemberView, ...]
     partitions: tuple[PartitionView, ...]
@@ -103,8 +103,8 @@ class GroupView:
     candidates: tuple[MemberId, ...] = ()
     foreigners: tuple[Foreigner, ...] = ()
     missing_topics: tuple[str, ...] = ()
-    away: Mapping[Slot, Slice] = field(default_factory=dict)
-    tuning: Tuning | None = field(default_factory=Tuning)
+    away: Mapping[Slot, MemberAssignment] = field(default_factory=dict)
+    tuning: DynamicConfig | None = field(default_factory=DynamicConfig)
     refused: str = ""
     brokers: int | None = None
     closed: tuple[str, ...] = ()

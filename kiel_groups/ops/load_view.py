@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kiel_groups.allocators import ALLOCATORS, WeighingAllocator, loads_of
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.contents import Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.partition_weights import Weights, printed_weights
 from kiel_groups.group.znodes.snapshot import Snapshot
@@ -63,9 +63,9 @@ def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> Pl
     for path, znode in znodes.items():
         try:
             if path == layout.pointer:
-                allocator = Pointer.parse(znode.data, path).allocator
+                allocator = GroupState.parse(znode.data, path).allocator
                 continue
-            found = Slice.parse(znode.data, path)
+            found = MemberAssignment.parse(znode.data, path)
         except ProtocolError:
             continue  # ``describe`` tells of it.
         slot = path.rpartition("/")[2]

@@ -9,14 +9,14 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.group.leader.candidate import sequence
 from kiel_groups.group.znodes.contents import (
     GroupSettings,
+    GroupState,
+    MemberAssignment,
     MemberInfo,
-    Pointer,
-    Slice,
     parse_offset,
     parse_topic,
     unsigned_hex,
 )
-from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.history import HistoryEntry, generation_of
 from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, consumer_root, topic_path
 from kiel_groups.group.znodes.partition_weights import parse_weights
@@ -86,19 +86,19 @@ class Reading:
             for folder in (*folders, self._layout.kiel_members)
         )
 
-    def pointer(self) -> Pointer | None:
-        return self._parsed(Pointer.parse, self._layout.pointer)
+    def pointer(self) -> GroupState | None:
+        return self._parsed(GroupState.parse, self._layout.pointer)
 
     def settings(self) -> GroupSettings | None:
         return self._parsed(GroupSettings.parse, self._layout.config)
 
-    def tuning(self) -> tuple[Tuning | None, str]:
+    def tuning(self) -> tuple[DynamicConfig | None, str]:
         """What people have set for the group, or why a leader does not follow it."""
         znode = self._znodes.get(self._layout.config)
         if znode is None:
-            return Tuning(), ""
+            return DynamicConfig(), ""
         try:
-            return Tuning.parse(znode.data, self._layout.config), ""
+            return DynamicConfig.parse(znode.data, self._layout.config), ""
         except ProtocolError as error:
             # What is no JSON at all has been noted by who read the settings.
             return None, "" if str(error) in self.unreadable else str(error)
@@ -109,13 +109,13 @@ class Reading:
 
     def target(self, info: MemberInfo) -> frozenset[TopicPartition]:
         """What a member is to own: the slice of its slot, once that is meant for it and not for one before it."""
-        found = self._parsed(Slice.parse, self._layout.slice(info.slot))
+        found = self._parsed(MemberAssignment.parse, self._layout.slice(info.slot))
         return found.partitions if found is not None and found.member_id == info.member_id else frozenset()
 
-    def away(self) -> dict[Slot, Slice]:
+    def away(self) -> dict[Slot, MemberAssignment]:
         """The slices that are kept for static members which are gone for the moment."""
         slots = [_name(path) for path, _ in self._children(self._layout.pointer)]
-        found = {slot: self._parsed(Slice.parse, self._layout.slice(slot)) for slot in slots}
+        found = {slot: self._parsed(MemberAssignment.parse, self._layout.slice(slot)) for slot in slots}
         return {slot: share for slot, share in found.items() if share is not None and share.away_since_ms is not None}
 
     def history(self) -> tuple[HistoryEntry, ...]:

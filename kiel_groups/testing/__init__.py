@@ -8,7 +8,7 @@ It is compared with real servers by tests, and is used by no other package.
 from kiel_groups.testing.fake_client import Host, fake_client
 from kiel_groups.testing.fake_ensemble import FakeEnsemble
 from kiel_groups.testing.fake_server import FakeServer
-from kiel_groups.testing.simulated_process import SimulatedLoop, SimulatedMachine, SimulatedProcess
+from kiel_groups.testing.simulated_process import SimulatedLoop, SimulatedProcess, SimulatedRuntime
 from kiel_groups.testing.timeline import Livelock, Stuck, Timeline
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "FakeServer",
     "Host",
     "fake_client",
-    "SimulatedMachine",
+    "SimulatedRuntime",
     "SimulatedProcess",
     "SimulatedLoop",
 ]

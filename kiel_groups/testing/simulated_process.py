@@ -1,8 +1,8 @@
 """
-Processes on simulated time: each has an event loop, threads that are none, and a machine that can be maltreated.
+Processes on simulated time: each has an event loop, simulated threads, and a machine on which faults are played.
 
-The code that runs in them is the real one. It finds its clocks, threads and kazoo's client in ``coordination.machine``;
-``SimulatedMachine`` stands there while a simulation runs.
+The processes run the real code. It takes its clocks, threads and kazoo's client from
+``coordination.zookeeper.runtime``, which ``SimulatedRuntime`` replaces while a simulation runs.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 from kazoo.client import KazooClient
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.zookeeper.runtime import Machine, Ticking
+from kiel_groups.coordination.zookeeper.runtime import Runtime, Ticking
 from kiel_groups.testing.fake_client import Host, fake_client
 from kiel_groups.testing.fake_ensemble import FakeEnsemble
 from kiel_groups.testing.timeline import Timeline
 
-__all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedMachine"]
+__all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedRuntime"]
 
 #: What a thread needs for a short piece of work, in seconds: at most.
 THREAD_S = 0.005
@@ -326,7 +326,7 @@ class _Ticker:
                 self._set(pause_s)
 
 
-class SimulatedMachine(Machine):
+class SimulatedRuntime(Runtime):
     """To be put in the real one's place (``machine.replaced``); whatever runs belongs to one of its processes."""
 
     def __init__(self, timeline: Timeline) -> None:

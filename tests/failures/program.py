@@ -21,11 +21,11 @@ import click
 from kiel_groups import GroupedConsumer
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.member.allocator_process import GroupCandidate
+from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes import transactions
-from kiel_groups.group.znodes.contents import PUBLISHING, Pointer
+from kiel_groups.group.znodes.contents import PUBLISHING, GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Operation, Put
 from kiel_groups.metrics import Metrics
@@ -117,7 +117,7 @@ def is_begin(layout: GroupLayout, operation: Operation) -> bool:
     return (
         isinstance(operation, (Create, Put))
         and operation.path == layout.pointer
-        and Pointer.parse(operation.data, operation.path).state == PUBLISHING
+        and GroupState.parse(operation.data, operation.path).state == PUBLISHING
     )
 
 
@@ -134,7 +134,7 @@ async def consume(broker: str, zookeeper: str, group: str, topic: str, session_t
 
 async def stand(zookeeper: str, group: str, session_timeout_ms: int) -> None:
     where = ZooKeeperConfig.parse(zookeeper, session_timeout_ms=session_timeout_ms)
-    candidate = GroupCandidate(GroupConfig(group=group), where, round_robin, Metrics(), lambda error: None)
+    candidate = AllocatorProcess(GroupConfig(group=group), where, round_robin, Metrics(), lambda error: None)
     await candidate.start()
     click.echo(candidate.member_id)
     await asyncio.Event().wait()

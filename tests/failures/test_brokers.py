@@ -13,7 +13,7 @@ import pytest
 
 from kiel_groups.admin.group_inspection import read_group
 from kiel_groups.clients import BEGINNING, Producer, SingleConsumer
-from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.faults.fault_proxy import Direction
@@ -71,7 +71,7 @@ async def fill(cluster: Cluster, partitions: Collection[int], each: int = 10, fi
 async def is_known(cluster: Cluster, partitions: int) -> None:
     """Wait until every broker tells of so many partitions: ZooKeeper has their leaders a moment earlier."""
     for address in cluster.brokers:
-        view = ClusterView(BrokerConfig(hosts=parse_hosts(address, 9092, "brokers")), Metrics())
+        view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(address, 9092, "brokers")), Metrics())
         try:
             async with asyncio.timeout(RECOVERY_S):
                 while len(view.known_partitions("t") or ()) < partitions:

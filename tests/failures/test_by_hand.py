@@ -17,7 +17,7 @@ from kazoo.exceptions import NoNodeError, NotEmptyError
 
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout, consumer_root
 from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, Trial, trial
 from tests.integration.members import Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.failures
 Unique = Callable[[str], str]
 
 
-def pointer(client: KazooClient, layout: GroupLayout) -> Pointer:
-    return Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+def pointer(client: KazooClient, layout: GroupLayout) -> GroupState:
+    return GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
 
 
 def has_children(client: KazooClient, folder: str, count: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.contents import Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.failures.program import Program
@@ -90,18 +90,18 @@ class Trial:
         await self.cluster.grow_topic(self.topic, partitions)
         self.partitions = partitions
 
-    async def pointer_is(self, condition: Callable[[Pointer], bool], what: str) -> Pointer:
+    async def pointer_is(self, condition: Callable[[GroupState], bool], what: str) -> GroupState:
         """Wait until the pointer is as wished, and return it."""
         await eventually(lambda: self.client.exists(self.layout.pointer), "there is a pointer", RECOVERY_S)
         await eventually(lambda: condition(self.pointer()), what, RECOVERY_S)
         return self.pointer()
 
-    def pointer(self) -> Pointer:
-        return Pointer.parse(self.client.get(self.layout.pointer)[0], self.layout.pointer)
+    def pointer(self) -> GroupState:
+        return GroupState.parse(self.client.get(self.layout.pointer)[0], self.layout.pointer)
 
-    def slices(self) -> dict[str, Slice]:
+    def slices(self) -> dict[str, MemberAssignment]:
         paths = {slot: self.layout.slice(slot) for slot in self.client.get_children(self.layout.pointer)}
-        return {slot: Slice.parse(self.client.get(path)[0], path) for slot, path in paths.items()}
+        return {slot: MemberAssignment.parse(self.client.get(path)[0], path) for slot, path in paths.items()}
 
     def owners(self) -> dict[int, tuple[str, int]]:
         """Owner and czxid of every owned partition."""

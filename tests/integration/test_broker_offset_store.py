@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups import GroupedConsumer, TopicPartition
-from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_requests import commit_offsets
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
@@ -124,7 +124,7 @@ async def test_metadata_that_is_too_long_is_left_out(
     """Code 12 costs a warning and the metadata, not the commit."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
-    view = ClusterView(BrokerConfig(hosts=parse_hosts(cluster_39.brokers, 9092, "brokers")), Metrics())
+    view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster_39.brokers, 9092, "brokers")), Metrics())
     await view.learn([topic])
     partition = TopicPartition(topic, 0)
     answers = await commit_offsets(view, Metrics(), name, {partition: 7}, "x" * 5000)
@@ -141,7 +141,7 @@ async def test_a_topic_that_no_broker_knows_is_reported(
     """Error 3 is tried again, for a broker may have just started; then it is an error, counted."""
     metrics = Metrics()
     hosts = parse_hosts(cluster_39.brokers, 9092, "brokers")
-    view = ClusterView(BrokerConfig(hosts=hosts, backoff_ms=1, max_backoff_ms=2), metrics)
+    view = ClusterMetadata(BrokerConfig(hosts=hosts, backoff_ms=1, max_backoff_ms=2), metrics)
     await view.refresh((), "test")
     partition = TopicPartition(unique("nowhere"), 0)
     answers = await asyncio.wait_for(commit_offsets(view, metrics, unique("group"), {partition: 7}, ""), 30)

@@ -15,7 +15,7 @@ import pytest
 
 from kiel_groups import Producer
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.integration.commands import REPOSITORY, Running, kiel_groups
@@ -203,7 +203,7 @@ async def test_a_static_member_keeps_its_place_and_offsets_go_where_told(cluster
     outcome = kiel_groups(*words, "--instance-id=shelf-1", "--store=broker-v0", "--max=5", "-q")
     assert (outcome.returncode, outcome.stderr) == (0, "")
     with zookeeper(cluster_39) as client:
-        left = Slice.parse(client.get(layout.slice("shelf-1"))[0], "slice")
+        left = MemberAssignment.parse(client.get(layout.slice("shelf-1"))[0], "slice")
         assert left.partitions == {TopicPartition(topic, 0)}
         assert stored_offsets(client, group, topic) == {0: 5}
     outcome = kiel_groups(*words, "--max=1")

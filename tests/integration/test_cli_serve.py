@@ -14,9 +14,9 @@ from kazoo.client import KazooClient
 from kiel_groups.admin.empty_groups import clear_empty_group
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.member.allocator_process import GroupCandidate
+from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from tests.integration.commands import Running, kiel_groups
@@ -53,7 +53,7 @@ async def test_it_leads_members_that_come_and_go(cluster: Cluster, unique: Uniqu
             second = await group.join()
             await group.balanced(topic, PARTITIONS)
             await group.delivered(values)
-            pointer = Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+            pointer = GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
             assert pointer.leader not in client.get_children(layout.members)
             assert pointer.leader not in client.get_children(layout.ids)
             assert not any(member.consumer.is_leader for member in group.members)
@@ -115,7 +115,7 @@ async def test_it_allocates_as_told_and_says_why(cluster_39: Cluster, unique: Un
                 second = await group.join()
                 told = f" is published, {PARTITIONS // 2} partitions move: join of {second.consumer.member_id}"
                 await eventually(lambda: tells(process, told), "a plan, and why")
-                assert Pointer.parse(client.get(layout.pointer)[0], layout.pointer).allocator == "sticky"
+                assert GroupState.parse(client.get(layout.pointer)[0], layout.pointer).allocator == "sticky"
         settings = json.loads(client.get(layout.config)[0]) | {"allocator": "round_robin", "debounce": {"quiet_ms": 5}}
         client.set(layout.config, json.dumps(settings).encode())
         with serving(cluster_39, name, "--allocator", "sticky") as process:
@@ -129,7 +129,7 @@ async def test_it_survives_the_end_of_its_session(
     """A lost session is followed by another one, on which it leads again and serves whoever joins."""
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, PARTITIONS)
-    candidate = GroupCandidate(
+    candidate = AllocatorProcess(
         GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, Metrics(), pytest.fail
     )
     await candidate.start()
@@ -160,7 +160,9 @@ async def test_a_leader_without_members_leaves_no_trace_of_one(cluster_39: Clust
     name = unique("group")
     layout = GroupLayout(name)
     config = GroupConfig(group=name, debounce=DebounceConfig(initial_delay_ms=0))
-    candidate = GroupCandidate(config, ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, Metrics(), pytest.fail)
+    candidate = AllocatorProcess(
+        config, ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, Metrics(), pytest.fail
+    )
     await candidate.start()
     try:
         life = candidate._lives.current
@@ -214,7 +216,7 @@ async def test_a_foreign_member_that_comes_later_is_an_alarm(
     """The leader names a Java consumer and a member of kiel's in the log and counts them, until they are gone."""
     name = unique("group")
     metrics = Metrics()
-    candidate = GroupCandidate(
+    candidate = AllocatorProcess(
         GroupConfig(group=name), ZooKeeperConfig.parse(cluster_39.zk_hosts), round_robin, metrics, pytest.fail
     )
 

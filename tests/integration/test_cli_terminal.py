@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.commands import at_a_terminal, environment
 from tests.integration.members import zookeeper
@@ -28,7 +28,7 @@ def group(cluster_39: Cluster, unique: Callable[[str], str]) -> Iterator[str]:
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
-        client.create(layout.pointer, Pointer(generation=1, state="done", leader="x").encode(), makepath=True)
+        client.create(layout.pointer, GroupState(generation=1, state="done", leader="x").encode(), makepath=True)
         client.create(f"{layout.ids}/{name}_host-1-abcdef01", b"{}", ephemeral=True, makepath=True)
         yield name
 

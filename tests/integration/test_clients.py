@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups.clients import BEGINNING, END, GroupedConsumer, Producer, RecordMetadata, SingleConsumer
 from kiel_groups.clients.calls.client_arguments import broker_config
-from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, MessageTooLargeError, NoBrokersError, UnknownTopicError
@@ -150,7 +150,7 @@ async def test_offsets_are_listed(cluster_39: Cluster, unique: Unique) -> None:
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with Producer(cluster_39.brokers) as producer:
         await asyncio.gather(*(producer.produce(topic, "x", partition=0) for _ in range(7)))
-    view = ClusterView(broker_config(cluster_39.brokers), Metrics())
+    view = ClusterMetadata(broker_config(cluster_39.brokers), Metrics())
     assert await list_offsets(view, [first, second], -2) == {first: 0, second: 0}
     assert await list_offsets(view, [first, second], -1) == {first: 7, second: 0}
     assert await list_offsets(view, [first], 1_000_000_000_000) == {first: 0}

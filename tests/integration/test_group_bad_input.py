@@ -22,7 +22,7 @@ from kiel_groups.errors import (
     NoBrokersError,
     NoZooKeeperError,
 )
-from kiel_groups.group.znodes.contents import GroupSettings, Pointer
+from kiel_groups.group.znodes.contents import GroupSettings, GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import eventually, group_of, produce, zookeeper
 
@@ -217,7 +217,7 @@ async def test_an_allocator_that_fails(
         await group.delivered(values)
         with zookeeper(cluster_39) as client:
             layout = GroupLayout(name)
-            pointer = Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+            pointer = GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
         assert pointer.fallback.startswith("sticky used: ")
         assert words in pointer.fallback
         assert first.consumer.metrics.total("allocator_failures") >= 1

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Group, eventually, group_of, owners, produce, zookeeper
 
@@ -97,8 +97,8 @@ async def test_generations_only_grow(cluster: Cluster, unique: Callable[[str], s
     async with group_of(cluster, name, [topic]) as group:
         with zookeeper(cluster) as client:
 
-            def pointer() -> Pointer:
-                return Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+            def pointer() -> GroupState:
+                return GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
 
             await group.join()
             await group.balanced(topic, 4)

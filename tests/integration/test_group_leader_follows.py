@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.contents import Pointer, encode_owner
+from kiel_groups.group.znodes.contents import GroupState, encode_owner
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
@@ -27,8 +27,8 @@ def set_config(client: KazooClient, layout: GroupLayout, **fields: Any) -> None:
     client.set(layout.config, json.dumps(standing | fields).encode())
 
 
-def pointer(client: KazooClient, layout: GroupLayout) -> Pointer:
-    return Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+def pointer(client: KazooClient, layout: GroupLayout) -> GroupState:
+    return GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
 
 
 async def test_a_running_leader_follows_the_allocator_that_people_name(

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.clients import Producer
-from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.contents import MemberInfo, Pointer
+from kiel_groups.group.znodes.contents import GroupState, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from tests.integration.members import Group, Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
@@ -60,7 +60,7 @@ async def test_what_a_member_writes_is_what_old_tools_read(cluster: Cluster, uni
             assert client.exists(layout.consumer_id(member_id)).ephemeralOwner == session
             assert {owner for owner, _ in owners(client, name, topic).values()} == {f"{member_id}-0"}
             assert stored_offsets(client, name, topic) == {0: 0, 1: 0}
-            pointer = Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+            pointer = GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
             assert (pointer.state, pointer.leader, pointer.members) == ("done", member_id, 1)
 
 
@@ -189,7 +189,7 @@ async def joined(group: Group, topic: str, partitions: int) -> Member:
 
 async def produce_to(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes]:
     """Produce values to one partition, as soon as the brokers tell of it; returns them."""
-    view = ClusterView(BrokerConfig(hosts=parse_hosts(cluster.brokers, 9092, "brokers")), Metrics())
+    view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster.brokers, 9092, "brokers")), Metrics())
     while partition not in await view.partitions_of(topic):
         await view.refresh([topic], "test")
     view.close()

@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, DuplicateInstanceError
-from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Member, eventually, group_of, owners, produce, zookeeper
 
@@ -41,14 +41,14 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-def slice_of(client: KazooClient, group: str, slot: str) -> Slice:
+def slice_of(client: KazooClient, group: str, slot: str) -> MemberAssignment:
     path = GroupLayout(group).slice(slot)
-    return Slice.parse(client.get(path)[0], path)
+    return MemberAssignment.parse(client.get(path)[0], path)
 
 
-def pointer(client: KazooClient, group: str) -> Pointer:
+def pointer(client: KazooClient, group: str) -> GroupState:
     path = GroupLayout(group).pointer
-    return Pointer.parse(client.get(path)[0], path)
+    return GroupState.parse(client.get(path)[0], path)
 
 
 async def test_a_rolling_restart_moves_nothing(cluster: Cluster, unique: Unique) -> None:
@@ -180,7 +180,7 @@ async def test_a_slice_for_another_member_of_a_dynamic_ones_slot(cluster_39: Clu
         await group.balanced(topic, 2)
         member_id = str(member.consumer.member_id)
         with zookeeper(cluster_39) as client:
-            client.set(GroupLayout(name).slice(member_id), Slice(99, "nobody", frozenset()).encode())
+            client.set(GroupLayout(name).slice(member_id), MemberAssignment(99, "nobody", frozenset()).encode())
             await eventually(lambda: slice_of(client, name, member_id).member_id == member_id, "it is put right")
         assert member.partitions(topic) == [0, 1]
         await eventually(lambda: member.consumer.settled, "it has read that")

@@ -10,7 +10,7 @@ import pytest
 
 from kiel_groups import GroupedConsumer, sync
 from kiel_groups.embedded import Cluster
-from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
@@ -128,8 +128,10 @@ async def test_a_slice_that_names_a_topic_not_subscribed_to(
         layout, reports = GroupLayout(name), member.consumer.metrics
         with zookeeper(cluster) as client:
             path = layout.slice(str(member.consumer.member_id))
-            planned = Slice.parse(client.get(path)[0], path)
-            garbled = Slice(planned.generation, planned.member_id, planned.partitions | {TopicPartition(other, 0)})
+            planned = MemberAssignment.parse(client.get(path)[0], path)
+            garbled = MemberAssignment(
+                planned.generation, planned.member_id, planned.partitions | {TopicPartition(other, 0)}
+            )
             client.set(path, garbled.encode())
             await eventually(
                 lambda: reports.total("slices_of_other_topics") or owners(client, name, other), "the slice is read"

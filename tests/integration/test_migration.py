@@ -12,7 +12,7 @@ from docutils.core import publish_doctree
 
 from kiel_groups.clients import GroupedConsumer, Producer
 from kiel_groups.clients.calls.client_arguments import broker_config
-from kiel_groups.clients.net.cluster_metadata import Cluster as ClusterView
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.metrics import Metrics
@@ -31,7 +31,7 @@ PAGE = (REPOSITORY / "docs" / "migrating-from-kiel.rst").read_text(encoding="utf
 
 async def commit_as_kiel(cluster: Cluster, group: str, topic: str, offsets: dict[int, int]) -> None:
     """OffsetCommit v0 to a broker, which writes a znode with plain decimal for each partition."""
-    view = ClusterView(broker_config(cluster.brokers), Metrics())
+    view = ClusterMetadata(broker_config(cluster.brokers), Metrics())
     await view.learn([topic])
     wanted = {
         TopicPartition(topic, partition): OffsetAndMetadata(offset, "committed by worker-1:140213")

@@ -12,7 +12,7 @@ import pytest
 
 from kiel_groups import TopicPartition
 from kiel_groups.clients import Producer, SingleConsumer
-from kiel_groups.clients.net.cluster_metadata import Cluster as View
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.embedded import Cluster
@@ -32,7 +32,7 @@ SLOW_MS = 1_000
 
 async def copies(cluster: Cluster, topic: str) -> Counter[tuple[int, int]]:
     """How often the only partition's log has each record, by seed and number."""
-    view = View(BrokerConfig(hosts=parse_hosts(cluster.brokers, KAFKA_PORT, "brokers")), Metrics())
+    view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster.brokers, KAFKA_PORT, "brokers")), Metrics())
     (end,) = (await list_offsets(view, [TopicPartition(topic, 0)], -1)).values()
     view.close()
     found: Counter[tuple[int, int]] = Counter()

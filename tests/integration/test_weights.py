@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from kiel_groups.admin.stored_weights import change_weights, put_weights, read_weights
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
-from kiel_groups.group.znodes.contents import Pointer
+from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-def pointer(client: KazooClient, layout: GroupLayout) -> Pointer:
-    return Pointer.parse(client.get(layout.pointer)[0], layout.pointer)
+def pointer(client: KazooClient, layout: GroupLayout) -> GroupState:
+    return GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
 
 
 def last_entry(client: KazooClient, layout: GroupLayout) -> HistoryEntry:

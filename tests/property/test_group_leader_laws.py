@@ -31,7 +31,7 @@ class Driver:
     """Performs what the leader asks for, later; checks that it asks for one thing at a time."""
 
     def __init__(self, debounce: DebounceConfig) -> None:
-        self.leader = leader_state.Leader(debounce)
+        self.leader = leader_state.LeaderState(debounce)
         self.now_s = 0.0
         self.asked: leader_state.Effect | None = None
         self.written = 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.leader.planner import Inputs, Publication, Target, plan
-from kiel_groups.group.znodes.contents import DONE, PUBLISHING, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Check, Create, Delete, Operation, Put
 from kiel_groups.model import TopicPartition
@@ -78,10 +78,12 @@ class Tree:
             },
             topics=TOPICS,
             brokers=1,
-            pointer=None if pointer is None else _or_none(Pointer.parse, pointer[0]),
+            pointer=None if pointer is None else _or_none(GroupState.parse, pointer[0]),
             pointer_version=None if pointer is None else pointer[1],
             history=self.history(),
-            slices={slot: _or_none(Slice.parse, self.znodes[LAYOUT.slice(slot)][0]) for slot in self.slots()},
+            slices={
+                slot: _or_none(MemberAssignment.parse, self.znodes[LAYOUT.slice(slot)][0]) for slot in self.slots()
+            },
         )
 
     def history(self) -> tuple[int, ...]:
@@ -114,13 +116,13 @@ choices = st.lists(st.integers(0, 99), min_size=len(PARTITIONS), max_size=len(PA
 members = st.lists(st.sampled_from(NAMES), unique=True, max_size=4)
 garbage = st.sampled_from([b"", b"{", b"[]", b'{"generation":"1"}', b"\xff"])
 slices = garbage | st.builds(
-    lambda generation, name, owned: Slice(generation, name, owned).encode(),
+    lambda generation, name, owned: MemberAssignment(generation, name, owned).encode(),
     generations,
     st.sampled_from(NAMES),
     st.frozensets(st.sampled_from(PARTITIONS)),
 )
 pointers = garbage | st.builds(
-    lambda generation, state: Pointer(generation=generation, state=state, leader="z").encode(),
+    lambda generation, state: GroupState(generation=generation, state=state, leader="z").encode(),
     generations,
     st.sampled_from([DONE, PUBLISHING]),
 )

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import (
     GroupSettings,
+    GroupState,
+    MemberAssignment,
     MemberInfo,
-    Pointer,
-    Slice,
     encode_consumer_id,
     encode_offset,
     make_member_id,
@@ -37,7 +37,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=20)
 numbers = st.integers(0, 2**31 - 1)
 
 pointers = st.builds(
-    Pointer,
+    GroupState,
     generation=numbers,
     state=st.sampled_from(["publishing", "done"]),
     leader=texts,
@@ -50,7 +50,7 @@ pointers = st.builds(
     fallback=texts,
     created_at_ms=st.integers(0, 2**53),
 )
-slices = st.builds(Slice, numbers, texts, st.frozensets(st.builds(TopicPartition, texts, numbers)))
+slices = st.builds(MemberAssignment, numbers, texts, st.frozensets(st.builds(TopicPartition, texts, numbers)))
 member_infos = st.builds(
     MemberInfo,
     member_id=st.just("m"),
@@ -65,8 +65,8 @@ member_infos = st.builds(
 
 PARSERS: dict[str, Callable[[bytes, str], object]] = {
     "member": partial(MemberInfo.parse, "m"),
-    "pointer": Pointer.parse,
-    "slice": Slice.parse,
+    "pointer": GroupState.parse,
+    "slice": MemberAssignment.parse,
     "settings": GroupSettings.parse,
     "topic": parse_topic,
     "broker": parse_broker,
@@ -90,16 +90,19 @@ nearly = st.builds(lambda base, other: {**base, **other}, sound, st.dictionaries
 
 
 @given(pointers)
-def test_a_pointer_is_read_as_it_was_written(pointer: Pointer) -> None:
+def test_a_pointer_is_read_as_it_was_written(pointer: GroupState) -> None:
     """Whatever is told in it."""
-    assert Pointer.parse(pointer.encode(), "p") == pointer
+    assert GroupState.parse(pointer.encode(), "p") == pointer
 
 
 @given(slices)
-def test_a_slice_is_read_as_it_was_written(stored: Slice) -> None:
+def test_a_slice_is_read_as_it_was_written(stored: MemberAssignment) -> None:
     """Also the same slice in the same bytes, whatever the order of its set."""
-    assert Slice.parse(stored.encode(), "p") == stored
-    assert Slice(stored.generation, stored.member_id, frozenset(sorted(stored.partitions))).encode() == stored.encode()
+    assert MemberAssignment.parse(stored.encode(), "p") == stored
+    assert (
+        MemberAssignment(stored.generation, stored.member_id, frozenset(sorted(stored.partitions))).encode()
+        == stored.encode()
+    )
 
 
 @given(member_infos)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Brokers", "Broker"]
 
-#: How often a client asks to store offsets, and how long one broker has for its answer, as ``clients.offset_commits``.
+#: How often a client asks to store offsets, and how long one broker has for its answer; see ``offset_requests``.
 TRIES, ANSWER_S = 6, 1.5
 #: How long a request takes to a broker, or its answer back, in seconds: at most.
 WAY_S = 0.02

@@ -38,7 +38,7 @@ PATIENCE_S = 2.0
 
 
 @dataclass(slots=True)
-class Hand:
+class InFlight:
     """
     What the application processes of one partition: from ``start`` to the next offset ``until``.
 
@@ -66,7 +66,7 @@ class Consumer:
         self.instance_id = instance_id
         self.process = _Process(self)
         self.flowing: dict[TopicPartition, int] = {}
-        self.hands: dict[TopicPartition, Hand] = {}
+        self.hands: dict[TopicPartition, InFlight] = {}
         #: Partitions whose logs do not have its position, until that is settled.
         self.resets: set[TopicPartition] = set()
         self.looks_at_leaders = 0
@@ -194,7 +194,7 @@ class Consumer:
         if until == state.position:
             return
         self.world.ledger.handed_out(self, partition, state.position)
-        self.hands[partition] = Hand(state, self.flowing[partition], state.position, until, until)
+        self.hands[partition] = InFlight(state, self.flowing[partition], state.position, until, until)
         state.position = until
         self.process.timeline.after(
             duration_s, self.process.run_on_loop, self.process.call, self._finish, partition, state

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kiel_groups.config import BROKER_V0
 from kiel_groups.coordination.member.owned_partitions import JITTER
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.contents import MemberAssignment
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer
@@ -89,7 +89,7 @@ def slice_path(world: World, consumer: Consumer) -> str | None:
 def _partitions(data: bytes, member_id: str | None) -> frozenset[object] | None:
     """The partitions of a slice; None where it cannot be read, or is for another member."""
     try:
-        found = Slice.parse(data, "")
+        found = MemberAssignment.parse(data, "")
     except ProtocolError:
         return None
     return frozenset(found.partitions) if found.member_id == member_id else None

@@ -13,7 +13,7 @@ import kazoo.client
 
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.znodes import transactions
-from kiel_groups.testing import SimulatedMachine
+from kiel_groups.testing import SimulatedRuntime
 from tests.sim.acts import perform
 from tests.sim.quiet_end import quiet_end
 from tests.sim.story import Story
@@ -63,7 +63,7 @@ def _played(story: Story, tell: Callable[[float, str], None], follow: Callable[[
     world = World(story)
     follow(world)
     error = trace = ""
-    with runtime.replaced(SimulatedMachine(world.timeline)), _small_transactions(story.most_operations), _known_paths():
+    with runtime.replaced(SimulatedRuntime(world.timeline)), _small_transactions(story.most_operations), _known_paths():
         try:
             _play(world, story, tell)
         except Exception as raised:

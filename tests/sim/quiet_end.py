@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
+from kiel_groups.testing import FakeEnsemble, SimulatedProcess, SimulatedRuntime, Timeline
 
 __all__ = ["quiet_end"]
 
@@ -43,7 +43,7 @@ def quiet_end() -> Iterator[list[SimulatedProcess]]:
     finally:
         nowhere = SimulatedProcess(FakeEnsemble(Timeline()))
         nowhere.kill()
-        with runtime.replaced(SimulatedMachine(nowhere.timeline)), warnings.catch_warnings():
+        with runtime.replaced(SimulatedRuntime(nowhere.timeline)), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             logging.disable(logging.CRITICAL)
             nowhere.call(_close_all, killed)

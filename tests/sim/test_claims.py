@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination.member.owner_znodes import Claimant
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -19,7 +19,7 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import Host, SimulatedMachine, fake_client
+from kiel_groups.testing import Host, SimulatedRuntime, fake_client
 from tests.sim.test_fences import Bench
 from tests.sim.world import at_rest
 
@@ -82,9 +82,9 @@ def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:
     operator = fake_client(Host(bench.ensemble))
 
     async def work(session: Session, writer: FencedWriter) -> None:
-        topics = TopicWatch(session, TaskSet(print))
+        topics = TopicIncarnations(session, TaskSet(print))
         store = ZooKeeperOffsetStore(session, layout, writer, topics, Metrics(), cast(Any, None), "earliest")
-        claimant = Claimant(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
+        claimant = OwnerZnodes(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
         assert await claimant.claim([partition]) == {partition}
         assert await claimant.verify([partition]) == frozenset()
         follower.lag_s = 1.0
@@ -94,7 +94,7 @@ def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:
         assert await session.exists(layout.owner(partition)) is not None
         assert await claimant.verify([partition]) == {partition}
 
-    with runtime.replaced(SimulatedMachine(bench.timeline)):
+    with runtime.replaced(SimulatedRuntime(bench.timeline)):
         operator.start()
         bench.run(work)
     assert follower is not bench.ensemble.leader

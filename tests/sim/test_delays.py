@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kiel_groups.coordination.member.owned_partitions import Holding, jittered_s
+from kiel_groups.coordination.member.owned_partitions import OwnedPartitions, jittered_s
 from kiel_groups.group.member import claims
 from tests.sim.acts import perform
 from tests.sim.ledger import Violation
@@ -45,7 +45,7 @@ def test_an_offset_that_is_not_followed_while_hints_keep_coming_is_noticed(
 ) -> None:
     """As the regular look once was: an interval after the newest hint, and not after the last look."""
 
-    async def follow_slice(holding: Holding) -> None:
+    async def follow_slice(holding: OwnedPartitions) -> None:
         while True:
             holding._look.clear()
             holding._feed(await holding._read_slice())
@@ -55,7 +55,7 @@ def test_an_offset_that_is_not_followed_while_hints_keep_coming_is_noticed(
             except TimeoutError:
                 await holding._audit()
 
-    monkeypatch.setattr(Holding, "_follow_slice", follow_slice)
+    monkeypatch.setattr(OwnedPartitions, "_follow_slice", follow_slice)
     world.consumers[0].process.call(world.consumers[0].kill)
     world.join(world.topics)
     world.settle(60.0)

@@ -10,7 +10,7 @@ from kazoo.protocol.states import KazooState
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.leader.election import Election
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -21,7 +21,7 @@ from kiel_groups.group.leader.candidate import Run
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, SimulatedMachine, SimulatedProcess, Timeline
+from kiel_groups.testing import FakeEnsemble, SimulatedProcess, SimulatedRuntime, Timeline
 from kiel_groups.testing.fake_ensemble import Entry
 
 pytestmark = pytest.mark.sim
@@ -47,7 +47,9 @@ class Bench:
         session = Session(ZooKeeperConfig(hosts="fake1:2181"), Metrics(), self._ignore)
         await session.open()
         assert isinstance(await session.transact([Create("/member", ephemeral=True)]), Done)
-        return await work(session, FencedWriter(session, "/member", TopicWatch(session, TaskSet(print)).catch_up))
+        return await work(
+            session, FencedWriter(session, "/member", TopicIncarnations(session, TaskSet(print)).catch_up)
+        )
 
     @property
     def proofs(self) -> list[Entry]:
@@ -61,7 +63,7 @@ class Bench:
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     made = Bench()
-    with runtime.replaced(SimulatedMachine(made.timeline)):
+    with runtime.replaced(SimulatedRuntime(made.timeline)):
         yield made
 
 

@@ -17,7 +17,7 @@ from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import SimulatedMachine
+from kiel_groups.testing import SimulatedRuntime
 from tests.sim.acts import perform
 from tests.sim.story import Event, make_story
 from tests.sim.world import World, at_rest
@@ -86,7 +86,7 @@ def test_a_topic_that_is_created_again_while_its_first_positions_are_read(monkey
         return offsets
 
     monkeypatch.setattr(consumer, "log_offsets", answer_late)
-    with runtime.replaced(SimulatedMachine(world.timeline)):
+    with runtime.replaced(SimulatedRuntime(world.timeline)):
         world.settle(60.0)
         world.run_for(1.0)
         assert [world.ledger.stored(partition) for partition in world.partitions()] == [0, 0, 0]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.owned_offsets import Offsets
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.session_close import SessionClose
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create
@@ -98,7 +98,7 @@ def test_who_continues_at_a_reset_that_is_not_stored_is_noticed(
 ) -> None:
     """The next owner would choose again; that goes for both directions."""
 
-    async def store_reset(offsets: Offsets, partition: TopicPartition, chosen: Reset) -> int:
+    async def store_reset(offsets: Offsets, partition: TopicPartition, chosen: PendingReset) -> int:
         offsets._subscription.seek(partition, chosen.position)
         return chosen.position
 
@@ -129,7 +129,7 @@ def test_who_stores_another_offset_than_the_policys_is_noticed(
     (partition,) = world.partitions()
     commit(world, holding)
     commit(world, holding)
-    monkeypatch.setattr(Reset, "offset_after", lambda *_: chosen)
+    monkeypatch.setattr(PendingReset, "offset_after", lambda *_: chosen)
     world.cut(partition, 5, 60.0)
     with pytest.raises(Violation, match=found):
         world.run_for(1.0)
@@ -192,7 +192,7 @@ def test_who_hands_over_what_misleads_the_next_one_is_noticed(world: World, monk
     recreate_within_a_write(world, monkeypatch)
     commit(world, holding)
     world.run_for(2.0)
-    monkeypatch.setattr(Claimant, "_is_misleading", lambda *_: False)
+    monkeypatch.setattr(OwnerZnodes, "_is_misleading", lambda *_: False)
     holding.leave()
     with pytest.raises(Violation, match="gives up t0:0 at 3 of a log that is gone"):
         world.run_for(2.0)
@@ -326,7 +326,7 @@ def test_who_gives_up_what_it_has_finished_in_the_new_log_is_noticed(
     recreate(world)
     world.run_for(2.0)
     process_some(world, holding)
-    monkeypatch.setattr(Claimant, "_left_by", lambda _, state: state.committed)
+    monkeypatch.setattr(OwnerZnodes, "_left_by", lambda _, state: state.committed)
     with pytest.raises(Violation, match="gives up t0:0 at 0, finished is 3"):
         world.close(20.0)
 

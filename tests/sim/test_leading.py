@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from kiel_groups.allocators import round_robin
-from kiel_groups.coordination.leader.leader_driver import Leading
+from kiel_groups.coordination.leader.leader_driver import LeaderDriver
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.transactions import Answer, Operation, Unknown
 from tests.sim.world import World, at_rest
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sim
 Assignment: TypeAlias = Mapping[str, Mapping[str, Collection[int]]]
 
 
-def leading(world: World) -> Leading:
+def leading(world: World) -> LeaderDriver:
     """That of who leads."""
     (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
     assert leader.member._membership is not None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.coordination.member.owned_partitions import Holding
+from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.group.member import claims
 from kiel_groups.testing import FakeEnsemble, Livelock, SimulatedProcess, Timeline
 from tests.sim.play import play
@@ -78,11 +78,11 @@ def test_many_steps_at_different_instants_are_no_livelock() -> None:
 def test_a_story_with_a_livelock_ends_and_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that follows its slice without a pause (a hint that it sets itself)."""
 
-    async def read_and_hint(holding: Holding) -> claims.Wanted:
+    async def read_and_hint(holding: OwnedPartitions) -> claims.Wanted:
         holding._look.set()
         return claims.Wanted(None)
 
-    monkeypatch.setattr(Holding, "_read_slice", read_and_hint)
+    monkeypatch.setattr(OwnedPartitions, "_read_slice", read_and_hint)
     outcome = play(replace(make_story(11), events=()))
     assert outcome.error.startswith("Livelock: seed 11, at ")
     assert "task Holding._follow_slice" in outcome.error

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.layout import topic_path
@@ -134,15 +134,15 @@ def test_who_hears_late_of_a_new_log_starts_over_only_where_it_was_in_the_old_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it has claimed since from who had heard of it is in the new log already: seed 924729945908."""
-    hint, slow = TopicWatch._hint, list[TopicWatch]()
+    hint, slow = TopicIncarnations._hint, list[TopicIncarnations]()
 
-    def hint_later(watch: TopicWatch, *topics: str) -> None:
+    def hint_later(watch: TopicIncarnations, *topics: str) -> None:
         if watch in slow:
             asyncio.get_running_loop().call_later(8.0, hint, watch, *topics)
         else:
             hint(watch, *topics)
 
-    monkeypatch.setattr(TopicWatch, "_hint", hint_later)
+    monkeypatch.setattr(TopicIncarnations, "_hint", hint_later)
     with at_rest(members=2, topics=(4,), reset="earliest") as world:
         late, prompt = world.consumers
         before = set(prompt.flowing)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from kiel_groups.admin.force_release import force_release
-from kiel_groups.coordination.member.owner_znodes import Claimant, Releases
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes, Releases
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.model import TopicPartition
 from tests.sim.test_interrupted_commits import process_some
@@ -80,13 +80,13 @@ def test_a_commit_during_a_release_waits_for_it(world: World, monkeypatch: pytes
     """Both expect the version that they have seen: who comes second would take the first for somebody else."""
     consumer = world.consumers[0]
     process_some(world, consumer)
-    release, commits = Claimant.release, list[asyncio.Task[frozenset[TopicPartition]]]()
+    release, commits = OwnerZnodes.release, list[asyncio.Task[frozenset[TopicPartition]]]()
 
-    async def releasing(claimant: Claimant, partitions: Collection[TopicPartition]) -> Releases:
+    async def releasing(claimant: OwnerZnodes, partitions: Collection[TopicPartition]) -> Releases:
         commits.append(asyncio.ensure_future(consumer.member.commit()))
         return await release(claimant, partitions)
 
-    monkeypatch.setattr(Claimant, "release", releasing)
+    monkeypatch.setattr(OwnerZnodes, "release", releasing)
     consumer.leave()
     world.timeline.run_until(lambda: consumer.closed, 10.0)
     assert commits[0].result() == frozenset()

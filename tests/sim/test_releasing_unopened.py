@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from kazoo.client import KazooClient
 
-from kiel_groups.coordination.member.owner_znodes import Claimant, Releases
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes, Releases
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -19,7 +19,7 @@ from kiel_groups.group.member.subscription import StartPosition, SubscriptionSta
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import Host, SimulatedMachine, fake_client
+from kiel_groups.testing import Host, SimulatedRuntime, fake_client
 from tests.sim.test_fences import Bench
 
 pytestmark = [pytest.mark.sim, pytest.mark.failures]
@@ -51,9 +51,9 @@ class Tampered(Bench):
         self.operator.create(OFFSET, b"5", makepath=True)
 
         async def work(session: Session, writer: FencedWriter) -> Releases:
-            topics = TopicWatch(session, TaskSet(print))
+            topics = TopicIncarnations(session, TaskSet(print))
             store = ZooKeeperOffsetStore(session, LAYOUT, writer, topics, Metrics(), cast(Any, None), "earliest")
-            claimant = Claimant(session, LAYOUT, "m", writer, store, self.subscription, Metrics(), commits=True)
+            claimant = OwnerZnodes(session, LAYOUT, "m", writer, store, self.subscription, Metrics(), commits=True)
             assert await claimant.claim([P0]) == {P0}
             if self.opened:
                 self.subscription.assign_from_subscribed({P0: StartPosition(5, 0, 1)})
@@ -95,7 +95,7 @@ class Tampered(Bench):
 @pytest.fixture
 def tampered() -> Iterator[Tampered]:
     made = Tampered(opened=False)
-    with runtime.replaced(SimulatedMachine(made.timeline)):
+    with runtime.replaced(SimulatedRuntime(made.timeline)):
         yield made
 
 
@@ -113,7 +113,7 @@ def test_another_members_claim_is_not_deleted(
 def test_an_offset_that_is_set_meanwhile_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
     """The claim is this member's still, and is given back; the offset stays as it was set."""
     tampered = Tampered(opened=opened)
-    with runtime.replaced(SimulatedMachine(tampered.timeline)):
+    with runtime.replaced(SimulatedRuntime(tampered.timeline)):
         done = tampered.release("set", "within", monkeypatch)
     assert (done.released, done.gone) == ({P0}, frozenset())
     assert tampered.owner is None

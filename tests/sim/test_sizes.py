@@ -11,7 +11,7 @@ import pytest
 
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import ConfigError
-from kiel_groups.testing import SimulatedMachine
+from kiel_groups.testing import SimulatedRuntime
 from kiel_groups.testing.fake_server import MOST_BYTES
 from tests.sim.story import make_story
 from tests.sim.world import World
@@ -34,7 +34,7 @@ def group(members: int, topics: tuple[int, ...], topic_name: Callable[[int], str
     world = World(calm, topic_name)
     gc.disable()
     try:
-        with runtime.replaced(SimulatedMachine(world.timeline)):
+        with runtime.replaced(SimulatedRuntime(world.timeline)):
             yield world
     finally:
         gc.enable()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
@@ -174,15 +174,15 @@ def test_a_release_that_is_tried_again_after_an_outage_does_not_commit(
     for _ in range(4):
         holding.work(0.0, 3, 0.01)
     world.run_for(0.1)
-    release, released = Claimant.release, list[TopicPartition]()
+    release, released = OwnerZnodes.release, list[TopicPartition]()
 
-    async def releasing(claimant: Claimant, partitions: Collection[TopicPartition]) -> Any:
+    async def releasing(claimant: OwnerZnodes, partitions: Collection[TopicPartition]) -> Any:
         if not released:
             holding.process.lose("request")
         released.extend(partitions)
         return await release(claimant, partitions)
 
-    monkeypatch.setattr(Claimant, "release", releasing)
+    monkeypatch.setattr(OwnerZnodes, "release", releasing)
     world.join(world.topics)
     cut_off(world, holding)
     world.run_for(1.0)

@@ -16,7 +16,7 @@ from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.znodes.contents import parse_topic
 from kiel_groups.group.znodes.layout import BROKER_IDS, TOPICS, GroupLayout, topic_path
 from kiel_groups.model import TopicPartition
-from kiel_groups.testing import FakeEnsemble, Host, SimulatedMachine, Timeline, fake_client
+from kiel_groups.testing import FakeEnsemble, Host, SimulatedRuntime, Timeline, fake_client
 from tests.sim.brokers import Brokers
 from tests.sim.consumer import Consumer
 from tests.sim.delays import Delays
@@ -336,7 +336,7 @@ def at_rest(**changes: Any) -> Iterator[World]:
     with quiet_end() as killed:
         world = World(replace(make_story(1), **{**AT_REST, **changes}))
         try:
-            with runtime.replaced(SimulatedMachine(world.timeline)):
+            with runtime.replaced(SimulatedRuntime(world.timeline)):
                 world.settle(60.0)
                 yield world
         finally:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.spark
 FIRST, SECOND = TopicPartition("topic", 0), TopicPartition("topic", 1)
 
 
-class Membership:
+class MemberSession:
     """A handler, and the group's side of it by hand."""
 
     def __init__(self) -> None:
         self.subscription = SubscriptionState()
-        cluster = Cluster(BrokerConfig(hosts=(HostPort("127.0.0.1", 1),)), Metrics())
+        cluster = ClusterMetadata(BrokerConfig(hosts=(HostPort("127.0.0.1", 1),)), Metrics())
         self.handler = BatchHandler("group", cluster, self.subscription, Metrics())
 
     def claim(self, partition: TopicPartition, offset: int, token: int) -> None:
@@ -50,11 +50,11 @@ class Membership:
 
 
 @pytest.fixture
-def member() -> Membership:
-    return Membership()
+def member() -> MemberSession:
+    return MemberSession()
 
 
-def test_a_batch_counts_when_the_query_has_passed_it(member: Membership) -> None:
+def test_a_batch_counts_when_the_query_has_passed_it(member: MemberSession) -> None:
     """Where the query stands elsewhere, it was not run; before Spark 4.2 nobody says, and it was."""
     member.claim(FIRST, 10, token=7)
     span = member.read(FIRST, 20)
@@ -69,7 +69,7 @@ def test_a_batch_counts_when_the_query_has_passed_it(member: Membership) -> None
     assert member.finished(FIRST) == 40
 
 
-def test_what_stands_still_is_written_as_it_was(member: Membership) -> None:
+def test_what_stands_still_is_written_as_it_was(member: MemberSession) -> None:
     """Spark takes another text for another place, and makes an empty batch of it."""
     member.claim(FIRST, 10, token=7)
     span = member.read(FIRST, 20)
@@ -79,7 +79,7 @@ def test_what_stands_still_is_written_as_it_was(member: Membership) -> None:
     assert member.read(FIRST, 21, {FIRST: span}) == Span(10, 21, 7, 20)
 
 
-async def test_a_partition_waits_for_the_batch_that_reads_it(member: Membership) -> None:
+async def test_a_partition_waits_for_the_batch_that_reads_it(member: MemberSession) -> None:
     """One that no batch reads does not; neither is in the next batch."""
     member.claim(FIRST, 0, token=7)
     member.claim(SECOND, 0, token=8)
@@ -96,7 +96,7 @@ async def test_a_partition_waits_for_the_batch_that_reads_it(member: Membership)
     assert member.handler.standing({FIRST: span}) == {}
 
 
-def test_a_partition_that_is_asked_back_is_not_planned(member: Membership) -> None:
+def test_a_partition_that_is_asked_back_is_not_planned(member: MemberSession) -> None:
     """Between the question and the plan, too: it may be somebody else's already."""
     member.claim(FIRST, 0, token=7)
     standing = member.handler.standing({})
@@ -106,7 +106,7 @@ def test_a_partition_that_is_asked_back_is_not_planned(member: Membership) -> No
     assert member.handler.plan({FIRST: standing[FIRST].up_to(5)}, may_read=True) == {}
 
 
-def test_without_a_lease_nothing_is_read(member: Membership) -> None:
+def test_without_a_lease_nothing_is_read(member: MemberSession) -> None:
     """The query stays where it is."""
     member.claim(FIRST, 4, token=7)
     standing = member.handler.standing({})
@@ -115,7 +115,7 @@ def test_without_a_lease_nothing_is_read(member: Membership) -> None:
     assert member.handler.stop([FIRST]) == frozenset()
 
 
-def test_what_was_lost_meanwhile_is_not_counted(member: Membership) -> None:
+def test_what_was_lost_meanwhile_is_not_counted(member: MemberSession) -> None:
     """Claimed again, it starts where the group stands, in an interval of its own."""
     member.claim(FIRST, 0, token=7)
     span = member.read(FIRST, 5)
@@ -135,7 +135,7 @@ def test_what_was_lost_meanwhile_is_not_counted(member: Membership) -> None:
         pytest.param(0, 0, id="an operator has put it back"),
     ],
 )
-def test_a_query_that_comes_back_goes_on_where_nobody_else_has(member: Membership, stored: int, begins: int) -> None:
+def test_a_query_that_comes_back_goes_on_where_nobody_else_has(member: MemberSession, stored: int, begins: int) -> None:
     """Its last batch, up to 20, is done, and was planned when the group stood at 10."""
     known = {FIRST: Span(0, 20, 7, 10)}
     member.claim(FIRST, stored, token=9)
@@ -147,7 +147,7 @@ def test_a_query_that_comes_back_goes_on_where_nobody_else_has(member: Membershi
     assert member.finished(FIRST) == begins
 
 
-def test_an_offset_that_somebody_wrote_begins_an_interval(member: Membership) -> None:
+def test_an_offset_that_somebody_wrote_begins_an_interval(member: MemberSession) -> None:
     """Of the same claim: its token alone would not tell."""
     member.claim(FIRST, 0, token=7)
     span = member.read(FIRST, 5)
@@ -160,7 +160,7 @@ def test_an_offset_that_somebody_wrote_begins_an_interval(member: Membership) ->
     assert begun.token not in (7, None)
 
 
-def test_a_log_that_began_anew_is_read_from_there(member: Membership) -> None:
+def test_a_log_that_began_anew_is_read_from_there(member: MemberSession) -> None:
     """In an interval of its own, wherever the query and the group stood; what was lost meanwhile is left alone."""
     known = {FIRST: Span(0, 20, 7, 20)}
     member.claim(FIRST, 20, token=9)

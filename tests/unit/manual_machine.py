@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kiel_groups.coordination.zookeeper.runtime import Machine
+from kiel_groups.coordination.zookeeper.runtime import Runtime
 
 __all__ = ["ManualMachine", "ManualTicker"]
 
@@ -31,7 +31,7 @@ class ManualTicker:
         self.due_s, self.ended = (None, True) if pause_s is None else (now_s + pause_s, False)
 
 
-class ManualMachine(Machine):
+class ManualMachine(Runtime):
     """To be put in the real one's place with ``machine.replaced``."""
 
     def __init__(self) -> None:

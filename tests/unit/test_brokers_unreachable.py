@@ -12,9 +12,9 @@ from fake_broker import FETCH, METADATA, FakeBroker, Fault
 from test_clients_single import T0, consuming, messages
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.calls.callers import Taker
-from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings, Consuming
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import NoBrokersError
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -30,7 +30,7 @@ async def test_refreshes_in_a_row_are_counted() -> None:
     """So many without an answer are reported, with addresses and reasons; one that is answered ends it."""
     metrics = Metrics()
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(broker.config(), metrics)
+        cluster = ClusterMetadata(broker.config(), metrics)
         await cluster.refresh(["t"], "test")
     for number in range(1, UNREACHABLE_AFTER + 1):
         assert cluster.unreachable is None
@@ -49,7 +49,7 @@ async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
     """Although nobody else asks: a member that owns nothing fetches nothing. Without topics, nothing is asked."""
     topics: list[str] = []
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(broker.config(metadata_max_age_ms=3_600_000), Metrics())
+        cluster = ClusterMetadata(broker.config(metadata_max_age_ms=3_600_000), Metrics())
         await cluster.refresh(["t"], "test")
     renewing = asyncio.ensure_future(cluster.renew(lambda: topics))
     while cluster.unreachable is None:
@@ -142,13 +142,13 @@ async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
         group=GroupConfig(group="g"),
         zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
     )
-    consuming = Consuming(settings, subscription)
+    consuming = ConnectedConsumer(settings, subscription)
     for _ in range(UNREACHABLE_AFTER):
-        assert await consuming.next_values("t", Taker()) == []
+        assert await consuming.next_values("t", ConsumeCall()) == []
         with pytest.raises(NoBrokersError):
             await consuming._cluster.refresh(["t"], "test")
     with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
-        await consuming.next_values("t", Taker())
+        await consuming.next_values("t", ConsumeCall())
     consuming.fetcher.close()
     consuming._cluster.close()
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from fake_broker import LIST_OFFSETS, METADATA, Asked, FakeBroker, Fault
 
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import find_offsets, list_offsets
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
@@ -45,7 +45,7 @@ async def pair() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
 async def test_partitions_and_leaders_are_learnt_from_one_broker() -> None:
     """One bootstrap address is enough to know all brokers and leaders."""
     async with pair() as (one, two):
-        cluster = Cluster(one.config(), Metrics())
+        cluster = ClusterMetadata(one.config(), Metrics())
         assert await cluster.partitions_of("t") == (0, 1)
         assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (1, 2)
         assert cluster.brokers == {1: one.address, 2: two.address}
@@ -62,7 +62,7 @@ def named(broker: FakeBroker) -> list[list[str]]:
 async def test_topics_that_may_not_exist_are_not_named() -> None:
     """A broker that creates topics on demand creates none for a typing error; what exists is asked for by name."""
     async with FakeBroker({"t": 1, "u": 1}) as broker:
-        cluster = Cluster(broker.config(), Metrics())
+        cluster = ClusterMetadata(broker.config(), Metrics())
         assert await cluster.partitions_of("t") == (0,)
         with pytest.raises(UnknownTopicError):
             await cluster.partitions_of("typo")
@@ -80,7 +80,7 @@ async def test_topics_that_may_not_exist_are_not_named() -> None:
 async def test_whoever_produces_names_topics() -> None:
     """So brokers that create topics on demand create those that are written to."""
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(broker.config(), Metrics(), names_unknown=True)
+        cluster = ClusterMetadata(broker.config(), Metrics(), names_unknown=True)
         assert await cluster.partitions_of("t") == (0,)
         assert named(broker) == [["t"]]
         cluster.close()
@@ -92,7 +92,7 @@ async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
         async with FakeBroker() as dead:
             pass
         hosts = (dead.address, stuck.address, alive.address)
-        cluster = Cluster(BrokerConfig(hosts=hosts, connect_timeout_ms=50, backoff_ms=1), Metrics())
+        cluster = ClusterMetadata(BrokerConfig(hosts=hosts, connect_timeout_ms=50, backoff_ms=1), Metrics())
         assert await cluster.partitions_of("t") == (0,)
         await cluster.refresh(["t"], "again")
         assert stuck.count(METADATA) == 1, "who failed is asked last"
@@ -104,7 +104,7 @@ async def test_nobody_answers() -> None:
     async with FakeBroker() as dead:
         pass
     async with FakeBroker(script=lambda _: Fault.CLOSE) as closing:
-        cluster = Cluster(BrokerConfig(hosts=(dead.address, closing.address)), Metrics())
+        cluster = ClusterMetadata(BrokerConfig(hosts=(dead.address, closing.address)), Metrics())
         with pytest.raises(NoBrokersError) as caught:
             await cluster.partitions_of("t")
     assert f"{dead.address}: cannot connect: Connection refused" in str(caught.value)
@@ -123,7 +123,7 @@ async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None
             calls += 1
             return [alive.address]
 
-        cluster = Cluster(dead.config(), Metrics(), broker_source=source)
+        cluster = ClusterMetadata(dead.config(), Metrics(), broker_source=source)
         assert await cluster.partitions_of("t") == (0,)
         await cluster.refresh(["t"], "again")
         assert calls == 1
@@ -133,7 +133,7 @@ async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None
 async def test_an_unknown_topic_is_believed_after_some_tries() -> None:
     """A broker may not have heard of a new topic yet; once all tries agree, the topic is unknown."""
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(broker.config(), Metrics())
+        cluster = ClusterMetadata(broker.config(), Metrics())
         with pytest.raises(UnknownTopicError, match="no broker knows the topic nope"):
             await cluster.partitions_of("nope")
         assert broker.count(METADATA) == 6
@@ -145,7 +145,7 @@ async def test_an_unknown_topic_is_believed_after_some_tries() -> None:
 async def test_a_topic_that_was_known_is_not_given_up_so_soon() -> None:
     """A lone broker that has just restarted forgets its topics for a while; records for them must not be refused."""
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(broker.config(), Metrics())
+        cluster = ClusterMetadata(broker.config(), Metrics())
         await cluster.learn(["t"])
         known = broker.logs.pop(T0)
 
@@ -164,7 +164,7 @@ async def test_a_topic_that_a_fresh_broker_does_not_know_is_asked_of_another() -
     """A broker that has just started knows nothing, and is no proof that a topic does not exist."""
     async with FakeBroker() as fresh, FakeBroker({"t": 1}, node_id=7) as old:
         fresh.peers = []
-        cluster = Cluster(BrokerConfig(hosts=(fresh.address, old.address), backoff_ms=1), Metrics())
+        cluster = ClusterMetadata(BrokerConfig(hosts=(fresh.address, old.address), backoff_ms=1), Metrics())
         assert await cluster.partitions_of("t") == (0,)
         cluster.close()
 
@@ -172,7 +172,7 @@ async def test_a_topic_that_a_fresh_broker_does_not_know_is_asked_of_another() -
 async def test_refreshes_run_one_at_a_time() -> None:
     """A hundred callers at once cost one request."""
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(broker.config(), Metrics())
+        cluster = ClusterMetadata(broker.config(), Metrics())
         await asyncio.gather(*(cluster.refresh(["t"], "storm") for _ in range(100)))
         assert broker.count(METADATA) == 1
         await asyncio.gather(cluster.refresh(["t"], "one"), cluster.refresh(["u"], "other"))
@@ -185,7 +185,7 @@ async def test_failed_refreshes_come_at_growing_intervals() -> None:
     metrics = Metrics()
     async with FakeBroker() as dead:
         pass
-    cluster = Cluster(dead.config(backoff_ms=16, max_backoff_ms=1_000), metrics, random=lambda: 0.0)
+    cluster = ClusterMetadata(dead.config(backoff_ms=16, max_backoff_ms=1_000), metrics, random=lambda: 0.0)
     clock = asyncio.get_running_loop().time
     started = clock()
     for _ in range(4):
@@ -201,7 +201,7 @@ async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
     async with boot, before, after:
         boot.leaders = {T0: 2}
         boot.peers = [boot, before]
-        cluster = Cluster(boot.config(), Metrics())
+        cluster = ClusterMetadata(boot.config(), Metrics())
         await cluster.refresh(["t"], "first")
         old = cluster.connection(2)
         assert old.address == before.address
@@ -215,7 +215,7 @@ async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
 async def test_purposes_have_connections_of_their_own() -> None:
     """The same purpose shares a connection, another one gets another; one that broke is made anew."""
     async with FakeBroker({"t": 1}) as broker:
-        cluster = Cluster(broker.config(), Metrics())
+        cluster = ClusterMetadata(broker.config(), Metrics())
         await cluster.refresh(["t"], "first")
         assert cluster.connection(0) is cluster.connection(0)
         fetching = cluster.connection(0, "fetch-0")
@@ -234,7 +234,7 @@ async def test_offsets_are_listed_by_each_leader() -> None:
     async with pair() as (one, two):
         one.logs[T0].start, one.logs[T0].end = 5, 9
         two.logs[T1].start, two.logs[T1].end = 6, 8
-        cluster = Cluster(one.config(), Metrics())
+        cluster = ClusterMetadata(one.config(), Metrics())
         assert await list_offsets(cluster, [T0, T1], -2) == {T0: 5, T1: 6}
         assert await list_offsets(cluster, [T0, T1], -1) == {T0: 9, T1: 8}
         assert await list_offsets(cluster, [T0], 1_400_000_000_000) == {T0: 5}, "nothing is older: the earliest"
@@ -244,7 +244,7 @@ async def test_offsets_are_listed_by_each_leader() -> None:
 async def test_listing_offsets_follows_a_leader_that_moves() -> None:
     """Not-leader answers refresh the view and ask the new leader."""
     async with pair() as (one, two):
-        cluster = Cluster(one.config(), Metrics())
+        cluster = ClusterMetadata(one.config(), Metrics())
         await cluster.refresh(["t"], "first")
         for broker in (one, two):
             broker.leaders = {T0: 2, T1: 2}
@@ -258,7 +258,7 @@ async def test_finding_offsets_says_why_some_are_unknown() -> None:
     absent, unknown = TopicPartition("t", 7), TopicPartition("unknown", 0)
     async with pair() as (one, two):
         one.logs[T0].start, two.logs[T1].start = 5, 6
-        cluster = Cluster(one.config(), Metrics())
+        cluster = ClusterMetadata(one.config(), Metrics())
         found, failures = await find_offsets(cluster, [T0, T1, absent], -2)
         assert found == {T0: 5, T1: 6}
         assert reasons(failures) == {absent: "LEADER_NOT_AVAILABLE"}
@@ -275,7 +275,7 @@ async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
     """Metadata of 0.8 names the last leader of a partition also when that broker is dead."""
     async with FakeBroker({"t": 2}) as broker:
         broker.leaders = {T1: 7}
-        cluster = Cluster(broker.config(), Metrics())
+        cluster = ClusterMetadata(broker.config(), Metrics())
         await cluster.refresh(["t"], "test")
         assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (0, None)
         cluster.close()
@@ -284,7 +284,7 @@ async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
 async def test_finding_offsets_asks_again_while_its_patience_lasts() -> None:
     """An election that ends within it is not seen; answers that came first are kept from their moment."""
     async with pair() as (one, two):
-        cluster = Cluster(one.config(), Metrics())
+        cluster = ClusterMetadata(one.config(), Metrics())
         one.logs[T0].end, two.logs[T1].end = 4, 7
         two.fail_next(LIST_OFFSETS, T1, 6, 5)
         assert await find_offsets(cluster, [T0, T1], -1, patience_s=10.0) == ({T0: 4, T1: 7}, {})
@@ -297,7 +297,7 @@ async def test_one_frozen_leader_holds_the_offsets_of_others_up_for_a_bounded_ti
     async with pair() as (one, two):
         one.logs[T0].start = 5
         two.script = lambda asked: Fault.SILENT if asked.api_key == LIST_OFFSETS else None
-        cluster = Cluster(one.config(connect_timeout_ms=200, request_timeout_ms=60_000), Metrics())
+        cluster = ClusterMetadata(one.config(connect_timeout_ms=200, request_timeout_ms=60_000), Metrics())
         async with asyncio.timeout(5):
             found, failures = await find_offsets(cluster, [T0, T1], -2)
         assert found == {T0: 5}
@@ -310,7 +310,7 @@ async def test_a_leader_that_answers_nonsense_fails_for_its_own_partitions() -> 
     async with pair() as (one, two):
         one.logs[T0].start = 5
         two.script = lambda asked: b"\x00" if asked.api_key == LIST_OFFSETS else None
-        cluster = Cluster(one.config(), Metrics())
+        cluster = ClusterMetadata(one.config(), Metrics())
         found, failures = await find_offsets(cluster, [T0, T1], -2)
         assert found == {T0: 5}
         assert isinstance(failures[T1], ProtocolError)
@@ -320,7 +320,7 @@ async def test_a_leader_that_answers_nonsense_fails_for_its_own_partitions() -> 
 async def test_finding_offsets_without_any_broker_fails_for_each_partition() -> None:
     """The reason is that of the metadata request."""
     async with pair() as (one, two):
-        cluster = Cluster(one.config(), Metrics())
+        cluster = ClusterMetadata(one.config(), Metrics())
         await one.stop()
         await two.stop()
         found, failures = await find_offsets(cluster, [T0, T1], -2)
@@ -338,7 +338,7 @@ def reasons(failures: Mapping[TopicPartition, KielGroupsError]) -> dict[TopicPar
 async def test_listing_offsets_ends_with_the_last_reason() -> None:
     """Retriable errors are retried within a bound, others not at all; the error names the partition and the code."""
     async with FakeBroker({"t": 2}) as broker:
-        cluster = Cluster(broker.config(), Metrics())
+        cluster = ClusterMetadata(broker.config(), Metrics())
         broker.fail_next(LIST_OFFSETS, T0, *[6] * 100)
         with pytest.raises(BrokerError, match=r"offsets of t:0 .*NOT_LEADER_FOR_PARTITION") as caught:
             await list_offsets(cluster, [T0, T1], -1)
@@ -361,7 +361,7 @@ async def test_a_partition_without_a_leader_is_waited_for() -> None:
                 broker.leaders = {}
 
         broker.script = elect
-        cluster = Cluster(broker.config(), Metrics())
+        cluster = ClusterMetadata(broker.config(), Metrics())
         assert await cluster.find_leader(T0) == 0
         broker.leaders = {T0: -1}
         await cluster.refresh(["t"], "lost")

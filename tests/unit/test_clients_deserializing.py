@@ -14,7 +14,7 @@ from test_handing_out_topics import take
 
 from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
 from kiel_groups.clients.delivery import deserializer
-from kiel_groups.clients.delivery.deserializer import LOG_INTERVAL_S, Deserializing
+from kiel_groups.clients.delivery.deserializer import LOG_INTERVAL_S, Deserializer
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 
@@ -55,7 +55,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def test_one_line_a_minute_with_a_count(lines: Callable[[], list[str]], caplog: pytest.LogCaptureFixture) -> None:
     """The first one at once, with the traceback; partitions do not hide each other."""
     clock, metrics = Clock(), Metrics()
-    values = Deserializing(fails, metrics, clock)
+    values = Deserializer(fails, metrics, clock)
     assert values.values(record(offset) for offset in range(5, 1_005)) == []
     assert [entry.exc_info is not None for entry in caplog.records] == [True]
     assert lines() == [
@@ -77,7 +77,7 @@ def test_one_line_a_minute_with_a_count(lines: Callable[[], list[str]], caplog: 
 
 def test_what_was_counted_is_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
     """Once, and without an event loop."""
-    values = Deserializing(fails, Metrics(), Clock())
+    values = Deserializer(fails, Metrics(), Clock())
     values.values(record(offset) for offset in range(3))
     lines()
     values.close()
@@ -91,7 +91,7 @@ async def test_what_was_counted_is_logged_when_nothing_fails_any_more(
 ) -> None:
     """When the interval is over, although no value asks for it."""
     monkeypatch.setattr(deserializer, "LOG_INTERVAL_S", 0.05)
-    values = Deserializing(fails, Metrics())
+    values = Deserializer(fails, Metrics())
     values.values([record(1), record(2)])
     found = lines()
     async with asyncio.timeout(5):
@@ -116,9 +116,9 @@ def encodes(value: Any) -> Any:
 @pytest.mark.parametrize("expects_text", [concatenates, splits, encodes])
 def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]], expects_text: Any) -> None:
     """The line says what it is given here, and how to decode it."""
-    Deserializing(expects_text, Metrics(), Clock()).values([record(1)])
+    Deserializer(expects_text, Metrics(), Clock()).values([record(1)])
     assert "is given bytes" in lines()[0]
-    decoded = Deserializing(lambda value: expects_text(value.decode()), Metrics(), Clock())
+    decoded = Deserializer(lambda value: expects_text(value.decode()), Metrics(), Clock())
     assert len(decoded.values([record(1)])) == 1
     assert lines() == []
 
@@ -126,7 +126,7 @@ def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]]
 @pytest.mark.parametrize(("function", "value"), [(None, None), (json.loads, None), (json.loads, b"{"), (fails, b"1")])
 def test_other_failures_have_no_hint(lines: Callable[[], list[str]], function: Any, value: bytes | None) -> None:
     """Also where JSON says of a missing value that it is no bytes."""
-    Deserializing(function, Metrics(), Clock()).values([record(1, value)])
+    Deserializer(function, Metrics(), Clock()).values([record(1, value)])
     (line,) = lines()
     assert "is given bytes" not in line
 
@@ -144,9 +144,9 @@ def test_an_error_without_a_text(lines: Callable[[], list[str]]) -> None:
     def talkative(value: bytes) -> Any:
         raise ValueError("x" * 100_000)
 
-    Deserializing(strange, Metrics(), Clock()).values([record(1)])
+    Deserializer(strange, Metrics(), Clock()).values([record(1)])
     assert lines()[0].endswith("StrangeError: ?")
-    Deserializing(talkative, Metrics(), Clock()).values([record(1)])
+    Deserializer(talkative, Metrics(), Clock()).values([record(1)])
     assert len(lines()[0]) < 500
 
 

@@ -12,7 +12,7 @@ import pytest
 from fake_broker import FETCH, METADATA, Asked, FakeBroker, Fault
 
 from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE, FetchedBatch, Fetcher
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
 from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError, ProtocolError
 from kiel_groups.metrics import Metrics
@@ -37,7 +37,7 @@ class Bench:
     fetcher: Fetcher
     metrics: Metrics
     resets: list[tuple[TopicPartition, int]]
-    cluster: Cluster
+    cluster: ClusterMetadata
 
     async def next_batch(self) -> FetchedBatch:
         async with asyncio.timeout(5):
@@ -66,7 +66,7 @@ async def bench(
 
     async with broker or FakeBroker({"t": 3}) as running:
         metrics = Metrics()
-        cluster = Cluster(running.config(), metrics)
+        cluster = ClusterMetadata(running.config(), metrics)
         await cluster.refresh(["t"], "test")
         fetcher = Fetcher(cluster, FetchConfig(**{"max_wait_ms": 1_000, **settings}), metrics, reset=reset)
         try:

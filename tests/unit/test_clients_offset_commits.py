@@ -10,7 +10,7 @@ import pytest
 from fake_broker import METADATA, Asked, FakeBroker, Fault
 
 from kiel_groups.clients.net import offset_requests
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.connection_pool import BLAMED_S
 from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
 from kiel_groups.errors import NoOffsetsError
@@ -61,20 +61,20 @@ def answering(api_key: int, *answers: bytes | Fault) -> Reply:
 
 
 @asynccontextmanager
-async def two_brokers(first: Reply, second: Reply) -> AsyncIterator[tuple[FakeBroker, FakeBroker, Cluster]]:
+async def two_brokers(first: Reply, second: Reply) -> AsyncIterator[tuple[FakeBroker, FakeBroker, ClusterMetadata]]:
     """Brokers 0 and 1 of a cluster, and what a client knows of it."""
     async with (
         FakeBroker({"t": 1}, node_id=0, script=first) as zero,
         FakeBroker({"t": 1}, node_id=1, script=second) as one,
     ):
         zero.peers = one.peers = [zero, one]
-        view = Cluster(zero.config(), Metrics())
+        view = ClusterMetadata(zero.config(), Metrics())
         await view.learn(["t"])
         yield zero, one, view
         view.close()
 
 
-async def commit(view: Cluster, offset: int, metadata: str = "by me") -> int:
+async def commit(view: ClusterMetadata, offset: int, metadata: str = "by me") -> int:
     """Commit the offset of T0; the code that came of it."""
     return (await commit_offsets(view, Metrics(), "g", {T0: offset}, metadata))[T0].number
 

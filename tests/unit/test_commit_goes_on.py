@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.delivery.connected_consumer import Consuming
+from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -25,7 +25,7 @@ async def test_a_commit_goes_on_although_its_caller_is_cancelled() -> None:
             done.set()
             return frozenset()
 
-    waiting = Consuming.commit(cast(Any, SimpleNamespace(member=Member())))
+    waiting = ConnectedConsumer.commit(cast(Any, SimpleNamespace(member=Member())))
     await begun.wait()
     waiting.cancel()
     await asyncio.wait({waiting})

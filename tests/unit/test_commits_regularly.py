@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings, Consuming
+from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.group.member.subscription import SubscriptionState
@@ -28,7 +28,7 @@ async def test_a_commit_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPat
         group=GroupConfig(group="g", auto_commit_interval_ms=1),
         zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
     )
-    consuming, again, tries = Consuming(settings, subscription), asyncio.Event(), []
+    consuming, again, tries = ConnectedConsumer(settings, subscription), asyncio.Event(), []
 
     async def commit(_metadata: str = "") -> frozenset[TopicPartition]:
         tries.append(surprise)

@@ -12,7 +12,7 @@ from kazoo.protocol.serialization import Connect
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_client import overhear_connect
-from kiel_groups.coordination.zookeeper.kazoo_handler import PromptHandler
+from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
 
 pytestmark = pytest.mark.unit
 
@@ -70,6 +70,6 @@ def test_a_lease_has_no_time_for_slow_servers() -> None:
 def test_a_connection_without_a_time_of_its_own_has_the_limit() -> None:
     """kazoo opens such ones to find a server that may be written to."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        connection = PromptHandler(connect_limit_s=30.0).create_connection(server.getsockname())
+        connection = ImmediateHandler(connect_limit_s=30.0).create_connection(server.getsockname())
         with connection:
             assert 0 < connection.gettimeout() <= 30.0

@@ -9,9 +9,9 @@ import pytest
 from test_handing_out import P0, P1, Bench, settled
 from test_handing_out_topics import U0, take, who_gets
 
-from kiel_groups.clients.calls.callers import Taker
+from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.errors import NoOffsetsError
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import StartPosition
 
 pytestmark = pytest.mark.unit
@@ -138,7 +138,7 @@ async def test_values_of_a_dropped_topic_are_not_delivered() -> None:
     """Nor do those come again that nobody got; those that somebody processes are finished as ever."""
     bench = bench_of_one()
     await bench.out.assigned([P0])
-    busy, abandoned = who_gets(), Taker()
+    busy, abandoned = who_gets(), ConsumeCall()
     bench.fetcher.add(P0, 10)
     take(bench, taker=busy)
     bench.fetcher.add(P0, 11)
@@ -175,7 +175,7 @@ async def test_a_topic_that_comes_back_keeps_a_reset_that_was_not_stored() -> No
     """The fetch resumes with it: the log may have grown past the lost position by now."""
     bench = bench_of_one()
     await bench.out.assigned([P0])
-    bench.state().reset = reset = Reset(lost=10, start=20, end=30, position=20)
+    bench.state().reset = reset = PendingReset(lost=10, start=20, end=30, position=20)
     bench.subscription.subscribe(["u"])
     bench.out.follow_subscription()
     assert bench.state().reset is reset
@@ -190,7 +190,7 @@ async def test_a_topic_that_comes_back_where_the_log_has_its_position_needs_no_r
     bench = bench_of_one()
     await bench.out.assigned([P0])
     bench.state().position, bench.state().finished = 5, 8
-    bench.state().reset = Reset(lost=10, start=0, end=7, position=7)
+    bench.state().reset = PendingReset(lost=10, start=0, end=7, position=7)
     for topic in ("u", "t"):
         bench.subscription.subscribe([topic])
         bench.out.follow_subscription()

@@ -12,7 +12,7 @@ from test_handing_out import P0, P1, Bench
 from test_handing_out_topics import ME
 
 from kiel_groups.clients.compat.attributes import MemberAttributes
-from kiel_groups.clients.delivery.connected_consumer import Consuming
+from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.group.member.subscription import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
@@ -28,7 +28,7 @@ class Member(MemberAttributes):
             handing_out = bench.out
 
         self._subscription = bench.subscription
-        self._consuming = cast(Consuming, Parts())
+        self._consuming = cast(ConnectedConsumer, Parts())
 
 
 def lose_and_claim_again(bench: Bench, token: int, partition: TopicPartition = P0) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from kiel_groups.coordination.leader.foreign_members import ForeignWatch
+from kiel_groups.coordination.leader.foreign_members import ForeignMemberMonitor
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -51,7 +51,7 @@ class Watched:
     def __init__(self) -> None:
         self.session, self.metrics = OneStranger(), Metrics()
         tasks = TaskSet(lambda error: pytest.fail(repr(error)))
-        self.watch = ForeignWatch(cast("Session", self.session), LAYOUT, tasks, self.metrics)
+        self.watch = ForeignMemberMonitor(cast("Session", self.session), LAYOUT, tasks, self.metrics)
 
     @property
     def gauge(self) -> float | None:

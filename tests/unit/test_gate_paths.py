@@ -13,10 +13,10 @@ from manual_machine import ManualMachine
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
-from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 from kiel_groups.coordination.offsets.owned_offsets import Offsets
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import zk_session
 from kiel_groups.coordination.session.delivery_gate import Gate
@@ -105,13 +105,13 @@ class Owner:
         self.subscription = SubscriptionState()
         self.subscription.assign_from_subscribed({P0: StartPosition(10, 1, 5)})
         self.subscription.state(P0).finished = 12  # type: ignore[union-attr]
-        self.topics = topics = TopicWatch(session, TaskSet(print))
+        self.topics = topics = TopicIncarnations(session, TaskSet(print))
         self.writer = FencedWriter(session, "/m", topics.catch_up)
         arguments = (session, LAYOUT, self.writer, topics, metrics, None, "earliest")
         self.store = ZooKeeperOffsetStore(*cast(Any, arguments))
         self.broker_store = BrokerOffsetStore(*cast(Any, arguments))
         self.broker_store.send_commit = self.handler.send_commit
-        self.claimant = Claimant(
+        self.claimant = OwnerZnodes(
             session, LAYOUT, "m", self.writer, self.store, self.subscription, metrics, commits=True
         )
         self.offsets = Offsets(
@@ -216,7 +216,7 @@ async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMac
     """By hand or by the clock, it is told at once that there is no trusted session at the moment."""
     owner, asked = Owner(machine), []
 
-    class Holding:
+    class OwnedPartitions:
         async def commit(self, metadata: str) -> frozenset[TopicPartition]:
             asked.append(metadata)
             return frozenset({P0})
@@ -230,7 +230,7 @@ async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMac
         Metrics(),
         lambda error: None,
     )
-    member._lives.current = cast(Any, SimpleNamespace(session=owner.session, holding=Holding()))
+    member._lives.current = cast(Any, SimpleNamespace(session=owner.session, holding=OwnedPartitions()))
     assert await member.commit("first") == {P0}
     if end == "suspended":
         owner.session.gate.suspended = True

@@ -13,7 +13,7 @@ from kiel_groups.group.leader.leader_state import (
     Effect,
     Elected,
     Event,
-    Leader,
+    LeaderState,
     MakePlan,
     Planned,
     Prepare,
@@ -44,7 +44,7 @@ class Bench:
     """One leader, fed by hand; ``told`` collects its effects."""
 
     def __init__(self, debounce: DebounceConfig = DEBOUNCE) -> None:
-        self.leader = Leader(debounce)
+        self.leader = LeaderState(debounce)
         self.told: list[Effect] = []
 
     def feed(self, *events: Event) -> list[Effect]:
@@ -291,10 +291,10 @@ def test_who_leads_no_more_stops_everything(situation: str) -> None:
     bench = Bench()
     bench.feed(Elected(ME, 0.0), *SITUATIONS[situation], Changed("join", 0.7))
     assert bench.feed(Deposed()) == []
-    assert bench.leader == Leader(DEBOUNCE, term=1)
+    assert bench.leader == LeaderState(DEBOUNCE, term=1)
     late = (Planned(1, PLAN, 1.0), Prepared(1, 1.0), Written(1, DONE, 1.0), Changed("leave", 1.0), Tick(99.0))
     assert bench.feed(*late) == []
-    assert bench.leader == Leader(DEBOUNCE, term=1)
+    assert bench.leader == LeaderState(DEBOUNCE, term=1)
 
 
 def test_the_answer_to_an_earlier_leadership_is_not_taken_for_a_later_one() -> None:

@@ -17,8 +17,8 @@ from kiel_groups.group.leader.planner import (
     fallback_target,
     plan,
 )
-from kiel_groups.group.znodes.contents import DONE, PUBLISHING, MemberInfo, Pointer, Slice
-from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
+from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.history import HistoryEntry, generation_of
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import (
@@ -48,12 +48,12 @@ def members(*names: str, topics: tuple[str, ...] = ("t",)) -> dict[str, MemberIn
     return {name: MemberInfo(member_id=name, session_timeout_ms=10_000, subscription=topics) for name in names}
 
 
-def stored(generation: int = 1, **shares: frozenset[TopicPartition]) -> dict[str, Slice | None]:
-    return {name: Slice(generation, name, share) for name, share in shares.items()}
+def stored(generation: int = 1, **shares: frozenset[TopicPartition]) -> dict[str, MemberAssignment | None]:
+    return {name: MemberAssignment(generation, name, share) for name, share in shares.items()}
 
 
-def pointer(generation: int = 1, state: str = DONE) -> Pointer:
-    return Pointer(generation=generation, state=state, leader="a", allocator="round_robin")
+def pointer(generation: int = 1, state: str = DONE) -> GroupState:
+    return GroupState(generation=generation, state=state, leader="a", allocator="round_robin")
 
 
 def inputs(*names: str, partitions: int = 4, **given: object) -> Inputs:
@@ -93,9 +93,9 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kiel_groups.group.znodes.transactions.MOST_OPERATIONS", 1)
 
 
-def parsed(operation: Operation) -> Pointer:
+def parsed(operation: Operation) -> GroupState:
     assert isinstance(operation, (Create, Put))
-    return Pointer.parse(operation.data, operation.path)
+    return GroupState.parse(operation.data, operation.path)
 
 
 def test_a_publication_that_lacks_its_end_only_is_ended() -> None:
@@ -119,8 +119,8 @@ def test_a_first_plan_creates_pointer_and_slices() -> None:
     assert isinstance(told, Create)
     assert (told.path, parsed(told).state, parsed(told).generation) == (POINTER, DONE, 1)
     assert slices == [
-        Create(f"{POINTER}/a", Slice(1, "a", some(0, 1)).encode()),
-        Create(f"{POINTER}/b", Slice(1, "b", some(2, 3)).encode()),
+        Create(f"{POINTER}/a", MemberAssignment(1, "a", some(0, 1)).encode()),
+        Create(f"{POINTER}/b", MemberAssignment(1, "b", some(2, 3)).encode()),
     ]
     assert isinstance(past, Create)
     assert past.path == "/kiel-groups/g/history/0000000001"
@@ -136,8 +136,8 @@ def test_a_plan_that_one_transaction_cannot_hold_says_when_it_is_complete() -> N
     assert isinstance(opening[1], Create)
     assert parsed(opening[1]).state == PUBLISHING
     guard = (Check(CANDIDATE), Check(POINTER, 0))
-    assert first == (*guard, Create(f"{POINTER}/a", Slice(1, "a", some(0, 1)).encode()))
-    assert second == (*guard, Create(f"{POINTER}/b", Slice(1, "b", some(2, 3)).encode()))
+    assert first == (*guard, Create(f"{POINTER}/a", MemberAssignment(1, "a", some(0, 1)).encode()))
+    assert second == (*guard, Create(f"{POINTER}/b", MemberAssignment(1, "b", some(2, 3)).encode()))
     assert isinstance(closing[1], Put)
     assert isinstance(closing[2], Create)
     assert (closing[1].path, closing[1].version, parsed(closing[1]).state) == (POINTER, 0, DONE)
@@ -184,7 +184,7 @@ def test_a_pointer_that_tells_operators_something_else_is_published_anew() -> No
     [(pointer(state=PUBLISHING), 1), (None, 1), (None, None)],
     ids=["left at publishing", "garbage", "deleted by hand"],
 )
-def test_an_incomplete_pointer_is_brought_to_its_end(found: Pointer | None, version: int | None) -> None:
+def test_an_incomplete_pointer_is_brought_to_its_end(found: GroupState | None, version: int | None) -> None:
     """With equal slices the pointer alone is written, and ends at done."""
     read = inputs("a", pointer=found, pointer_version=version, slices=stored(a=some(0)))
     told = told_by(published(read, target(a=some(0))))
@@ -197,8 +197,8 @@ def test_only_changed_slices_are_written() -> None:
     read = inputs("a", "b", "c", pointer=pointer(), pointer_version=1, slices=stored(a=some(0), b=some(1, 2)))
     publication = published(read, target(a=some(0), b=some(1), c=some(2)))
     assert slices_of(publication) == [
-        Create(f"{POINTER}/c", Slice(2, "c", some(2)).encode()),
-        Put(f"{POINTER}/b", Slice(2, "b", some(1)).encode()),
+        Create(f"{POINTER}/c", MemberAssignment(2, "c", some(2)).encode()),
+        Put(f"{POINTER}/b", MemberAssignment(2, "b", some(1)).encode()),
     ]
     assert publication.moved == 1
 
@@ -207,23 +207,27 @@ def test_gaining_slices_come_first_and_gone_ones_last() -> None:
     """Who gains watches the owner before it lets go; who is gone needs nothing."""
     read = inputs("a", "z", pointer=pointer(), pointer_version=1, slices=stored(a=some(0, 1), z=some(2), m=some(3)))
     assert slices_of(published(read, target(a=some(0), z=some(1, 2, 3)))) == [
-        Put(f"{POINTER}/z", Slice(2, "z", some(1, 2, 3)).encode()),
-        Put(f"{POINTER}/a", Slice(2, "a", some(0)).encode()),
+        Put(f"{POINTER}/z", MemberAssignment(2, "z", some(1, 2, 3)).encode()),
+        Put(f"{POINTER}/a", MemberAssignment(2, "a", some(0)).encode()),
         Delete(f"{POINTER}/m"),
     ]
 
 
-@pytest.mark.parametrize("found", [None, Slice(1, "somebody else", some(0))], ids=["garbage", "for another member"])
-def test_a_slice_that_does_not_serve_its_member_is_rewritten(found: Slice | None) -> None:
+@pytest.mark.parametrize(
+    "found", [None, MemberAssignment(1, "somebody else", some(0))], ids=["garbage", "for another member"]
+)
+def test_a_slice_that_does_not_serve_its_member_is_rewritten(found: MemberAssignment | None) -> None:
     """Although its partitions may be the right ones."""
     read = inputs("a", pointer=pointer(), pointer_version=1, slices={"a": found})
-    assert slices_of(published(read, target(a=some(0)))) == [Put(f"{POINTER}/a", Slice(2, "a", some(0)).encode())]
+    assert slices_of(published(read, target(a=some(0)))) == [
+        Put(f"{POINTER}/a", MemberAssignment(2, "a", some(0)).encode())
+    ]
 
 
 def test_a_member_without_partitions_has_a_slice() -> None:
     """An empty slice revokes, an absent one would mean unknown."""
     publication = published(inputs("a"), target(a=some()))
-    assert slices_of(publication) == [Create(f"{POINTER}/a", Slice(1, "a", some()).encode())]
+    assert slices_of(publication) == [Create(f"{POINTER}/a", MemberAssignment(1, "a", some()).encode())]
 
 
 @pytest.mark.parametrize(
@@ -307,7 +311,7 @@ def test_batches_are_bounded_in_number_and_bytes() -> None:
 def test_the_past_is_kept_for_a_hundred_generations() -> None:
     """Why, what moved, how long it took; the oldest goes in the same transaction."""
     kept = tuple(range(1, 101))
-    before = {"a": Slice(90, "a", some(0, 1))}
+    before = {"a": MemberAssignment(90, "a", some(0, 1))}
     read = inputs("a", "b", history=kept, slices=before, pointer=pointer(90), pointer_version=1)
     publication = plan(
         LAYOUT,
@@ -390,7 +394,7 @@ BEFORE = Inputs(members=members("a", "b"), topics={"t": (0, 1)}, brokers=1)
 CHANGES = {
     "join of c, expiry of a": Inputs(members=members("b", "c"), topics=BEFORE.topics, brokers=1),
     "leave of a": Inputs(members=members("a", topics=()) | members("b"), topics=BEFORE.topics, brokers=1),
-    "config": replace(BEFORE, tuning=Tuning(allocator="sticky")),
+    "config": replace(BEFORE, tuning=DynamicConfig(allocator="sticky")),
     "weights": replace(BEFORE, weights={TopicPartition("t", 0): 2}),
     "subscription of b": Inputs(
         members=members("a") | members("b", topics=("t", "u")), topics=BEFORE.topics, brokers=1
@@ -423,7 +427,7 @@ def test_a_new_leader_tells_of_itself_where_there_was_one_before() -> None:
 
 def test_a_new_leader_tells_who_came_and_went_with_the_one_before() -> None:
     """It has seen neither: what is stored tells, and not whether the others left or died."""
-    stored = {"a": Slice(1, "a", some(0)), "gone": Slice(1, "gone", some(1)), "one": KEPT}
+    stored = {"a": MemberAssignment(1, "a", some(0)), "gone": MemberAssignment(1, "gone", some(1)), "one": KEPT}
     after = replace(inputs("a", "b", pointer=pointer()), slices=stored, away={"one": KEPT})
     assert describe_change(None, after) == "leader change, 2 members, join of b, leave or expiry of gone"
 
@@ -436,13 +440,13 @@ def test_a_crowd_is_not_named_in_full() -> None:
 
 
 STATIC = {"one": MemberInfo(member_id="m1", session_timeout_ms=1, subscription=("t",), instance_id="one")}
-KEPT = Slice(1, "m1", some(0, 1), away_since_ms=5)
+KEPT = MemberAssignment(1, "m1", some(0, 1), away_since_ms=5)
 
 
 def test_the_slice_of_a_static_slot_is_for_its_member() -> None:
     """The slot is the instance, "for" is who fills it now."""
     read = Inputs(members=STATIC, topics={"t": (0, 1)}, brokers=1)
-    fresh = Slice(1, "m1", some(0, 1))
+    fresh = MemberAssignment(1, "m1", some(0, 1))
     assert slices_of(published(read, target(one=some(0, 1)))) == [Create(f"{POINTER}/one", fresh.encode())]
 
 
@@ -454,14 +458,18 @@ def test_the_slice_of_one_that_is_away_says_since_when() -> None:
         Put(f"{POINTER}/one", replace(KEPT, generation=2).encode())
     ]
     back = Inputs(members=STATIC, topics={"t": (0, 1)}, brokers=1, slices={"one": replace(KEPT, member_id="m0")})
-    fresh = Slice(2, "m1", some(0, 1))
+    fresh = MemberAssignment(2, "m1", some(0, 1))
     assert slices_of(published(back, target(one=some(0, 1)))) == [Put(f"{POINTER}/one", fresh.encode())]
 
 
 def test_who_is_away_counts_with_the_topics_of_what_it_had() -> None:
     """And who is drained with none."""
     read = Inputs(
-        members=members("a", "b"), topics={}, brokers=1, away={"one": KEPT}, tuning=Tuning(drained=frozenset({"b"}))
+        members=members("a", "b"),
+        topics={},
+        brokers=1,
+        away={"one": KEPT},
+        tuning=DynamicConfig(drained=frozenset({"b"})),
     )
     assert read.subscriptions == {"a": ("t",), "b": (), "one": ("t",)}
 

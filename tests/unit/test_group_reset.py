@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.model import TopicPartition
 
@@ -32,7 +32,7 @@ P0 = TopicPartition("t", 0)
 )
 def test_the_stored_offset(lost: int, start: int, end: int, policy: str, done: int, stored: int) -> None:
     """It is the policy's, or earlier where the log has records that are not done."""
-    reset = Reset(lost, start, end, start if policy == "earliest" else end)
+    reset = PendingReset(lost, start, end, start if policy == "earliest" else end)
     assert reset.offset_after(done) == stored
 
 
@@ -42,7 +42,7 @@ def test_commits_while_a_reset_waits() -> None:
     subscription.assign_from_subscribed({P0: StartPosition(80, 1, 1)})
     state = subscription.state(P0)
     assert state is not None
-    subscription.choose_reset(P0, Reset(150, 0, 100, 100))
+    subscription.choose_reset(P0, PendingReset(150, 0, 100, 100))
     state.finished = 101
     assert subscription.all_consumed_offsets() == {}
     state.finished = 100
@@ -61,6 +61,6 @@ def test_what_the_application_has_yet_to_commit_is_not_skipped() -> None:
     assert state is not None
     assert state.reset_offset(autocommit=True) is None
     state.finished = 100
-    subscription.choose_reset(P0, Reset(150, 0, 100, 100))
+    subscription.choose_reset(P0, PendingReset(150, 0, 100, 100))
     assert state.reset_offset(autocommit=True) == 100
     assert state.reset_offset(autocommit=False) == 50

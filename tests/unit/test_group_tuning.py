@@ -7,8 +7,8 @@ import pytest
 from kiel_groups.config import DebounceConfig
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.leader.static_members import absences, next_end_ms
-from kiel_groups.group.znodes.contents import Slice
-from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.contents import MemberAssignment
+from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -18,15 +18,15 @@ OWN = DebounceConfig(quiet_ms=100, bound_ms=1_000, initial_delay_ms=300)
 
 def test_what_nobody_set_is_the_leaders_own() -> None:
     """The settings that members agree on stand in the same znode and mean nothing here."""
-    tuning = Tuning.parse(b'{"version":1,"store":"zookeeper","mode":"cooperative"}', "/config")
-    assert tuning == Tuning()
+    tuning = DynamicConfig.parse(b'{"version":1,"store":"zookeeper","mode":"cooperative"}', "/config")
+    assert tuning == DynamicConfig()
     assert tuning.debounced(OWN) == OWN
 
 
 def test_what_was_set_wins() -> None:
     """Each field by itself, down to 0."""
     data = b'{"allocator":"sticky","debounce":{"quiet_ms":0},"static_grace_ms":5,"drained":["m1"]}'
-    tuning = Tuning.parse(data, "/config")
+    tuning = DynamicConfig.parse(data, "/config")
     assert (tuning.allocator, tuning.static_grace_ms, tuning.drained) == ("sticky", 5, frozenset({"m1"}))
     assert tuning.debounced(OWN) == DebounceConfig(quiet_ms=0, bound_ms=1_000, initial_delay_ms=300)
 
@@ -52,14 +52,14 @@ def test_what_was_set_wins() -> None:
 def test_what_cannot_work_is_refused(data: bytes, told: str) -> None:
     """One line with the path, the field, what stands there and what was expected."""
     with pytest.raises(ProtocolError) as caught:
-        Tuning.parse(data, "/config")
+        DynamicConfig.parse(data, "/config")
     assert str(caught.value).startswith(told)
 
 
 def test_fields_that_nobody_follows_are_named() -> None:
     """With the one that was meant, where it is near; those that members agree on are known."""
     data = b'{"version":1,"store":"z","mode":"m","auto_offset_reset":"a","drain":[],"debonce":{},"x":1}'
-    assert list(Tuning.parse(data, "/config").misspelt()) == [
+    assert list(DynamicConfig.parse(data, "/config").misspelt()) == [
         "field 'debonce' means nothing here; did you mean 'debounce'?",
         "field 'drain' means nothing here; did you mean 'drained'?",
         "field 'x' means nothing here; expected allocator, debounce, static_grace_ms, drained",
@@ -69,7 +69,7 @@ def test_fields_that_nobody_follows_are_named() -> None:
 def test_drained_ids_that_are_no_members_are_named() -> None:
     """Only those, and no id of a member that went: it ends in the session, so it never comes back."""
     drained = frozenset({"m1", "typo", "eu_wset-1-a", "g_host-1400000000000-100000000000002"})
-    assert Tuning(drained=drained).strangers({"m1", "m2", "eu_west-1-a"}) == ("eu_wset-1-a", "typo")
+    assert DynamicConfig(drained=drained).strangers({"m1", "m2", "eu_west-1-a"}) == ("eu_wset-1-a", "typo")
 
 
 @pytest.mark.parametrize(
@@ -84,19 +84,19 @@ def test_drained_ids_that_are_no_members_are_named() -> None:
 )
 def test_a_drained_id_is_named_that_is_nearly_the_id_of_a_member(given: str, named: bool) -> None:
     """One slip of the pen away: replaced, left out, doubled, swapped. Two characters away is another member's."""
-    tuning = Tuning(drained=frozenset({given}))
+    tuning = DynamicConfig(drained=frozenset({given}))
     assert tuning.strangers({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())
 
 
 OWNED = frozenset({TopicPartition("t", 0)})
-HERE = Slice(3, "g_host-1-a", OWNED)
-AWAY = Slice(3, "g_host-1-b", OWNED, away_since_ms=1_000)
+HERE = MemberAssignment(3, "g_host-1-a", OWNED)
+AWAY = MemberAssignment(3, "g_host-1-b", OWNED, away_since_ms=1_000)
 
 
 def test_a_static_place_is_kept_from_when_it_is_seen_empty_to_the_end_of_its_grace() -> None:
     """The time stands in the slice, so that the next leader goes on counting."""
     away = absences({"one": HERE, "two": AWAY}, {"two"}, 1_000, 500)
-    assert away == {"one": Slice(3, "g_host-1-a", OWNED, away_since_ms=1_000)}
+    assert away == {"one": MemberAssignment(3, "g_host-1-a", OWNED, away_since_ms=1_000)}
     assert absences({"two": AWAY}, set(), 1_499, 500) == {"two": AWAY}
     assert absences({"two": AWAY}, set(), 1_500, 500) == {}
     assert next_end_ms({"two": AWAY}, 500) == 1_500

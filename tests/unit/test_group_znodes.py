@@ -11,9 +11,9 @@ import pytest
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.znodes.contents import (
     GroupSettings,
+    GroupState,
+    MemberAssignment,
     MemberInfo,
-    Pointer,
-    Slice,
     encode_consumer_id,
     encode_offset,
     encode_owner,
@@ -31,7 +31,9 @@ PATH = "/where/it/stands"
 
 def test_a_slice_is_readable() -> None:
     """Generation, member, and numbers by topic in ascending order."""
-    data = Slice(7, "m", frozenset({TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)})).encode()
+    data = MemberAssignment(
+        7, "m", frozenset({TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)})
+    ).encode()
     assert json.loads(data) == {"generation": 7, "for": "m", "partitions": {"t": [2, 10], "u": [0]}}
     assert b"[2,10]" in data
 
@@ -154,27 +156,31 @@ UNREADABLE = {
     ),
     "a member without a subscription": (MemberInfo, b'{"session_timeout_ms":1}', "subscription"),
     "a member with a number for a topic": (MemberInfo, b'{"session_timeout_ms":1,"subscription":[1]}', "subscription"),
-    "a slice without a member": (Slice, b'{"generation":1,"partitions":{}}', "for"),
-    "a slice without a generation": (Slice, b'{"for":"m","partitions":{}}', "generation"),
-    "a slice with a list": (Slice, b'{"generation":1,"for":"m","partitions":[]}', "partitions"),
-    "a slice with one number": (Slice, b'{"generation":1,"for":"m","partitions":{"t":1}}', "topic 't'"),
-    "a slice with a negative number": (Slice, b'{"generation":1,"for":"m","partitions":{"t":[-1]}}', "topic 't'"),
-    "a slice with true": (Slice, b'{"generation":1,"for":"m","partitions":{"t":[true]}}', "topic 't'"),
-    "a slice with a fraction": (Slice, b'{"generation":1,"for":"m","partitions":{"t":[1.0]}}', "topic 't'"),
-    "a pointer in no known state": (Pointer, b'{"generation":1,"leader":"m","state":"almost"}', "state"),
-    "a pointer without a generation": (Pointer, b'{"leader":"m","state":"done"}', "generation"),
+    "a slice without a member": (MemberAssignment, b'{"generation":1,"partitions":{}}', "for"),
+    "a slice without a generation": (MemberAssignment, b'{"for":"m","partitions":{}}', "generation"),
+    "a slice with a list": (MemberAssignment, b'{"generation":1,"for":"m","partitions":[]}', "partitions"),
+    "a slice with one number": (MemberAssignment, b'{"generation":1,"for":"m","partitions":{"t":1}}', "topic 't'"),
+    "a slice with a negative number": (
+        MemberAssignment,
+        b'{"generation":1,"for":"m","partitions":{"t":[-1]}}',
+        "topic 't'",
+    ),
+    "a slice with true": (MemberAssignment, b'{"generation":1,"for":"m","partitions":{"t":[true]}}', "topic 't'"),
+    "a slice with a fraction": (MemberAssignment, b'{"generation":1,"for":"m","partitions":{"t":[1.0]}}', "topic 't'"),
+    "a pointer in no known state": (GroupState, b'{"generation":1,"leader":"m","state":"almost"}', "state"),
+    "a pointer without a generation": (GroupState, b'{"leader":"m","state":"done"}', "generation"),
     "settings without a mode": (GroupSettings, b'{"store":"zookeeper","auto_offset_reset":"latest"}', "mode"),
-    "a list": (Slice, b"[]", "object"),
-    "no JSON": (Slice, b"{", "JSON"),
-    "no text": (Slice, b"\xff", "JSON"),
-    "nothing": (Slice, b"", "JSON"),
-    "a deep hole": (Slice, b"[" * 100_000, "JSON"),
+    "a list": (MemberAssignment, b"[]", "object"),
+    "no JSON": (MemberAssignment, b"{", "JSON"),
+    "no text": (MemberAssignment, b"\xff", "JSON"),
+    "nothing": (MemberAssignment, b"", "JSON"),
+    "a deep hole": (MemberAssignment, b"[" * 100_000, "JSON"),
     "a slice with a number beyond int32": (
-        Slice,
+        MemberAssignment,
         b'{"generation":1,"for":"m","partitions":{"t":[2147483648]}}',
         "topic 't'",
     ),
-    "an endless number": (Slice, b'{"generation":' + b"1" * 5_000 + b"}", "JSON"),
+    "an endless number": (MemberAssignment, b'{"generation":' + b"1" * 5_000 + b"}", "JSON"),
 }
 
 
@@ -199,7 +205,7 @@ def test_what_is_only_told_may_be_missing() -> None:
     """Host, process and client are for people; without them a member is still a member."""
     info = MemberInfo.parse("m", b'{"session_timeout_ms":1,"subscription":["t"],"pid":"x","started_at":null}', PATH)
     assert (info.host, info.pid, info.client, info.started_at_ms) == ("", 0, "", 0)
-    told = Pointer.parse(b'{"generation":1,"state":"done","leader":"m","unassigned":3,"unassigned_names":3}', PATH)
+    told = GroupState.parse(b'{"generation":1,"state":"done","leader":"m","unassigned":3,"unassigned_names":3}', PATH)
     assert (dict(told.unassigned), told.unassigned_names, told.cause) == ({}, (), "")
 
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.clients.calls.callers import Taker
+from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery import record_delivery
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
-from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.coordination.session.delivery_gate import Gate
@@ -111,7 +111,7 @@ class Bench:
         self.gate = Gate()
         self.gate.grant(3_600_000)
         self.gate.renew(boot_time_s())
-        self.out = HandingOut(
+        self.out = RecordDelivery(
             cast(Fetcher, self.fetcher),
             self.subscription,
             ListenerCalls(self.listener, self.metrics),
@@ -380,10 +380,10 @@ async def test_who_waits_for_a_topic_that_cannot_be_read_is_woken() -> None:
     bench.out.refused("u", NoOffsetsError("no offsets of u"))
     await asyncio.wait_for(waiting, 5)
     bench.fetcher.add(P0, 10)
-    assert bench.out.take_topic("t", 1_000, Taker()) == [10]
+    assert bench.out.take_topic("t", 1_000, ConsumeCall()) == [10]
     with pytest.raises(NoOffsetsError, match="no offsets of u"):
-        bench.out.take_topic("u", 1_000, Taker())
-    assert bench.out.take_topic("u", 1_000, Taker()) == []
+        bench.out.take_topic("u", 1_000, ConsumeCall())
+    assert bench.out.take_topic("u", 1_000, ConsumeCall()) == []
 
 
 async def test_a_reset_waits_for_the_rest_of_the_batch_and_for_nothing_else() -> None:

@@ -10,7 +10,7 @@ import pytest
 from test_handing_out import P0, P1, Bench, settled
 from tornado import gen
 
-from kiel_groups.clients.calls.callers import Taker, taker_of, takers_here
+from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, new_consume_call
 from kiel_groups.clients.calls.consume_future import asking
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery import in_flight, record_delivery
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.unit
 U0 = TopicPartition("u", 0)
 
 
-def who_gets() -> Taker:
+def who_gets() -> ConsumeCall:
     """Whoever calls, and is given what the call returns."""
-    taker = Taker()
+    taker = ConsumeCall()
     taker.got = True
     return taker
 
@@ -34,7 +34,7 @@ def who_gets() -> Taker:
 ME, OTHER = who_gets(), who_gets()
 
 
-def take(bench: Bench, topic: str = "t", most_bytes: int = 1_000, taker: Taker = ME) -> list[Any]:
+def take(bench: Bench, topic: str = "t", most_bytes: int = 1_000, taker: ConsumeCall = ME) -> list[Any]:
     return bench.out.take_topic(topic, most_bytes, taker)
 
 
@@ -179,7 +179,7 @@ async def test_a_partition_is_finished_up_to_what_somebody_is_busy_with() -> Non
 async def test_what_nobody_got_comes_again_while_earlier_values_are_in_hand() -> None:
     """Somebody who is busy holds up the commit, not the values."""
     bench = Bench()
-    slow, abandoned = who_gets(), Taker()
+    slow, abandoned = who_gets(), ConsumeCall()
     for offset, taker in ((10, slow), (11, abandoned)):
         bench.fetcher.add(P0, offset)
         take(bench, taker=taker)
@@ -212,9 +212,9 @@ async def test_a_coroutine_that_is_gone_is_done() -> None:
     """Be it a task or a helper in Tornado's way: nobody could ask again for it. What it started does not matter."""
     consumer = object()
 
-    async def asks() -> Taker:
-        taker = taker_of(consumer, "t")
-        taker.got = await asyncio.wait_for(asking(values_soon(), Taker(), "a call"), 5) == [1]
+    async def asks() -> ConsumeCall:
+        taker = new_consume_call(consumer, "t")
+        taker.got = await asyncio.wait_for(asking(values_soon(), ConsumeCall(), "a call"), 5) == [1]
         assert not taker.over
         return taker
 
@@ -222,8 +222,8 @@ async def test_a_coroutine_that_is_gone_is_done() -> None:
     def theirs() -> Any:
         return (yield asks())
 
-    async def stays(ended: asyncio.Event) -> Taker:
-        taker = taker_of(consumer, "t")
+    async def stays(ended: asyncio.Event) -> ConsumeCall:
+        taker = new_consume_call(consumer, "t")
         spawn(ended.wait(), "outlives whoever asked")
         return taker
 
@@ -232,7 +232,7 @@ async def test_a_coroutine_that_is_gone_is_done() -> None:
         taker = await call()
         await settled()
         assert taker.over, call
-    here = taker_of(consumer, "t")
+    here = new_consume_call(consumer, "t")
     await settled()
     assert not here.over
     ended.set()
@@ -268,41 +268,41 @@ async def test_loops_and_topics_exclude_each_other() -> None:
 async def test_a_coroutine_knows_what_it_took() -> None:
     """Of each topic the last; others do not know it, be they tasks or coroutines of Tornado."""
     consumer, another = object(), object()
-    first = taker_of(consumer, "t")
-    second, third = taker_of(consumer, "t"), taker_of(consumer, "u")
-    taker_of(another, "t")
-    assert takers_here(consumer) == {second, third}
-    assert first not in takers_here(consumer)
+    first = new_consume_call(consumer, "t")
+    second, third = new_consume_call(consumer, "t"), new_consume_call(consumer, "u")
+    new_consume_call(another, "t")
+    assert consume_calls_here(consumer) == {second, third}
+    assert first not in consume_calls_here(consumer)
 
     @gen.coroutine
     def theirs() -> Any:
-        mine = taker_of(consumer, "t")
+        mine = new_consume_call(consumer, "t")
         yield gen.sleep(0)
-        assert mine in takers_here(consumer)
+        assert mine in consume_calls_here(consumer)
         return mine
 
     async def task() -> object:
-        return taker_of(consumer, "t")
+        return new_consume_call(consumer, "t")
 
     for taken in (await theirs(), await asyncio.ensure_future(task())):
-        assert taken not in takers_here(consumer)
+        assert taken not in consume_calls_here(consumer)
 
 
 async def test_who_was_started_by_a_coroutine_has_nothing_once_that_asks_again() -> None:
     """Such as who processes the values, and commits: until then it has what its starter took."""
     consumer = object()
-    first = taker_of(consumer, "t")
-    seen: list[frozenset[Taker]] = []
+    first = new_consume_call(consumer, "t")
+    seen: list[frozenset[ConsumeCall]] = []
     asked_again = asyncio.Event()
 
     async def processes() -> None:
-        seen.append(takers_here(consumer))
+        seen.append(consume_calls_here(consumer))
         await asked_again.wait()
-        seen.append(takers_here(consumer))
+        seen.append(consume_calls_here(consumer))
 
     processing = asyncio.ensure_future(processes())
     await settled()
-    taker_of(consumer, "t")
+    new_consume_call(consumer, "t")
     asked_again.set()
     await asyncio.wait_for(processing, 5)
     assert seen == [{first}, frozenset()]
@@ -313,7 +313,7 @@ async def test_values_that_nobody_got_come_again() -> None:
     bench = Bench()
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
-    abandoned = Taker()
+    abandoned = ConsumeCall()
     take(bench, taker=abandoned)
     bench.fetcher.add(P0, 12)
     take(bench)
@@ -329,7 +329,7 @@ async def test_values_that_nobody_got_come_again() -> None:
 async def test_a_drain_waits_for_who_is_busy_with_values_after_those_that_nobody_got() -> None:
     """They come again, so they count as unfinished; the coroutine that processes them is not done for that."""
     bench = Bench()
-    abandoned, slow = Taker(), who_gets()
+    abandoned, slow = ConsumeCall(), who_gets()
     bench.fetcher.add(P0, 10)
     take(bench, taker=abandoned)
     bench.fetcher.add(P0, 11)
@@ -350,7 +350,7 @@ async def test_a_drain_waits_for_who_is_busy_with_values_after_those_that_nobody
 async def test_a_drain_waits_for_who_gets_values_after_those_that_nobody_got() -> None:
     """Also where their caller has not fetched them yet at the moment at which the earlier ones are given up."""
     bench = Bench()
-    abandoned, late = Taker(), Taker()
+    abandoned, late = ConsumeCall(), ConsumeCall()
     bench.fetcher.add(P0, 10)
     take(bench, taker=abandoned)
     bench.fetcher.add(P0, 11)
@@ -379,7 +379,7 @@ async def test_a_drain_gives_up_values_that_nobody_gets(monkeypatch: pytest.Monk
     """
     give_up_within(monkeypatch, 0.01)
     bench = Bench()
-    helper, abandoned = who_gets(), Taker()
+    helper, abandoned = who_gets(), ConsumeCall()
     bench.fetcher.add(P0, 10)
     take(bench, taker=helper)
     bench.fetcher.add(P1, 10)
@@ -402,7 +402,7 @@ async def test_a_drain_ends_with_what_was_declared_finished(monkeypatch: pytest.
     bench = Bench()
     finished = who_gets()
     bench.fetcher.add(P0, 10)
-    take(bench, taker=Taker())
+    take(bench, taker=ConsumeCall())
     bench.fetcher.add(P0, 11)
     take(bench, taker=finished)
     bench.out.finish_topics(None, {finished})
@@ -415,7 +415,7 @@ async def test_values_that_a_drain_gave_up_are_nobodys(monkeypatch: pytest.Monke
     """``gather`` looks at a call when the others have ended: the next owner has these values by then."""
     give_up_within(monkeypatch, 0.01)
     bench = Bench()
-    taker = Taker()
+    taker = ConsumeCall()
     bench.fetcher.add(P0, 10)
     take(bench, taker=taker)
     call = asking(values_soon(), taker, "a call")
@@ -431,7 +431,7 @@ async def test_a_drain_leaves_values_that_are_on_their_way(monkeypatch: pytest.M
     monkeypatch.setattr(record_delivery, "UNCLAIMED_S", 0.01)
     monkeypatch.setattr(in_flight, "UNCLAIMED_S", 3_600.0)
     bench = Bench()
-    late = Taker()
+    late = ConsumeCall()
     bench.fetcher.add(P0, 10)
     take(bench, taker=late)
     bench.out.stop([P0])
@@ -452,7 +452,7 @@ async def test_values_before_those_that_nobody_got_are_finished() -> None:
     bench.fetcher.add(P1, 10)
     take(bench)
     bench.fetcher.add(P0, 12)
-    abandoned = Taker()
+    abandoned = ConsumeCall()
     take(bench, taker=abandoned)
     abandoned.passed = True
     bench.out.finish_topics()
@@ -464,7 +464,7 @@ async def test_values_that_are_on_their_way_stay_in_hand(monkeypatch: pytest.Mon
     """Of another coroutine, which may be about to get them; after a second it is not."""
     bench = Bench()
     bench.fetcher.add(P0, 10)
-    other = Taker()
+    other = ConsumeCall()
     take(bench, taker=other)
     bench.fetcher.add(P0, 11)
     take(bench)
@@ -475,7 +475,7 @@ async def test_values_that_are_on_their_way_stay_in_hand(monkeypatch: pytest.Mon
     bench.out.finish_topics(["t"])
     assert bench.finished == {P0: 12}
     await bench.out.assigned([P0])
-    late = Taker()
+    late = ConsumeCall()
     bench.fetcher.add(P0, 12)
     take(bench, taker=late)
     monkeypatch.setattr(in_flight, "UNCLAIMED_S", -1.0)
@@ -491,7 +491,7 @@ async def test_what_is_not_ours_any_more_does_not_come_again() -> None:
     bench = Bench()
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10)
-    abandoned = Taker()
+    abandoned = ConsumeCall()
     take(bench, taker=abandoned)
     abandoned.passed = True
     bench.out.lost([P0])
@@ -521,7 +521,7 @@ async def test_who_awaits_a_call_gets_its_values() -> None:
         return await call
 
     for way in (awaits, yields, looks, asyncio.gather, lambda call: asyncio.wait_for(call, 5)):
-        taker = Taker()
+        taker = ConsumeCall()
         found = await way(asking(values_soon(), taker, "a call"))  # type: ignore[no-untyped-call]
         assert found in ([1], [[1]])
         assert taker.got, way
@@ -530,7 +530,7 @@ async def test_who_awaits_a_call_gets_its_values() -> None:
 async def test_who_gave_up_does_not_get_the_values() -> None:
     """By gen.with_timeout, which looks at the outcome and drops it; by never looking at all."""
     loop = asyncio.get_running_loop()
-    given_up, unseen = Taker(), Taker()
+    given_up, unseen = ConsumeCall(), ConsumeCall()
     call = asking(values_soon(), given_up, "a call")
     with pytest.raises(TimeoutError):
         await gen.with_timeout(loop.time() + 0.001, call)
@@ -542,7 +542,7 @@ async def test_who_gave_up_does_not_get_the_values() -> None:
 
 async def test_who_is_cancelled_as_the_values_come_does_not_get_them() -> None:
     """In the very turn of the loop in which they are there."""
-    taker = Taker()
+    taker = ConsumeCall()
     call = asking(values_soon(), taker, "a call")
 
     async def awaits() -> Any:
@@ -562,13 +562,13 @@ async def test_a_coroutine_that_asks_again_waits_for_its_former_call_no_more() -
     """Of the same topic; another coroutine's calls are its own."""
     consumer = object()
 
-    async def another() -> Taker:
-        return taker_of(consumer, "t")
+    async def another() -> ConsumeCall:
+        return new_consume_call(consumer, "t")
 
     asking_too = asyncio.ensure_future(another())
-    first = taker_of(consumer, "t")
-    taker_of(consumer, "u")
+    first = new_consume_call(consumer, "t")
+    new_consume_call(consumer, "u")
     others = await asking_too
     assert (first.passed, others.passed) == (False, False)
-    taker_of(consumer, "t")
+    new_consume_call(consumer, "t")
     assert (first.passed, others.passed) == (True, False)

@@ -8,7 +8,7 @@ import pytest
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.member.allocator_process import GroupCandidate
+from kiel_groups.coordination.member.allocator_process import AllocatorProcess
 from kiel_groups.coordination.zookeeper.hosts import check_hosts, without_address
 from kiel_groups.errors import NoZooKeeperError
 from kiel_groups.metrics import Metrics
@@ -46,6 +46,6 @@ def test_one_host_with_an_address_is_enough() -> None:
 async def test_who_joins_is_told_at_once() -> None:
     """Before kazoo is asked to connect, which would take all of its time for it."""
     config = ZooKeeperConfig.parse("a.invalid:2181", connect_timeout_ms=3_600_000)
-    candidate = GroupCandidate(GroupConfig(group="g"), config, round_robin, Metrics(), pytest.fail)
+    candidate = AllocatorProcess(GroupConfig(group="g"), config, round_robin, Metrics(), pytest.fail)
     with pytest.raises(NoZooKeeperError, match=r"has no address: a\.invalid"):
         await candidate.start()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_handing_out import P0, P1, Bench, patience, settled  # noqa: F401 -- patience is a fixture
 
-from kiel_groups.clients.calls.callers import taker_of
+from kiel_groups.clients.calls.callers import new_consume_call
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
@@ -56,10 +56,10 @@ async def test_who_asks_for_values_gets_on() -> None:
     other = TopicPartition("u", 0)
     bench.claim(other)
     bench.fetcher.add(P0, 10)
-    bench.out.take_topic("t", 1 << 20, taker_of(bench, "t"))
+    bench.out.take_topic("t", 1 << 20, new_consume_call(bench, "t"))
     (first,) = bench.out.in_progress()
     assert first.partitions == {P0}
-    bench.out.take_topic("u", 1 << 20, taker_of(bench, "u"))
+    bench.out.take_topic("u", 1 << 20, new_consume_call(bench, "u"))
     (second,) = bench.out.in_progress()
     assert second.token is not first.token
 
@@ -71,7 +71,7 @@ async def test_who_asks_for_values_does_not_get_on_for_another() -> None:
 
     async def stuck() -> None:
         bench.fetcher.add(P0, 10)
-        taker = taker_of(bench, "t")
+        taker = new_consume_call(bench, "t")
         bench.out.take_topic("t", 1 << 20, taker)
         taker.got = True
         await may_end.wait()
@@ -80,7 +80,7 @@ async def test_who_asks_for_values_does_not_get_on_for_another() -> None:
     await settled()
     (first,) = bench.out.in_progress()
     bench.fetcher.add(P1, 10)
-    bench.out.take_topic("t", 1 << 20, taker_of(bench, "t"))
+    bench.out.take_topic("t", 1 << 20, new_consume_call(bench, "t"))
     works = {work.token: work.partitions for work in bench.out.in_progress()}
     assert len(works) == 2
     assert works[first.token] == {P0}

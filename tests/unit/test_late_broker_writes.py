@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -64,11 +64,11 @@ async def test_they_are_no_word_of_others(caplog: pytest.LogCaptureFixture) -> N
     """Whose offset another one has set is released without a commit, which is said once for all of them."""
     session, metrics, subscription = Session(), Metrics(), SubscriptionState()
     subscription.assign_from_subscribed(dict.fromkeys(PARTITIONS, StartPosition(10, 1, 5)))
-    topics = TopicWatch(cast(Any, session), TaskSet(print))
+    topics = TopicIncarnations(cast(Any, session), TaskSet(print))
     writer = FencedWriter(cast(Any, session), "/m", topics.catch_up)
     store = BrokerOffsetStore(session, LAYOUT, writer, topics, metrics, None, "earliest")
     store._sent = dict.fromkeys(PARTITIONS, 12)
-    claimant = Claimant(cast(Any, session), LAYOUT, "m", writer, store, subscription, metrics, commits=False)
+    claimant = OwnerZnodes(cast(Any, session), LAYOUT, "m", writer, store, subscription, metrics, commits=False)
     with caplog.at_level(logging.WARNING):
         done = await claimant.release(PARTITIONS)
     assert done.released == frozenset(PARTITIONS)

@@ -14,10 +14,10 @@ import pytest
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig
-from kiel_groups.coordination.leader.leader_driver import Leading
+from kiel_groups.coordination.leader.leader_driver import LeaderDriver
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Node
-from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Failure, Operation, Put, Refused, Unknown
 from kiel_groups.metrics import Metrics
@@ -117,10 +117,10 @@ class Bench:
             await self.come_true(lambda: self.metrics.total(until))
 
     @asynccontextmanager
-    async def leading(self) -> AsyncIterator[Leading]:
+    async def leading(self) -> AsyncIterator[LeaderDriver]:
         """Lead for the block."""
         tasks = TaskSet(self._failures.append)
-        leading = Leading(
+        leading = LeaderDriver(
             cast(Any, self.znodes), LAYOUT, "m", self._config, self._allocator, tasks, self.metrics, self._doubt
         )
         leading.lead(CANDIDATE, succeeds=False)
@@ -139,22 +139,24 @@ class Bench:
     def went(self, partition: int) -> None:
         """There is a place of a static member, which just went, with one partition; ``m`` has the other one."""
         for slot, member, number in (("i", "gone", partition), ("m", "m", 1 - partition)):
-            self.znodes.nodes[LAYOUT.slice(slot)] = Slice(1, member, frozenset({TopicPartition("t", number)})).encode()
+            self.znodes.nodes[LAYOUT.slice(slot)] = MemberAssignment(
+                1, member, frozenset({TopicPartition("t", number)})
+            ).encode()
 
-    def slice(self, slot: str) -> Slice:
+    def slice(self, slot: str) -> MemberAssignment:
         """As it stands there."""
-        return Slice.parse(self.znodes.nodes[LAYOUT.slice(slot)], slot)
+        return MemberAssignment.parse(self.znodes.nodes[LAYOUT.slice(slot)], slot)
 
     def _doubt(self) -> None:
         self.doubts += 1
 
     @property
-    def pointer(self) -> Pointer | None:
+    def pointer(self) -> GroupState | None:
         """The last that was written."""
         written = [
             each for each in self.znodes.written if isinstance(each, Create | Put) and each.path == LAYOUT.pointer
         ]
-        return Pointer.parse(written[-1].data, LAYOUT.pointer) if written else None
+        return GroupState.parse(written[-1].data, LAYOUT.pointer) if written else None
 
 
 DONE = Done((None,), (None,))

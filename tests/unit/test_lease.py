@@ -12,7 +12,7 @@ from manual_machine import ManualMachine
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.member.group_session import Life
+from kiel_groups.coordination.member.group_session import GroupSession
 from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection
@@ -142,7 +142,8 @@ async def test_a_later_life_makes_do_with_less(caplog: pytest.LogCaptureFixture)
     """A first one is refused; one that follows a lost session beats as seldom as it may, and says so."""
     config = ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=2_001)
     first, later = (
-        Life(GroupConfig(group="g"), config, round_robin, Metrics(), first=is_first) for is_first in (True, False)
+        GroupSession(GroupConfig(group="g"), config, round_robin, Metrics(), first=is_first)
+        for is_first in (True, False)
     )
     for life in (first, later):
         life.session.gate.grant(TIMEOUT_MS)

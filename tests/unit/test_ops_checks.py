@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from kiel_groups.group.znodes.contents import GroupSettings, MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupSettings, GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.partition_weights import encode_weights
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
@@ -36,7 +36,7 @@ def member(name: str, started_at_ms: int, *topics: str) -> Znode:
 
 def plan(**differing: object) -> Znode:
     fields = {"generation": 4, "state": "done", "leader": A, "allocator": "round_robin", "created_at_ms": PLANNED_MS}
-    return Znode(Pointer(**(fields | differing)).encode())  # type: ignore[arg-type]
+    return Znode(GroupState(**(fields | differing)).encode())  # type: ignore[arg-type]
 
 
 def config(**tuning: object) -> Znode:
@@ -50,8 +50,8 @@ WELL: Snapshot = {
     "/kiel-groups/g/election/ffff-n_0000000001": Znode(A.encode()),
     "/kiel-groups/g/election/aaaa-n_0000000002": Znode(B.encode()),
     "/kiel-groups/g/allocation": plan(),
-    f"/kiel-groups/g/allocation/{A}": Znode(Slice(4, A, frozenset(PARTITIONS[:2])).encode()),
-    f"/kiel-groups/g/allocation/{B}": Znode(Slice(4, B, frozenset(PARTITIONS[2:])).encode()),
+    f"/kiel-groups/g/allocation/{A}": Znode(MemberAssignment(4, A, frozenset(PARTITIONS[:2])).encode()),
+    f"/kiel-groups/g/allocation/{B}": Znode(MemberAssignment(4, B, frozenset(PARTITIONS[2:])).encode()),
     "/kiel-groups/g/config": Znode(
         GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="earliest").encode()
     ),
@@ -220,11 +220,11 @@ def test_static_members_are_known_by_their_slots() -> None:
     static = {
         **without(slot),
         f"/kiel-groups/g/members/{B}": Znode(info.encode(), 0xBBBB),
-        "/kiel-groups/g/allocation/two": Znode(Slice(4, B, frozenset(PARTITIONS[2:])).encode()),
+        "/kiel-groups/g/allocation/two": Znode(MemberAssignment(4, B, frozenset(PARTITIONS[2:])).encode()),
     }
     assert findings(static) == ()
     gone = {path: znode for path, znode in static.items() if B not in path and path != "/consumers/g/owners/t/2"}
-    kept = Slice(4, B, frozenset(PARTITIONS[2:]), away_since_ms=LATER_MS - 20_000)
+    kept = MemberAssignment(4, B, frozenset(PARTITIONS[2:]), away_since_ms=LATER_MS - 20_000)
     (found,) = findings({**gone, "/kiel-groups/g/allocation/two": Znode(kept.encode())})
     assert (found.kind, found.passing) == ("away", True)
     assert found.text == "1 partition is kept for instance two, which went 20 s ago: t:2"

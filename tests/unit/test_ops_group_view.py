@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import view_group
@@ -34,9 +34,9 @@ DATA = {
     # The sequence number decides, not the uuid before it.
     "/kiel-groups/g/election/aaaa-n_0000000002": b"late",
     "/kiel-groups/g/election/ffff-n_0000000001": b"early",
-    "/kiel-groups/g/allocation": Pointer(generation=4, state="done", leader="early").encode(),
-    "/kiel-groups/g/allocation/early": Slice(4, "early", frozenset(PARTITIONS[:2])).encode(),
-    "/kiel-groups/g/allocation/late": Slice(4, "late", frozenset(PARTITIONS[2:])).encode(),
+    "/kiel-groups/g/allocation": GroupState(generation=4, state="done", leader="early").encode(),
+    "/kiel-groups/g/allocation/early": MemberAssignment(4, "early", frozenset(PARTITIONS[:2])).encode(),
+    "/kiel-groups/g/allocation/late": MemberAssignment(4, "late", frozenset(PARTITIONS[2:])).encode(),
     "/consumers/g/owners": b"",
     "/consumers/g/owners/t": b"",
     "/consumers/g/owners/t/0": b"early-0",

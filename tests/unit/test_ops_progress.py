@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.cli.app import run
 from kiel_groups.cli.commands import describe
-from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
@@ -32,8 +32,8 @@ def view(committed_ms: int = LONG_AGO_MS, *, claimed_ms: int = LONG_AGO_MS, end:
     data = {
         f"/kiel-groups/g/members/{MEMBER}": Znode(info.encode(), 0xAAAA),
         "/kiel-groups/g/election/uuid-n_0000000001": Znode(MEMBER.encode()),
-        "/kiel-groups/g/allocation": Znode(Pointer(generation=4, state="done", leader=MEMBER).encode()),
-        f"/kiel-groups/g/allocation/{MEMBER}": Znode(Slice(4, MEMBER, frozenset({PARTITION})).encode()),
+        "/kiel-groups/g/allocation": Znode(GroupState(generation=4, state="done", leader=MEMBER).encode()),
+        f"/kiel-groups/g/allocation/{MEMBER}": Znode(MemberAssignment(4, MEMBER, frozenset({PARTITION})).encode()),
         "/brokers/topics/t": Znode(b'{"version":1,"partitions":{"0":[0]}}'),
         "/consumers/g/owners/t": Znode(),
         "/consumers/g/owners/t/0": Znode(f"{MEMBER}-0".encode(), 0xAAAA, created_ms=claimed_ms),

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from kiel_groups.group.znodes.contents import Pointer, Slice
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.load_view import PlanView, view_plan, weights_report
@@ -19,11 +19,13 @@ PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 
 #: A dynamic member and a static one; empty slices of a member that lives, and of one that went; one that is broken.
 PLAN: Snapshot = {
-    "/kiel-groups/g/allocation": Znode(Pointer(generation=4, state="done", leader=A, allocator="weighted").encode()),
-    f"/kiel-groups/g/allocation/{A}": Znode(Slice(4, A, frozenset(PARTITIONS[:1])).encode()),
-    "/kiel-groups/g/allocation/shelf-1": Znode(Slice(4, "g_host-1-bbbb", frozenset(PARTITIONS[1:])).encode()),
-    "/kiel-groups/g/allocation/g_host-1-cccc": Znode(Slice(4, "g_host-1-cccc", frozenset()).encode()),
-    "/kiel-groups/g/allocation/g_host-1-dddd": Znode(Slice(4, "g_host-1-dddd", frozenset()).encode()),
+    "/kiel-groups/g/allocation": Znode(GroupState(generation=4, state="done", leader=A, allocator="weighted").encode()),
+    f"/kiel-groups/g/allocation/{A}": Znode(MemberAssignment(4, A, frozenset(PARTITIONS[:1])).encode()),
+    "/kiel-groups/g/allocation/shelf-1": Znode(
+        MemberAssignment(4, "g_host-1-bbbb", frozenset(PARTITIONS[1:])).encode()
+    ),
+    "/kiel-groups/g/allocation/g_host-1-cccc": Znode(MemberAssignment(4, "g_host-1-cccc", frozenset()).encode()),
+    "/kiel-groups/g/allocation/g_host-1-dddd": Znode(MemberAssignment(4, "g_host-1-dddd", frozenset()).encode()),
     "/kiel-groups/g/allocation/g_host-1-eeee": Znode(b"{"),
 }
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from kiel_groups.coordination.leader import ownership_monitor
-from kiel_groups.coordination.leader.ownership_monitor import Overseer
+from kiel_groups.coordination.leader.ownership_monitor import OwnershipMonitor
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Node
 from kiel_groups.group.znodes.contents import encode_owner
@@ -48,7 +48,7 @@ async def test_what_is_suspicious_is_looked_at_each_time(monkeypatch: pytest.Mon
     session, failures = Owners(looks=4), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
-    looking = Overseer(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
+    looking = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
     looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
     async with asyncio.timeout(5.0):
         await session.enough.wait()
@@ -63,7 +63,7 @@ async def test_who_does_not_lead_any_more_shows_no_alarms() -> None:
     session, metrics, failures = Owners(looks=3), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
-    looking = Overseer(cast(Any, session), LAYOUT, tasks, metrics, 0.0)
+    looking = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, metrics, 0.0)
 
     def shown() -> dict[str, float]:
         return {name: value for name, _, value in metrics.samples()}
@@ -83,7 +83,7 @@ async def test_what_was_suspicious_before_it_resigned_counts_no_more(monkeypatch
     session, metrics, failures = Owners(looks=2), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
-    looking = Overseer(cast(Any, session), LAYOUT, tasks, metrics, 600.0)
+    looking = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, metrics, 600.0)
     loop = asyncio.get_running_loop()
     now_s = loop.time()
     looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
@@ -103,7 +103,7 @@ async def test_who_leads_again_during_a_look_has_one_timer() -> None:
     """Each alarm would be counted twice: what was begun before it resigned leads to no further look."""
     session, failures = Owners(looks=1), list[BaseException]()
     tasks = TaskSet(failures.append)
-    looking = Overseer(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
+    looking = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
     begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
     look, answer = looking._look, session.get_many
 

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from fake_broker import FETCH, LIST_OFFSETS, FakeBroker
 
-from kiel_groups.clients.calls.callers import Taker
+from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
-from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import log_range
 from kiel_groups.config import FetchConfig, ResetPolicy
 from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import OffsetOutOfRangeError, SessionLostError
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -46,10 +46,10 @@ class Bench:
         self.failures: list[Exception] = []
         self.subscription = SubscriptionState()
         self.subscription.subscribe("t")
-        self.cluster = Cluster(broker.config(), self.metrics)
+        self.cluster = ClusterMetadata(broker.config(), self.metrics)
         self.fetcher = Fetcher(self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset)
         calls = ListenerCalls(None, self.metrics)
-        self.out = HandingOut(self.fetcher, self.subscription, calls, self, deserializer, self.metrics)
+        self.out = RecordDelivery(self.fetcher, self.subscription, calls, self, deserializer, self.metrics)
         self.reset = PositionReset(
             policy, self.cluster, partial(log_range, self.cluster), self.subscription, self.out, self, self.metrics
         )
@@ -60,7 +60,7 @@ class Bench:
     async def confirm_leaders(self) -> None:
         """ZooKeeper names the same leader as the broker."""
 
-    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int | None:
+    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
@@ -185,7 +185,7 @@ async def test_values_in_flight_count_up_to_the_cut() -> None:
         b.produce(8)
         await b.claim(0)
         await b.until(lambda: b.fetcher.is_buffering(T0))
-        taker = Taker()
+        taker = ConsumeCall()
         assert len(b.out.take_topic("t", 1_000, taker)) == 8
         taker.got = True
         b.cut(0, 4)
@@ -203,7 +203,7 @@ async def test_values_in_flight_beyond_the_cut_do_not_count() -> None:
         b.produce(4)
         await b.claim(0)
         await b.until(lambda: b.fetcher.is_buffering(T0))
-        first, second = Taker(), Taker()
+        first, second = ConsumeCall(), ConsumeCall()
         b.out.take_topic("t", 1_000, first)
         b.produce(4)
         await b.until(lambda: b.fetcher.is_buffering(T0))
@@ -222,7 +222,7 @@ async def test_values_that_come_again_undo_the_reset() -> None:
         b.produce(4)
         await b.claim(0)
         await b.until(lambda: b.fetcher.is_buffering(T0))
-        taker = Taker()
+        taker = ConsumeCall()
         b.out.take_topic("t", 1_000, taker)
         b.cut(0, 2)
         await b.out_of_range()
@@ -232,7 +232,7 @@ async def test_values_that_come_again_undo_the_reset() -> None:
         offsets: list[int] = []
 
         def came() -> bool:
-            other = Taker()
+            other = ConsumeCall()
             other.got = True
             offsets.extend(r.offset for part in b.out.take_topic("t", 1_000, other).parts for r in part.records)
             return len(offsets) == 3

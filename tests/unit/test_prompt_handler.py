@@ -13,14 +13,14 @@ from kazoo.protocol.states import Callback
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.coordination.zookeeper.kazoo_handler import PromptHandler
+from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture
-def handler() -> Iterator[PromptHandler]:
-    started = PromptHandler()
+def handler() -> Iterator[ImmediateHandler]:
+    started = ImmediateHandler()
     started.start()
     yield started
     started.stop()
@@ -36,7 +36,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_members_have_it() -> None:
     """Each session's client is run by one of its own."""
-    assert isinstance(runtime.client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, PromptHandler)
+    assert isinstance(runtime.client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, ImmediateHandler)
 
 
 def test_a_host_that_takes_no_connection_is_given_up() -> None:
@@ -49,7 +49,7 @@ def test_a_host_that_takes_no_connection_is_given_up() -> None:
                 each.setblocking(False)
                 each.connect_ex(full.getsockname())
             with pytest.raises(TimeoutError):
-                PromptHandler(connect_limit_s=0.05).create_connection(full.getsockname(), timeout=3_600.0)
+                ImmediateHandler(connect_limit_s=0.05).create_connection(full.getsockname(), timeout=3_600.0)
         finally:
             for each in waiting:
                 each.close()
@@ -61,7 +61,7 @@ def test_members_give_such_a_host_up_while_the_lease_runs() -> None:
     assert handler._connect_limit_s == 1.0
 
 
-def test_answers_and_watches_are_told_in_their_order_on_the_calling_thread(handler: PromptHandler) -> None:
+def test_answers_and_watches_are_told_in_their_order_on_the_calling_thread(handler: ImmediateHandler) -> None:
     """No thread stands between who reads them and who waits for them."""
     told: list[tuple[str, int]] = []
     answer = handler.async_result()
@@ -74,7 +74,7 @@ def test_answers_and_watches_are_told_in_their_order_on_the_calling_thread(handl
     assert told == [(what, threading.get_ident()) for what in ("first", "second", "third")]
 
 
-def test_a_callback_that_fails_stops_nobody(handler: PromptHandler, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_fails_stops_nobody(handler: ImmediateHandler, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged; the thread that reads from the server goes on."""
     answer = handler.async_result()
     answer.rawlink(lambda _: 1 / 0)
@@ -82,7 +82,7 @@ def test_a_callback_that_fails_stops_nobody(handler: PromptHandler, caplog: pyte
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
 
 
-def test_sockets_are_ready_as_select_says(handler: PromptHandler, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_sockets_are_ready_as_select_says(handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]) -> None:
     """Readable with bytes or an end in sight, writable with room, neither within the time: empty lists."""
     near, far = pair
     assert handler.select([near], [], [], 0) == ([], [], [])
@@ -95,7 +95,7 @@ def test_sockets_are_ready_as_select_says(handler: PromptHandler, pair: tuple[so
 
 
 def test_a_closed_socket_is_an_error_as_kazoo_expects_it(
-    handler: PromptHandler, pair: tuple[socket.socket, socket.socket]
+    handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     """kazoo reconnects on it, as on that of its own handler."""
     near, _ = pair
@@ -104,7 +104,7 @@ def test_a_closed_socket_is_an_error_as_kazoo_expects_it(
         handler.select([near], [], [], 0)
 
 
-def test_descriptors_may_be_high(handler: PromptHandler, pair: tuple[socket.socket, socket.socket]) -> None:
+def test_descriptors_may_be_high(handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]) -> None:
     """A program with thousands of connections has numbers that ``select.select`` refuses."""
     near, far = pair
     number = 2_000

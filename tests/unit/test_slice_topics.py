@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from kiel_groups.coordination.member.unsubscribed_topics import PASSING_S, SliceTopics
+from kiel_groups.coordination.member.unsubscribed_topics import PASSING_S, UnsubscribedTopics
 from kiel_groups.coordination.session.zk_session import Node, Session
-from kiel_groups.group.znodes.contents import MemberInfo, Slice
+from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -17,7 +17,9 @@ from kiel_groups.model import TopicPartition
 pytestmark = pytest.mark.unit
 
 LAYOUT = GroupLayout("g")
-BOTH = Slice(7, "m", frozenset({TopicPartition("kept", 0), TopicPartition("other", 0), TopicPartition("other", 1)}))
+BOTH = MemberAssignment(
+    7, "m", frozenset({TopicPartition("kept", 0), TopicPartition("other", 0), TopicPartition("other", 1)})
+)
 
 
 class FakeSession:
@@ -38,7 +40,7 @@ def written(zxid: int) -> Node:
 
 async def reports(session: FakeSession, *slices: Node, subscribed: str = "kept") -> int:
     """How often the slices of a member are reported."""
-    topics = SliceTopics(cast(Session, session), LAYOUT, "m", metrics := Metrics())
+    topics = UnsubscribedTopics(cast(Session, session), LAYOUT, "m", metrics := Metrics())
     for node in slices:
         await topics.check(node, BOTH, frozenset({subscribed}))
     return metrics.counter("slices_of_other_topics")
@@ -57,11 +59,11 @@ async def test_slices_of_other_topics_that_keep_coming_are_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether one stays or others follow it; a slice that names no such topic ends it."""
-    topics = SliceTopics(cast(Session, FakeSession("kept", zxid=10)), LAYOUT, "m", metrics := Metrics())
+    topics = UnsubscribedTopics(cast(Session, FakeSession("kept", zxid=10)), LAYOUT, "m", metrics := Metrics())
     now_s = asyncio.get_running_loop().time()
-    sound = Slice(8, "m", frozenset({TopicPartition("kept", 0)}))
+    sound = MemberAssignment(8, "m", frozenset({TopicPartition("kept", 0)}))
 
-    async def levels(zxid: int, found: Slice, after_s: float) -> list[str]:
+    async def levels(zxid: int, found: MemberAssignment, after_s: float) -> list[str]:
         caplog.clear()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s + after_s)
         await topics.check(written(zxid), found, frozenset({"kept"}))

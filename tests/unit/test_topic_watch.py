@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import SessionLostError
 
@@ -25,7 +25,7 @@ class Topics:
         self.answers.set()
         self.errors: list[BaseException] = []
         self.heard: list[tuple[str, int]] = []
-        self.watch = TopicWatch(cast(Any, self), TaskSet(self.errors.append))
+        self.watch = TopicIncarnations(cast(Any, self), TaskSet(self.errors.append))
         self.watch.on_recreated = lambda *created: self.heard.append(created)
 
     async def exists(self, _path: str, _watcher: object) -> object:

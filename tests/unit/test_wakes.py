@@ -9,7 +9,7 @@ from kazoo.protocol.states import KeeperState
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.coordination.zookeeper.kazoo_handler import PromptHandler
+from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
 
 pytestmark = pytest.mark.unit
 
@@ -19,7 +19,7 @@ MANY = 100_000
 
 def test_there_is_a_wake_for_each_request_and_none_beyond() -> None:
     """kazoo takes one for each request that it sends: it looks ready for so long, and not longer."""
-    handler = PromptHandler()
+    handler = ImmediateHandler()
     reading, writing = handler.create_socket_pair()
     assert handler.select([reading], [], [], 0) == ([], [], [])
     writing.send(b"\0")
@@ -34,7 +34,7 @@ def test_there_is_a_wake_for_each_request_and_none_beyond() -> None:
 
 def test_a_closed_one_wakes_nobody() -> None:
     """kazoo closes both ends, one after the other; who writes later gets the error of a socket."""
-    reading, writing = PromptHandler().create_socket_pair()
+    reading, writing = ImmediateHandler().create_socket_pair()
     writing.close()
     reading.close()
     for use in (lambda: writing.send(b"\0"), lambda: reading.recv(1)):

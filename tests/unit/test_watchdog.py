@@ -189,7 +189,7 @@ class ThreadedMachine(ManualMachine):
         return super().ticker(tick, name) if name == "watchdog" else Ticker(tick, name)
 
 
-class Holding(logging.Handler):
+class OwnedPartitions(logging.Handler):
     """A log that takes no line of other threads while it is held."""
 
     def __init__(self) -> None:
@@ -213,7 +213,7 @@ class Holding(logging.Handler):
 async def test_a_hook_or_a_log_that_hangs_does_not_hold_the_watchdog(held: str) -> None:
     """Both are asked on another thread; the session is given up in time although they never return."""
     home, let_go, called = threading.current_thread(), threading.Event(), threading.Event()
-    log, holding = logging.getLogger("kiel_groups.coordination.session.watchdog"), Holding()
+    log, holding = logging.getLogger("kiel_groups.coordination.session.watchdog"), OwnedPartitions()
     there: list[bool] = []
 
     def hang(_: Stall) -> None:

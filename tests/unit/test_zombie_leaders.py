@@ -14,17 +14,17 @@ import pytest
 from fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings, Consuming
+from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
-from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher
-from kiel_groups.clients.net.cluster_metadata import AGE, DOUBT, Cluster
+from kiel_groups.clients.net.cluster_metadata import AGE, DOUBT, ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import list_offsets, log_range
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ResetPolicy, ZooKeeperConfig
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.errors import BrokerError, CoordinationError, SessionLostError
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -45,7 +45,7 @@ class Bench(NamedTuple):
 
     zombie: FakeBroker
     elected: FakeBroker
-    cluster: Cluster
+    cluster: ClusterMetadata
     fetcher: Fetcher
     metrics: Metrics
 
@@ -68,7 +68,7 @@ async def bench(zombie_knows_other: bool = True, **settings: int) -> AsyncIterat
     async with FakeBroker({"t": 3}, ZOMBIE) as zombie, FakeBroker({"t": 3}, ELECTED) as elected:
         zombie.peers, elected.peers = [zombie, elected] if zombie_knows_other else [zombie], [elected]
         metrics = Metrics()
-        cluster = Cluster(zombie.config(**settings), metrics)
+        cluster = ClusterMetadata(zombie.config(**settings), metrics)
         await cluster.refresh(["t"], "test")
         fetcher = Fetcher(cluster, FetchConfig(max_wait_ms=300), metrics, reset=no_reset)
         try:
@@ -177,7 +177,7 @@ async def test_a_bootstrap_name_of_a_deposed_leader_is_no_other_broker(reason: s
     async with FakeBroker({"t": 1}, ZOMBIE) as zombie, FakeBroker({"t": 1}, ELECTED) as elected:
         zombie.peers = [zombie, elected] if first == ZOMBIE else [elected, zombie]
         elected.peers = [elected]
-        cluster = Cluster(replace(zombie.config(), hosts=(HostPort("localhost", zombie.port),)), Metrics())
+        cluster = ClusterMetadata(replace(zombie.config(), hosts=(HostPort("localhost", zombie.port),)), Metrics())
         await cluster.refresh(["t"], "test")
         assert cluster.leader_of(T0) == ZOMBIE
         await cluster.refresh(["t"], reason)
@@ -194,7 +194,7 @@ async def test_metadata_by_age_goes_round() -> None:
         brokers = [one, two, three]
         for broker in brokers:
             broker.peers = brokers
-        cluster = Cluster(one.config(metadata_max_age_ms=1), Metrics())
+        cluster = ClusterMetadata(one.config(metadata_max_age_ms=1), Metrics())
         await cluster.refresh(["t"], "test")
         for _ in range(5):
             await cluster.renew(lambda: ["t"])
@@ -231,10 +231,10 @@ async def test_a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset() -> N
 class Member:
     """Names a leader, as ZooKeeper does, and stores resets."""
 
-    def __init__(self, cluster: Cluster, leader: FakeBroker) -> None:
+    def __init__(self, cluster: ClusterMetadata, leader: FakeBroker) -> None:
         self._cluster, self._leader = cluster, leader
         self.looks = 0
-        self.stored: list[Reset] = []
+        self.stored: list[PendingReset] = []
 
     async def confirm_leaders(self) -> None:
         self.looks += 1
@@ -243,7 +243,7 @@ class Member:
             dict.fromkeys((T0, T1), self._leader.node_id), {self._leader.node_id: self._leader.address}
         )
 
-    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int:
+    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int:
         self.stored.append(reset)
         return reset.position
 
@@ -251,7 +251,7 @@ class Member:
 class SlowMember(Member):
     """Looks at the leaders of what it holds when the look begins; the answer comes when it may."""
 
-    def __init__(self, cluster: Cluster, leader: FakeBroker) -> None:
+    def __init__(self, cluster: ClusterMetadata, leader: FakeBroker) -> None:
         super().__init__(cluster, leader)
         self.held = [T0]
         self.looking, self.answer = asyncio.Event(), asyncio.Event()
@@ -274,7 +274,7 @@ async def test_a_group_asks_the_leader_that_zookeeper_names_before_it_resets(pol
         b.elected.append(T0, messages(b"4"))
         subscription, member = SubscriptionState(), Member(b.cluster, b.elected)
         subscription.assign_from_subscribed({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
-        handing_out = HandingOut(
+        handing_out = RecordDelivery(
             b.fetcher, subscription, ListenerCalls(None, b.metrics), cast(Any, member), None, b.metrics
         )
         b.fetcher.assign({T0: 4, T1: 4})
@@ -295,7 +295,7 @@ async def test_a_reset_does_not_join_a_look_that_began_before_it() -> None:
         subscription = SubscriptionState()
         subscription.assign_from_subscribed({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
         calls = ListenerCalls(None, b.metrics)
-        handing_out = HandingOut(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
+        handing_out = RecordDelivery(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
         b.fetcher.assign({T0: 4, T1: 4})
         reset = PositionReset(
             "earliest", b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
@@ -320,7 +320,7 @@ async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> N
         subscription.subscribe("t")
         subscription.assign_from_subscribed({T0: StartPosition(4, 1, 1)})
         calls = ListenerCalls(None, b.metrics)
-        handing_out = HandingOut(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
+        handing_out = RecordDelivery(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
         b.fetcher._reset = PositionReset(
             "earliest", b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
         )
@@ -338,7 +338,7 @@ async def test_another_brokers_range_does_not_stand_for_the_confirmed_leaders() 
         subscription, member = SubscriptionState(), Member(b.cluster, b.elected)
         subscription.assign_from_subscribed({T0: StartPosition(3, 1, 1)})
         calls = ListenerCalls(None, b.metrics)
-        handing_out = HandingOut(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
+        handing_out = RecordDelivery(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
         b.fetcher.assign({T0: 3})
         reset = PositionReset(
             "earliest", b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
@@ -356,7 +356,7 @@ async def test_the_leaders_that_zookeeper_named_are_forgotten_with_the_claims() 
         group=GroupConfig(group="g"),
         zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
     )
-    consuming = Consuming(settings, SubscriptionState())
+    consuming = ConnectedConsumer(settings, SubscriptionState())
     consuming.leaders({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
     assert consuming._cluster.leader_of(T0) == ELECTED
     consuming.lost([T0])

@@ -170,10 +170,10 @@ def _no_group(group: str, groups: Sequence[str]) -> str:
 def _overridden(data: bytes) -> str:
     """What people have set for the whole group that is an option here, too; "" for nothing, or nothing readable."""
     from kiel_groups.errors import ProtocolError
-    from kiel_groups.group.znodes.dynamic_config import Tuning
+    from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 
     try:
-        tuning = Tuning.parse(data, "config")
+        tuning = DynamicConfig.parse(data, "config")
     except ProtocolError:
         # The leader says what is wrong with it, and whose settings count until then.
         return ""
@@ -185,12 +185,12 @@ def _overridden(data: bytes) -> str:
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:
     """Stand for election until a signal comes; the exit status. Raises what no new session can mend."""
-    from kiel_groups.coordination.member.allocator_process import GroupCandidate
+    from kiel_groups.coordination.member.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
 
     ending = Ending()
     failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    candidate = GroupCandidate(config, zookeeper, allocator, Metrics(), failure.set_exception)
+    candidate = AllocatorProcess(config, zookeeper, allocator, Metrics(), failure.set_exception)
     try:
         await candidate.start()
         await failure

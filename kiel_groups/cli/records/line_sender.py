@@ -12,7 +12,7 @@ from itertools import groupby
 from kiel_groups.cli.records.line_input import LineInput
 from kiel_groups.cli.terminal.termination import Ending
 from kiel_groups.clients import Producer, RecordMetadata
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
@@ -184,7 +184,7 @@ async def check_topic(brokers: str, topic: str) -> None:
         UnknownTopicError: No broker knows it.
         NoBrokersError: Nobody could be asked.
     """
-    cluster = Cluster(BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers")), Metrics())
+    cluster = ClusterMetadata(BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers")), Metrics())
     try:
         await cluster.partitions_of(topic)
     finally:

@@ -12,7 +12,14 @@ import weakref
 from collections.abc import Mapping
 from contextvars import Context, ContextVar, copy_context
 
-__all__ = ["Taker", "call_as", "caller_here", "empty_handed", "taker_of", "takers_here"]
+__all__ = [
+    "ConsumeCall",
+    "call_as",
+    "current_caller",
+    "context_without_calls",
+    "new_consume_call",
+    "consume_calls_here",
+]
 
 
 class _Coroutine:
@@ -24,7 +31,7 @@ class _Coroutine:
         self.latest = object()
 
 
-class Taker:
+class ConsumeCall:
     """One call that asked for a topic's values, and what is known of the coroutine that made it."""
 
     __slots__ = ("_known_there", "coroutine", "given_up", "got", "passed")
@@ -57,7 +64,7 @@ class _Known:
 
     __slots__ = ("__weakref__", "taker")
 
-    def __init__(self, taker: Taker) -> None:
+    def __init__(self, taker: ConsumeCall) -> None:
         self.taker = taker
 
 
@@ -66,24 +73,24 @@ class _Known:
 _TAKEN: ContextVar[Mapping[tuple[int, str], _Known]] = ContextVar("taken", default={})  # noqa: B039 -- never changed
 
 
-def taker_of(consumer: object, topic: str) -> Taker:
+def new_consume_call(consumer: object, topic: str) -> ConsumeCall:
     """A new taker, remembered as the one by which the running coroutine took from this topic last."""
     key, taken = (id(consumer), topic), _TAKEN.get()
     if key in taken:
         taken[key].taker.passed = True
     coroutines = [known.taker.coroutine for (owner, _), known in taken.items() if owner == id(consumer)]
-    taker = Taker(*coroutines[:1])
+    taker = ConsumeCall(*coroutines[:1])
     _TAKEN.set({**taken, key: taker.known()})
     return taker
 
 
-def takers_here(consumer: object) -> frozenset[Taker]:
+def consume_calls_here(consumer: object) -> frozenset[ConsumeCall]:
     """The takers of whatever the running coroutine has of a consumer: nobody but itself can still be busy with it."""
     taken = _TAKEN.get().items()
     return frozenset(known.taker for (owner, _), known in taken if owner == id(consumer) and not known.taker.passed)
 
 
-def empty_handed() -> Context:
+def context_without_calls() -> Context:
     """The running context for a task of the client's own, which may outlive the coroutine: it has taken nothing."""
     context = copy_context()
     context.run(_TAKEN.set, {})
@@ -99,6 +106,6 @@ def call_as(caller: object) -> None:
     _CALLER.set(caller)
 
 
-def caller_here() -> object:
+def current_caller() -> object:
     """Who is calling: nobody but itself can know that it is done with what it has in hand."""
     return _CALLER.get() or asyncio.current_task()

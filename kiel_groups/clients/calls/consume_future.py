@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from tornado import gen
 
-from kiel_groups.clients.calls.callers import Taker, empty_handed
+from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
 from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, kept
 from kiel_groups.model import Batch
 
@@ -34,8 +34,8 @@ class _Asking(LoggedTask[Values]):
     Not by who is cancelled at the moment in which it comes, and not by a ``gen.with_timeout`` whose time was up.
     """
 
-    def __init__(self, work: Coroutine[Any, Any, Values], taker: Taker, name: str) -> None:
-        super().__init__(work, loop=home_loop(), name=name, context=empty_handed())
+    def __init__(self, work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> None:
+        super().__init__(work, loop=home_loop(), name=name, context=context_without_calls())
         self._taker = taker
 
     def __await__(self) -> Generator[Any, None, Values]:
@@ -62,6 +62,6 @@ def _only_drops_it(frame: FrameType) -> bool:
     return frame.f_code in _LEFT_BEHIND
 
 
-def asking(work: Coroutine[Any, Any, Values], taker: Taker, name: str) -> asyncio.Task[Values]:
+def asking(work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> asyncio.Task[Values]:
     """Start a call of ``consume()``; ``taker`` learns whether anybody got its values."""
     return kept(_Asking(work, taker, name))

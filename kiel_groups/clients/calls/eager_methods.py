@@ -12,7 +12,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import AsyncIOLoop
 
-from kiel_groups.clients.calls.callers import empty_handed
+from kiel_groups.clients.calls.callers import context_without_calls
 
 __all__ = ["started", "spawn", "failed", "home_loop", "kept", "LoggedTask"]
 
@@ -53,7 +53,7 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
     A failure that nobody retrieves is logged under ``name`` when the task is dropped.
     """
-    return kept(LoggedTask(work, loop=home_loop(), name=name, context=empty_handed()))
+    return kept(LoggedTask(work, loop=home_loop(), name=name, context=context_without_calls()))
 
 
 def kept(task: LoggedTask[T]) -> asyncio.Task[T]:

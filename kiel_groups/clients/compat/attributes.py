@@ -13,7 +13,7 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.model import Record, TopicPartition
 
 if TYPE_CHECKING:
-    from kiel_groups.clients.delivery.connected_consumer import ConsumerSettings, Consuming
+    from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
 
 __all__ = ["ConsumerAttributes", "MemberAttributes", "ProducerAttributes"]
 
@@ -55,7 +55,7 @@ class MemberAttributes(ConsumerAttributes):
 
     _settings: ConsumerSettings
     _subscription: SubscriptionState
-    _consuming: Consuming | None
+    _consuming: ConnectedConsumer | None
     _shut: bool
 
     @property

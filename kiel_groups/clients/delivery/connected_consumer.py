@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any
 
 from kiel_groups.allocators import Allocator, round_robin
-from kiel_groups.clients.calls.callers import Taker
+from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
-from kiel_groups.clients.delivery.record_delivery import HandingOut
+from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import log_range, policy_offsets
 from kiel_groups.clients.net.offset_requests import check_offset_api, commit_offsets, fetch_offsets
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
@@ -32,7 +32,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, Record, TopicPartition
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 
-__all__ = ["Consuming", "ConsumerSettings"]
+__all__ = ["ConnectedConsumer", "ConsumerSettings"]
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class ConsumerSettings:
     metrics: Metrics = field(default_factory=Metrics)
 
 
-class Consuming:
+class ConnectedConsumer:
     """
     The parts of one connected consumer; made on its event loop.
 
@@ -74,9 +74,9 @@ class Consuming:
         #: What goes on in the background until the close.
         self._background: list[asyncio.Task[None]] = []
         #: Calls for values under way, by topic, the newest one last.
-        self._callers: defaultdict[str, list[Taker]] = defaultdict(list)
+        self._callers: defaultdict[str, list[ConsumeCall]] = defaultdict(list)
         self._commit_now = asyncio.Event()
-        self._cluster = Cluster(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
+        self._cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
         self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
         self.member = GroupMember(
             settings.group,
@@ -88,7 +88,7 @@ class Consuming:
             self._failed,
         )
         self._calls = ListenerCalls(settings.listener, settings.metrics)
-        self.handing_out = HandingOut(
+        self.handing_out = RecordDelivery(
             self.fetcher,
             subscription,
             self._calls,
@@ -185,7 +185,7 @@ class Consuming:
         self._raise_failure()
         return None
 
-    async def next_values(self, topic: str, taker: Taker) -> Batch | None:
+    async def next_values(self, topic: str, taker: ConsumeCall) -> Batch | None:
         """
         Values of one topic, [] where none came within ``max_wait_ms`` or nobody waits for them; None at the end.
 
@@ -203,7 +203,7 @@ class Consuming:
             self._raise_failure()
         return values
 
-    async def _take_values(self, topic: str, taker: Taker, callers: Sequence[Taker]) -> Batch | None:
+    async def _take_values(self, topic: str, taker: ConsumeCall, callers: Sequence[ConsumeCall]) -> Batch | None:
         loop = asyncio.get_running_loop()
         fetching = self._settings.fetching
         give_up_s = loop.time() + fetching.max_wait_ms / 1000

@@ -14,7 +14,7 @@ from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import PartitionBatch, Record, TopicPartition
 
-__all__ = ["Deserializing"]
+__all__ = ["Deserializer"]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class _Failure(NamedTuple):
     hint: str
 
 
-class Deserializing:
+class Deserializer:
     """
     Makes the values of one consumer's records; used on its event loop.
 

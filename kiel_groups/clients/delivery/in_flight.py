@@ -11,17 +11,17 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from kiel_groups.clients.calls.callers import Taker
+from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.group.member.subscription import PartitionState
 from kiel_groups.model import Record, TopicPartition
 
-__all__ = ["Hand", "RecordHand", "TopicHand", "Span", "UNCLAIMED_S"]
+__all__ = ["InFlight", "RecordInFlight", "ValuesInFlight", "Span", "UNCLAIMED_S"]
 
 #: Values that nobody has got for so long, in seconds, are given up; a program that gathers several calls may take some.
 UNCLAIMED_S = 1.0
 
 
-class Hand(Protocol):
+class InFlight(Protocol):
     """Something in hand, or an empty hand."""
 
     def busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
@@ -34,7 +34,7 @@ class Hand(Protocol):
         """As ``disown``, for what is in flight of a partition from the offset ``end`` on."""
 
 
-class RecordHand:
+class RecordInFlight:
     """The record that a loop was handed, and the state that its end is to be noted in."""
 
     __slots__ = ("record", "state")
@@ -86,7 +86,7 @@ class Span(NamedTuple):
 class _Taken:
     """What one call returned, and when; ``done``: whoever got it said so, and did not ask again for that."""
 
-    taker: Taker
+    taker: ConsumeCall
     spans: dict[TopicPartition, Span]
     at_s: float
     done: bool = False
@@ -98,7 +98,7 @@ class _Taken:
         return False if self.taker.passed or now_s - self.at_s > UNCLAIMED_S else None
 
 
-class TopicHand:
+class ValuesInFlight:
     """
     The values of one topic that are in hand, call by call, in the order in which they were taken.
 
@@ -112,18 +112,18 @@ class TopicHand:
         self._taken: list[_Taken] = []
 
     @property
-    def takers(self) -> set[Taker]:
+    def takers(self) -> set[ConsumeCall]:
         """The calls that returned them."""
         return {taken.taker for taken in self._taken}
 
-    def add(self, spans: dict[TopicPartition, Span], taker: Taker, now_s: float) -> None:
+    def add(self, spans: dict[TopicPartition, Span], taker: ConsumeCall, now_s: float) -> None:
         """A call returns these."""
         self._taken.append(_Taken(taker, spans, now_s))
 
     def busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(tp for taken in self._taken for tp in taken.spans).intersection(partitions)
 
-    def busy(self) -> list[tuple[Taker, frozenset[TopicPartition]]]:
+    def busy(self) -> list[tuple[ConsumeCall, frozenset[TopicPartition]]]:
         """Who has what in hand; for any thread."""
         return [(taken.taker, frozenset(taken.spans)) for taken in self._taken]
 
@@ -131,7 +131,7 @@ class TopicHand:
         """Whether something may be about to be got."""
         return any(taken.fate(now_s) is None for taken in self._taken)
 
-    def finish(self, takers: Collection[Taker] | None) -> None:
+    def finish(self, takers: Collection[ConsumeCall] | None) -> None:
         """Whoever got something by these calls, or by any, is done with it."""
         for taken in self._taken:
             taken.done = taken.done or (taken.taker.got and (takers is None or taken.taker in takers))

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.delivery.record_delivery import HandingOut
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import ResetPolicy
 from kiel_groups.errors import CoordinationError, OffsetOutOfRangeError
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -32,7 +32,7 @@ class _Member(Protocol):
     def confirm_leaders(self) -> Awaitable[None]:
         """Read the leaders of the owned partitions from ZooKeeper; see ``GroupMember``."""
 
-    def store_reset(self, partition: TopicPartition, reset: Reset) -> Awaitable[int | None]:
+    def store_reset(self, partition: TopicPartition, reset: PendingReset) -> Awaitable[int | None]:
         """Store the position that a reset chose; see ``GroupMember``."""
 
 
@@ -50,10 +50,10 @@ class PositionReset:
     def __init__(
         self,
         policy: ResetPolicy,
-        cluster: Cluster,
+        cluster: ClusterMetadata,
         log_range: LogRange,
         subscription: SubscriptionState,
-        handing_out: HandingOut,
+        handing_out: RecordDelivery,
         member: _Member,
         metrics: Metrics,
     ) -> None:
@@ -87,7 +87,9 @@ class PositionReset:
         await self._handing_out.put_down(partition, is_fetched)
         return await self._store(partition, reset, is_fetched)
 
-    async def _choose(self, partition: TopicPartition, position: int, is_fetched: Callable[[], bool]) -> Reset | None:
+    async def _choose(
+        self, partition: TopicPartition, position: int, is_fetched: Callable[[], bool]
+    ) -> PendingReset | None:
         """Choose a position; None where no reset is due. A choice stays until it is stored, or overruled."""
         await self._confirm_leaders()
         leader = self._cluster.leader_of(partition)
@@ -105,12 +107,14 @@ class PositionReset:
                 " auto_offset_reset is 'none'; set the group's offset to one that exists, or choose 'earliest' or"
                 " 'latest'"
             )
-        reset = Reset(position, start, end, start if self._policy == "earliest" else end)
+        reset = PendingReset(position, start, end, start if self._policy == "earliest" else end)
         self._subscription.choose_reset(partition, reset)
         self._cut(partition, reset)
         return reset
 
-    async def _store(self, partition: TopicPartition, reset: Reset, is_fetched: Callable[[], bool]) -> int | None:
+    async def _store(
+        self, partition: TopicPartition, reset: PendingReset, is_fetched: Callable[[], bool]
+    ) -> int | None:
         """
         Have the member store the position, again and again while that fails.
 
@@ -147,7 +151,7 @@ class PositionReset:
         self._look, self._next_look = self._next_look, None
         await self._member.confirm_leaders()
 
-    def _cut(self, partition: TopicPartition, reset: Reset) -> None:
+    def _cut(self, partition: TopicPartition, reset: PendingReset) -> None:
         """Drop what the log does not have any more, although it was fetched."""
         dropped = self._handing_out.cut(partition, reset.end)
         self._metrics.count("records_cut_off", dropped)

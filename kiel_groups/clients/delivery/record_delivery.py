@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
-from kiel_groups.clients.calls.callers import Taker, empty_handed
+from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.delivery.deserializer import Deserializing
-from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S, Hand, RecordHand, Span, TopicHand
+from kiel_groups.clients.delivery.deserializer import Deserializer
+from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S, InFlight, RecordInFlight, Span, ValuesInFlight
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
@@ -28,7 +28,7 @@ from kiel_groups.group.member.subscription import PartitionState, SubscriptionSt
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
 
-__all__ = ["HandingOut"]
+__all__ = ["RecordDelivery"]
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class HasGate(Protocol):
     gate: Gate
 
 
-class HandingOut:
+class RecordDelivery:
     """Hands out records of the partitions that are held, and knows which of them are finished."""
 
     def __init__(
@@ -62,7 +62,7 @@ class HandingOut:
         self._subscription = subscription
         self._calls = calls
         self._member = member
-        self._deserializing = Deserializing(deserializer, metrics)
+        self._deserializing = Deserializer(deserializer, metrics)
         self._keeps_bytes = deserializer is None
         self._metrics = metrics
         # The batch that is being handed out: its partition's state (None once that is lost or revoked) and records.
@@ -70,8 +70,8 @@ class HandingOut:
         self._state: PartitionState | None = None
         self._records: list[Record] = []
         self._next = 0
-        self._hand = RecordHand()
-        self._topics: dict[str, TopicHand] = {}
+        self._hand = RecordInFlight()
+        self._topics: dict[str, ValuesInFlight] = {}
         # Topics that cannot be read, and why: to be raised once for each time that this was found.
         self._refused: dict[str, KielGroupsError] = {}
         #: The last call that asked for a topic's values.
@@ -132,7 +132,7 @@ class HandingOut:
             return True
         return False
 
-    def take_topic(self, topic: str, most_bytes: int, taker: Taker) -> Batch:
+    def take_topic(self, topic: str, most_bytes: int, taker: ConsumeCall) -> Batch:
         """
         Hand out values of one topic, about so many bytes as they came over the wire; [] where nothing is there.
 
@@ -158,7 +158,7 @@ class HandingOut:
             self._metrics.count("records_handed_out", len(batch.records))
             room -= batch.size_bytes
         if spans:
-            hand = self._topics.setdefault(topic, TopicHand())
+            hand = self._topics.setdefault(topic, ValuesInFlight())
             hand.add(spans, taker, boot_time_s())
             if not any(part.values for part in parts):
                 # All of it was passed over: nobody needs to get it, or has it in hand.
@@ -178,7 +178,7 @@ class HandingOut:
                 raise
             return None
 
-    def finish_topics(self, topics: Iterable[str] | None = None, takers: Collection[Taker] | None = None) -> bool:
+    def finish_topics(self, topics: Iterable[str] | None = None, takers: Collection[ConsumeCall] | None = None) -> bool:
         """
         Whoever took of these topics, or of any, by these calls, or by any, is done with what it got.
 
@@ -220,7 +220,7 @@ class HandingOut:
             self._let_go.clear()
             await self._let_go.wait()
 
-    def put_down_taken(self, takers: Collection[Taker] | None) -> None:
+    def put_down_taken(self, takers: Collection[ConsumeCall] | None) -> None:
         """Whoever took by these, or by any, is busy with nothing any more; it is not finished, and comes again."""
         for topic, hand in list(self._topics.items()):
             if takers is None or hand.takers <= set(takers):
@@ -303,7 +303,7 @@ class HandingOut:
     def _busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset().union(*(hand.busy_with(partitions) for hand in self._hands()))
 
-    def _hands(self) -> list[Hand]:
+    def _hands(self) -> list[InFlight]:
         return [self._hand, *self._topics.values()]
 
     def in_progress(self) -> list[Work]:
@@ -349,7 +349,7 @@ class HandingOut:
                     positions[partition] = reset.lost
                     lost.add(partition)
         # Tasks that the fetcher starts must not inherit the caller's context: they would be taken for the caller.
-        empty_handed().run(self._fetcher.assign, positions, lost)
+        context_without_calls().run(self._fetcher.assign, positions, lost)
 
     def follow_subscription(self) -> None:
         """Deliver no more of topics that were unsubscribed; topics that came back go on from their positions."""

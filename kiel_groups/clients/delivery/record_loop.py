@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from kiel_groups.clients.calls.callers import caller_here
+from kiel_groups.clients.calls.callers import current_caller
 from kiel_groups.clients.calls.loop_exit import dropped_by_loop_exit
-from kiel_groups.clients.delivery.connected_consumer import Consuming
+from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.model import Record
 
@@ -22,11 +22,11 @@ class RecordLoop:
 
     __slots__ = ("__weakref__", "_consuming", "_left", "_take", "caller")
 
-    def __init__(self, consuming: Consuming) -> None:
+    def __init__(self, consuming: ConnectedConsumer) -> None:
         self._consuming = consuming
         self._take = consuming.handing_out.take
         self._left = False
-        self.caller = caller_here()
+        self.caller = current_caller()
 
     def __aiter__(self) -> RecordLoop:
         return self

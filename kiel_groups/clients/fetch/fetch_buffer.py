@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kiel_groups.clients.fetch.fetch_requests import LEAST_SHARE_BYTES
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
-from kiel_groups.clients.fetch.ready_queue import Turns
+from kiel_groups.clients.fetch.ready_queue import ReadyQueue
 
 __all__ = ["FetchBuffer"]
 
@@ -25,7 +25,7 @@ class FetchBuffer:
     def __init__(self, max_answer_bytes: int) -> None:
         self._max_answer_bytes = max_answer_bytes
         self._bytes = 0
-        self.turns = Turns()
+        self.turns = ReadyQueue()
 
     def has_room(self, state: PartitionFetch) -> bool:
         """Whether a partition may be fetched: one batch is buffered of each, more only within the bound."""

@@ -20,7 +20,7 @@ from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.fetch.fetch_buffer import FetchBuffer
 from kiel_groups.clients.fetch.fetch_requests import BrokerLanes, PlannedFetch
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch, Phase
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.connection import MAX_RESPONSE_BYTES, Connection
 from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.config import FetchConfig
@@ -40,13 +40,13 @@ from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.message_sets.decoder import PartialMessage
 from kiel_groups.wording import some
 
-__all__ = ["Fetcher", "FetchedBatch", "Reset", "TRIES_UNREADABLE"]
+__all__ = ["Fetcher", "FetchedBatch", "PendingReset", "TRIES_UNREADABLE"]
 
 log = logging.getLogger(__name__)
 
 #: Called with a partition and the position that its log does not have. Returns the position to resume at, or None to
 #: fetch the same position again. What is buffered of the partition is delivered meanwhile.
-Reset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
+PendingReset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
 
 #: An election is over by then; a failure that lasts longer is worth a warning.
 _FAILURES_TO_WARN = 5
@@ -66,7 +66,7 @@ class Fetcher:
             is raised by ``poll``.
     """
 
-    def __init__(self, cluster: Cluster, config: FetchConfig, metrics: Metrics, *, reset: Reset) -> None:
+    def __init__(self, cluster: ClusterMetadata, config: FetchConfig, metrics: Metrics, *, reset: PendingReset) -> None:
         self._cluster = cluster
         self._config = config
         self._metrics = metrics

@@ -7,10 +7,10 @@ from collections import deque
 
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch
 
-__all__ = ["Turns"]
+__all__ = ["ReadyQueue"]
 
 
-class Turns:
+class ReadyQueue:
     """
     Partitions with something to hand out, next one first.
 

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable, Mapping
 
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import find_offsets
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
-__all__ = ["LateStarts"]
+__all__ = ["StartLookup"]
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ LOG_INTERVAL_S = 60.0
 _MOST_NAMES = 10
 
 
-class LateStarts:
+class StartLookup:
     """
     Looks up the start positions of some partitions in the background, with backoff while leaders are missing.
 
@@ -38,7 +38,7 @@ class LateStarts:
     """
 
     def __init__(
-        self, cluster: Cluster, metrics: Metrics, assign: Callable[[Mapping[TopicPartition, int]], None]
+        self, cluster: ClusterMetadata, metrics: Metrics, assign: Callable[[Mapping[TopicPartition, int]], None]
     ) -> None:
         self._cluster = cluster
         self._metrics = metrics

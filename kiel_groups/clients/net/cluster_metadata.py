@@ -21,7 +21,7 @@ from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.backoff import Backoff
 from kiel_groups.clients.net.connection import Connection
 from kiel_groups.clients.net.connection_pool import CONTROL, ConnectionPool
-from kiel_groups.clients.net.leader_overrides import BelievedLeaders
+from kiel_groups.clients.net.leader_overrides import LeaderOverrides
 from kiel_groups.clients.net.metadata_sources import BrokerSource, MetadataSources
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
@@ -37,7 +37,7 @@ from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
 
-__all__ = ["AGE", "DOUBT", "BrokerSource", "Cluster"]
+__all__ = ["AGE", "DOUBT", "BrokerSource", "ClusterMetadata"]
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class _Refresh:
     task: asyncio.Task[None]
 
 
-class Cluster:
+class ClusterMetadata:
     """
     Brokers, leaders and the connections to them; belongs to one event loop.
 
@@ -106,7 +106,7 @@ class Cluster:
         self._once_known: set[str] = set()
         self._sources = MetadataSources(config, self._pool, metrics, broker_source)
         #: The leaders that ZooKeeper names, where they outweigh the brokers' word.
-        self._believed = BelievedLeaders()
+        self._believed = LeaderOverrides()
         self._running: _Refresh | None = None
         self._not_before_s = 0.0
         self._closed = False
@@ -144,7 +144,7 @@ class Cluster:
             brokers: The addresses of these, for those that brokers do not name.
         """
         moved = [tp for tp, leader in leaders.items() if self.leader_of(tp) not in (None, leader)]
-        self._believed = BelievedLeaders(leaders, brokers)
+        self._believed = LeaderOverrides(leaders, brokers)
         if moved:
             log.warning(
                 "ZooKeeper names another leader than the brokers for %d partitions, first %s: broker %d; following it",

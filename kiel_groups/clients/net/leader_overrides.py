@@ -8,10 +8,10 @@ from types import MappingProxyType
 from kiel_groups.config import HostPort
 from kiel_groups.model import TopicPartition
 
-__all__ = ["BelievedLeaders"]
+__all__ = ["LeaderOverrides"]
 
 
-class BelievedLeaders:
+class LeaderOverrides:
     """
     The leaders that ZooKeeper named in one read.
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import ask_leaders
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import KielGroupsError
@@ -48,7 +48,7 @@ async def find_log_ends(
     if not brokers:
         return LogEnds(problem="no broker is registered in ZooKeeper")
     config = BrokerConfig(hosts=tuple(brokers), connect_timeout_ms=_CONNECT_MS)
-    cluster = Cluster(config, Metrics())
+    cluster = ClusterMetadata(config, Metrics())
     found: dict[TopicPartition, int] = {}
     try:
         async with asyncio.timeout(timeout_s):

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
@@ -34,7 +34,9 @@ class Failure(NamedTuple):
     retriable: bool
 
 
-async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], at: int) -> dict[TopicPartition, int]:
+async def list_offsets(
+    cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int
+) -> dict[TopicPartition, int]:
     """
     Look up the offsets of partitions at a time: ask their leaders, and again with backoff while leaders change.
 
@@ -67,7 +69,7 @@ async def list_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], a
     raise failures[min(missing)].error
 
 
-async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
+async def policy_offsets(cluster: ClusterMetadata, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
     """Look up where a reset policy, "earliest" or "latest", has partitions start; see ``PartitionHandler``."""
     if policy == "latest":
         return await find_offsets(cluster, partitions, LATEST, patience_s=ELECTION_S)
@@ -75,7 +77,7 @@ async def policy_offsets(cluster: Cluster, partitions: Iterable[TopicPartition],
 
 
 async def find_offsets(
-    cluster: Cluster, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
+    cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
 ) -> LogOffsets:
     """
     Look up as many of the offsets as are known now, and say why the others are not; raises nothing.
@@ -109,7 +111,7 @@ async def find_offsets(
         await asyncio.sleep(pause_s)
 
 
-async def log_range(cluster: Cluster, partition: TopicPartition) -> tuple[int, int]:
+async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> tuple[int, int]:
     """
     Ask the leader of a partition for the first and the next offset of its log.
 
@@ -127,7 +129,7 @@ def _tell(failures: Mapping[TopicPartition, Failure]) -> None:
 
 
 async def ask_leaders(
-    cluster: Cluster,
+    cluster: ClusterMetadata,
     partitions: Iterable[TopicPartition],
     at: int,
     found: dict[TopicPartition, int],
@@ -156,7 +158,7 @@ async def ask_leaders(
 
 
 async def _ask_leader(
-    cluster: Cluster, leader: int, partitions: list[TopicPartition], at: int, timeout_ms: int | None
+    cluster: ClusterMetadata, leader: int, partitions: list[TopicPartition], at: int, timeout_ms: int | None
 ) -> dict[TopicPartition, int | Failure]:
     request = ListOffsetsRequest({tp: OffsetQuery(at) for tp in partitions})
     try:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
@@ -48,7 +48,7 @@ LONGEST_TEXT_BYTES = 32_767
 _SETTLED = (NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
 
 
-async def check_offset_api(cluster: Cluster, group: str) -> None:
+async def check_offset_api(cluster: ClusterMetadata, group: str) -> None:
     """
     Make sure that the brokers know offset requests at all; those of 0.8.0 close the connection on them.
 
@@ -79,7 +79,7 @@ async def check_offset_api(cluster: Cluster, group: str) -> None:
 
 
 async def fetch_offsets(
-    cluster: Cluster, group: str, partitions: Collection[TopicPartition]
+    cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """
     Ask any broker for committed next offsets; what fails for a reason that may pass is tried again, with backoff.
@@ -123,7 +123,7 @@ async def fetch_offsets(
 
 
 async def commit_offsets(
-    cluster: Cluster, metrics: Metrics, group: str, offsets: Mapping[TopicPartition, int], metadata: str
+    cluster: ClusterMetadata, metrics: Metrics, group: str, offsets: Mapping[TopicPartition, int], metadata: str
 ) -> dict[TopicPartition, ErrorCode]:
     """
     Ask any broker to store next offsets; what fails for a reason that may pass is tried again, with backoff.
@@ -175,7 +175,7 @@ def _may_pass(error: ErrorCode) -> bool:
 
 
 async def _ask(
-    cluster: Cluster, request: Request[Mapping[TopicPartition, A]], error_of: Callable[[A], ErrorCode]
+    cluster: ClusterMetadata, request: Request[Mapping[TopicPartition, A]], error_of: Callable[[A], ErrorCode]
 ) -> Mapping[TopicPartition, A]:
     """Ask a broker, one that failed lately after the others, and none for so long that a lease ends over it."""
     timeout_ms = min(ANSWER_MS, cluster.config.request_timeout_ms)

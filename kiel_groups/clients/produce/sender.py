@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.produce.partition_queue import Batch, PartitionQueue, RecordMetadata
 from kiel_groups.clients.produce.stall_watch import StallWatch
 from kiel_groups.config import ProducerConfig
@@ -52,7 +52,7 @@ _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTI
 class Sender:
     """Sends what is added to its queues; belongs to one event loop."""
 
-    def __init__(self, cluster: Cluster, config: ProducerConfig, metrics: Metrics) -> None:
+    def __init__(self, cluster: ClusterMetadata, config: ProducerConfig, metrics: Metrics) -> None:
         self._cluster = cluster
         self._config = config
         self._linger_s = 0.0 if config.linger_ms is None else config.linger_ms / 1000

@@ -1,4 +1,4 @@
-"""The driver of the leader election: performs what ``group.election`` decides, on one member's session."""
+"""The driver of the leader election: performs what ``group.leader.candidate`` decides, on one member's session."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from kiel_groups.group.znodes.contents import unsigned_hex
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 
-__all__ = ["Foreigners", "ForeignWatch", "find_foreigners"]
+__all__ = ["ForeignMembers", "ForeignMemberMonitor", "find_foreigners"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Foreigners:
+class ForeignMembers:
     """Names of foreign members and the folder that they stand in; of both kinds, those under ``/consumers``."""
 
     names: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Foreigners:
 
 async def find_foreigners(
     session: Session, layout: GroupLayout, watcher: Callable[[], None] | None = None
-) -> Foreigners:
+) -> ForeignMembers:
     """
     Look for foreign members.
 
@@ -59,8 +59,8 @@ async def find_foreigners(
     if kiel is None and watcher is not None and await session.exists(layout.kiel_members, watcher) is not None:
         kiel = await session.children(layout.kiel_members, watcher)
     if foreign:
-        return Foreigners(tuple(sorted(foreign)), layout.ids)
-    return Foreigners(tuple(sorted(kiel)), layout.kiel_members) if kiel else Foreigners()
+        return ForeignMembers(tuple(sorted(foreign)), layout.ids)
+    return ForeignMembers(tuple(sorted(kiel)), layout.kiel_members) if kiel else ForeignMembers()
 
 
 async def _without_our_own(session: Session, layout: GroupLayout, names: Sequence[str]) -> set[str]:
@@ -77,7 +77,7 @@ async def _without_our_own(session: Session, layout: GroupLayout, names: Sequenc
     }
 
 
-class ForeignWatch:
+class ForeignMemberMonitor:
     """A leader's eye on foreign members: an error in the log and a gauge while there are any."""
 
     def __init__(self, session: Session, layout: GroupLayout, tasks: TaskSet, metrics: Metrics) -> None:
@@ -88,7 +88,7 @@ class ForeignWatch:
         self._active = False
         self._looking = False
         self._again = False
-        self._seen = Foreigners()
+        self._seen = ForeignMembers()
 
     def start(self) -> None:
         """This process leads, or leads on: look, and keep looking."""
@@ -100,7 +100,7 @@ class ForeignWatch:
         self._active = self._again = False
         if self._seen.names:
             self._metrics.gauge("foreign_members", 0)
-        self._seen = Foreigners()
+        self._seen = ForeignMembers()
 
     def _changed(self) -> None:
         self._again = self._active
@@ -118,7 +118,7 @@ class ForeignWatch:
         finally:
             self._looking = False
 
-    def _tell(self, found: Foreigners) -> None:
+    def _tell(self, found: ForeignMembers) -> None:
         if found == self._seen:
             return
         self._seen = found

@@ -1,4 +1,4 @@
-"""The driver of a leader: performs what ``group.leader`` decides, on one member's session."""
+"""The driver of a leader: performs what ``group.leader.leader_state`` decides, on one member's session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 
 from kiel_groups.allocators import Allocator, allocator_name, named_allocator, run_allocator, sticky
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.leader.ownership_monitor import Overseer
+from kiel_groups.coordination.leader.ownership_monitor import OwnershipMonitor
 from kiel_groups.coordination.leader.plan_reader import PlanReader
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
@@ -33,7 +33,7 @@ from kiel_groups.group.znodes.transactions import Answer, Check, Done, Operation
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 
-__all__ = ["Leading"]
+__all__ = ["LeaderDriver"]
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 DRAINED = "all its subscribers are drained"
 
 
-class Leading:
+class LeaderDriver:
     """
     What a member does for its group while it leads; it exists, idle, in every member.
 
@@ -67,13 +67,13 @@ class Leading:
         self._tasks = tasks
         self._metrics = metrics
         self._on_doubt = on_doubt
-        self._state = leader_state.Leader(config.debounce)
+        self._state = leader_state.LeaderState(config.debounce)
         self._timer: asyncio.TimerHandle | None = None
         # What the last published plan was made from, and what the newest plan was made from.
         self._before: Inputs | None = None
         self._planned_from: Inputs | None = None
         self._reader = PlanReader(session, layout, config, metrics, self._on_change)
-        self._overseer = Overseer(session, layout, tasks, metrics, config.drain_alarm_ms / 1000)
+        self._overseer = OwnershipMonitor(session, layout, tasks, metrics, config.drain_alarm_ms / 1000)
         #: What the newest plan wants: who is to own what.
         self._wanted: dict[TopicPartition, MemberId] = {}
         #: The newest plan itself.

@@ -17,7 +17,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = ["Overseer"]
+__all__ = ["OwnershipMonitor"]
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ MOST_OWNERS = 2_000
 KINDS = ("partitions_unowned", "partitions_wrongly_owned", "partitions_orphaned")
 
 
-class Overseer:
+class OwnershipMonitor:
     """
     Compares the owners with what one leader has published, twice in every ``limit_s``.
 

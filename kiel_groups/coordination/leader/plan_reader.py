@@ -14,8 +14,8 @@ from kiel_groups.coordination.zookeeper.runtime import in_thread, wall_ms
 from kiel_groups.errors import ProtocolError
 from kiel_groups.group.leader.planner import Inputs
 from kiel_groups.group.leader.static_members import absences
-from kiel_groups.group.znodes.contents import MemberInfo, Pointer, Slice, parse_topic
-from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo, parse_topic
+from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.history import generation_of
 from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.znodes.partition_weights import Weights, parse_weights
@@ -55,7 +55,7 @@ class PlanReader:
         self._known: dict[str, Any] = {}
         self._reading: dict[str, object] = {}
         self._member_names: set[MemberId] = set()
-        self._tuning = Tuning()
+        self._tuning = DynamicConfig()
         #: The last that could be read; None before the first look.
         self._weights: Weights | None = None
         #: What was said of it and is still so.
@@ -91,7 +91,7 @@ class PlanReader:
             members=members,
             topics=topics,
             brokers=brokers,
-            pointer=None if pointer is None else self._parsed(Pointer.parse, pointer, self._layout.pointer),
+            pointer=None if pointer is None else self._parsed(GroupState.parse, pointer, self._layout.pointer),
             pointer_version=None if pointer is None else pointer.version,
             slices=slices,
             away=away,
@@ -178,22 +178,22 @@ class PlanReader:
         if watcher is not None:
             self._session.forget(watcher)
 
-    async def _slices(self) -> dict[Slot, Slice | None]:
+    async def _slices(self) -> dict[Slot, MemberAssignment | None]:
         slots = await self._session.children(self._layout.pointer) or []
         nodes = await self._session.get_many([self._layout.slice(slot) for slot in slots])
         return {
-            slot: self._parsed(Slice.parse, node, self._layout.slice(slot))
+            slot: self._parsed(MemberAssignment.parse, node, self._layout.slice(slot))
             for slot, node in zip(slots, nodes, strict=True)
             if node is not None
         }
 
-    async def _read_tuning(self) -> Tuning:
+    async def _read_tuning(self) -> DynamicConfig:
         """What people have set; where that cannot be, what they had set before."""
         node = await self._watched(self._layout.config, "config")
         if node is None:
-            return Tuning()
+            return DynamicConfig()
         try:
-            return Tuning.parse(node.data, self._layout.config)
+            return DynamicConfig.parse(node.data, self._layout.config)
         except ProtocolError as error:
             log.error("group %s: %s; it is not followed", self._layout.group, error)
             self._metrics.count("group_settings_refused")

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
-from kiel_groups.coordination.member.group_session import Life
-from kiel_groups.coordination.member.session_supervisor import Lives
+from kiel_groups.coordination.member.group_session import GroupSession
+from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 
-__all__ = ["GroupCandidate"]
+__all__ = ["AllocatorProcess"]
 
 
-class GroupCandidate:
+class AllocatorProcess:
     """
     Candidacy in one group, from ``start`` to ``close``, across sessions.
 
@@ -41,7 +41,7 @@ class GroupCandidate:
         self._zookeeper = zookeeper
         self._allocator = allocator
         self._metrics = metrics
-        self._lives = Lives(config.group, self._begin, zookeeper.connect_timeout_ms, metrics, on_failure)
+        self._lives = SessionSupervisor(config.group, self._begin, zookeeper.connect_timeout_ms, metrics, on_failure)
 
     async def start(self) -> None:
         """
@@ -54,8 +54,8 @@ class GroupCandidate:
         """
         await self._lives.start()
 
-    async def _begin(self, by_s: float) -> _Candidacy:
-        candidacy = _Candidacy(
+    async def _begin(self, by_s: float) -> _AllocatorSession:
+        candidacy = _AllocatorSession(
             self._config, self._zookeeper, self._allocator, self._metrics, first=self._lives.current is None
         )
         await candidacy.join(by_s)
@@ -75,7 +75,7 @@ class GroupCandidate:
         await self._lives.close()
 
 
-class _Candidacy(Life):
+class _AllocatorSession(GroupSession):
     """A candidate on one session."""
 
     _paused = "leading, or standing by for it, is paused"

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
-from kiel_groups.coordination.member.member_session import Membership
-from kiel_groups.coordination.member.owned_partitions import Holding
-from kiel_groups.coordination.member.session_supervisor import Lives
+from kiel_groups.coordination.member.member_session import MemberSession
+from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
+from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -57,7 +57,7 @@ class GroupMember:
         self._metrics = metrics
         #: The present session's gate, to be asked before every record; one that never opens before the first session.
         self.gate = Gate()
-        self._lives = Lives(config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure)
+        self._lives = SessionSupervisor(config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure)
 
     async def start(self) -> None:
         """
@@ -71,12 +71,12 @@ class GroupMember:
         """
         await self._lives.start()
 
-    async def _join(self, by_s: float) -> Membership:
+    async def _join(self, by_s: float) -> MemberSession:
         if self._membership is not None and self._membership.stalled:
             await self._caught_up()
             # The application's time does not count against ZooKeeper's.
             by_s = asyncio.get_running_loop().time() + self._zookeeper.connect_timeout_ms / 1000
-        membership = Membership(
+        membership = MemberSession(
             self._config,
             self._zookeeper,
             self._handler,
@@ -100,7 +100,7 @@ class GroupMember:
             await asyncio.sleep(CATCH_UP_S)
 
     @property
-    def _membership(self) -> Membership | None:
+    def _membership(self) -> MemberSession | None:
         return self._lives.current
 
     @property
@@ -152,7 +152,7 @@ class GroupMember:
         """
         return await self._written(lambda holding: holding.commit(metadata))
 
-    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int | None:
+    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
         Store the position that a reset chose, as soon as nothing older of its partition is buffered or in flight.
 
@@ -175,7 +175,7 @@ class GroupMember:
         """
         await self._written(lambda holding: holding.confirm_leaders())
 
-    async def _written(self, write: Callable[[Holding], Awaitable[T]]) -> T:
+    async def _written(self, write: Callable[[OwnedPartitions], Awaitable[T]]) -> T:
         membership = self._membership
         if membership is None or not membership.session.gate.is_open(boot_time_s()):
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")

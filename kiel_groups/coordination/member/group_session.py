@@ -1,7 +1,7 @@
 """
 What a member and a mere candidate have in common: a session, a candidacy on it, a heartbeat, and an end.
 
-When the session is over the life is over; ``Lives`` makes the next one.
+When the session is over the life is over; ``SessionSupervisor`` makes the next one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import ClassVar
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.leader.election import Election
-from kiel_groups.coordination.leader.foreign_members import ForeignWatch
-from kiel_groups.coordination.leader.leader_driver import Leading
+from kiel_groups.coordination.leader.foreign_members import ForeignMemberMonitor
+from kiel_groups.coordination.leader.leader_driver import LeaderDriver
 from kiel_groups.coordination.member.owned_partitions import jittered_s
 from kiel_groups.coordination.partition_handler import Work
 from kiel_groups.coordination.session.heartbeat import Heartbeat
@@ -31,12 +31,12 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 
-__all__ = ["Life", "is_fatal"]
+__all__ = ["GroupSession", "is_fatal"]
 
 log = logging.getLogger(__name__)
 
 
-class Life:
+class GroupSession:
     """
     The life of one session in one group; ``first`` where none came before it.
 
@@ -159,8 +159,8 @@ class Life:
     def _stand(self, proof: str) -> None:
         """Be able to stand for election and to lead; ``proof`` is the znode that every heartbeat checks."""
         session, layout, metrics = self.session, self._layout, self._metrics
-        self._foreigners = ForeignWatch(session, layout, self._tasks, metrics)
-        self._leading = Leading(
+        self._foreigners = ForeignMemberMonitor(session, layout, self._tasks, metrics)
+        self._leading = LeaderDriver(
             session,
             layout,
             self.member_id,

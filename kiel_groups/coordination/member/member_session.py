@@ -11,12 +11,12 @@ from typing import Any
 from kiel_groups.allocators import Allocator
 from kiel_groups.config import BROKER_V0, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.admission import check_admission
-from kiel_groups.coordination.member.group_session import Life
-from kiel_groups.coordination.member.owned_partitions import Holding
-from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.member.group_session import GroupSession
+from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders, registered_brokers
 from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.partition_handler import PartitionHandler, Work
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
@@ -41,7 +41,7 @@ from kiel_groups.group.znodes.transactions import (
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 
-__all__ = ["Membership"]
+__all__ = ["MemberSession"]
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 0.5
 
 
-class Membership(Life):
+class MemberSession(GroupSession):
     """A member for the life of one session."""
 
     def __init__(
@@ -88,10 +88,10 @@ class Membership(Life):
         config, session, layout, metrics = self._config, self.session, self._layout, self._metrics
         self._name()
         self._path = layout.member(self.member_id)
-        topics = TopicWatch(session, self._tasks)
+        topics = TopicIncarnations(session, self._tasks)
         writer = FencedWriter(session, self._path, topics.catch_up)
         store = self._offset_store(writer, topics)
-        claimant = Claimant(
+        claimant = OwnerZnodes(
             session,
             layout,
             self.member_id,
@@ -101,7 +101,7 @@ class Membership(Life):
             metrics,
             commits=config.autocommit,
         )
-        self.holding = Holding(
+        self.holding = OwnedPartitions(
             session,
             layout,
             self.member_id,
@@ -117,7 +117,7 @@ class Membership(Life):
         )
         self._stand(self._path)
 
-    def _offset_store(self, writer: FencedWriter, topics: TopicWatch) -> ZooKeeperOffsetStore:
+    def _offset_store(self, writer: FencedWriter, topics: TopicIncarnations) -> ZooKeeperOffsetStore:
         kind = BrokerOffsetStore if self._config.store == BROKER_V0 else ZooKeeperOffsetStore
         store = kind(
             self.session,

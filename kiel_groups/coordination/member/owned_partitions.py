@@ -1,5 +1,5 @@
 """
-What one member holds: the driver of ``group.claims``, on one session.
+What one member holds: the driver of ``group.member.claims``, on one session.
 
 It follows the member's slice, takes and gives back owner znodes, and is the only one that writes offsets.
 """
@@ -13,12 +13,12 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.member.owner_znodes import Claimant
+from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
-from kiel_groups.coordination.member.unsubscribed_topics import SliceTopics
+from kiel_groups.coordination.member.unsubscribed_topics import UnsubscribedTopics
 from kiel_groups.coordination.offsets.owned_offsets import Offsets
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.offsets.zookeeper_store import Starts, ZooKeeperOffsetStore
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.coordination.session.session_tasks import TaskSet
@@ -32,14 +32,14 @@ from kiel_groups.errors import (
     ProtocolError,
 )
 from kiel_groups.group.member import claims
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import StartPosition, SubscriptionState
-from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = ["Holding", "PartitionHandler", "jittered_s"]
+__all__ = ["OwnedPartitions", "PartitionHandler", "jittered_s"]
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def jittered_s(interval_ms: int) -> float:
     return interval_ms / 1000 * runtime.uniform(1 - JITTER, 1 + JITTER)
 
 
-class Holding:
+class OwnedPartitions:
     """The slice, the claims and the offsets of one member."""
 
     def __init__(
@@ -69,11 +69,11 @@ class Holding:
         layout: GroupLayout,
         member_id: MemberId,
         config: GroupConfig,
-        claimant: Claimant,
+        claimant: OwnerZnodes,
         store: ZooKeeperOffsetStore,
         handler: PartitionHandler,
         subscription: SubscriptionState,
-        topics: TopicWatch,
+        topics: TopicIncarnations,
         leaders: PartitionLeaders,
         tasks: TaskSet,
         metrics: Metrics,
@@ -81,7 +81,7 @@ class Holding:
         self._session = session
         self._member_id = member_id
         self._slice_path, self._member_path = layout.slice(config.instance_id or member_id), layout.member(member_id)
-        self._slice_topics = SliceTopics(session, layout, member_id, metrics)
+        self._slice_topics = UnsubscribedTopics(session, layout, member_id, metrics)
         self._config = config
         self._claimant = claimant
         self._store = store
@@ -149,7 +149,7 @@ class Holding:
         """Store the next offset of every partition held of which something new is finished; see ``Offsets``."""
         return await self._offsets.commit(metadata)
 
-    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int | None:
+    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """Store the position that a reset chose; see ``Offsets``."""
         return await self._offsets.store_reset(partition, reset)
 
@@ -185,7 +185,7 @@ class Holding:
         if node is None:
             return claims.Wanted(None)
         try:
-            found = Slice.parse(node.data, self._slice_path)
+            found = MemberAssignment.parse(node.data, self._slice_path)
         except ProtocolError as error:
             log.error("group %s: %s; keeping the current partitions", self._config.group, error)
             self._metrics.count("znodes_unreadable")
@@ -442,7 +442,7 @@ class _OwnerWatch:
 
     __slots__ = ("_holding", "partition")
 
-    def __init__(self, holding: Holding, partition: TopicPartition) -> None:
+    def __init__(self, holding: OwnedPartitions, partition: TopicPartition) -> None:
         self._holding = holding
         self.partition = partition
 

@@ -17,7 +17,7 @@ from kiel_groups.group.znodes.transactions import Check, Create, Delete, Failure
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = ["Claimant", "Releases"]
+__all__ = ["OwnerZnodes", "Releases"]
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Releases:
     gone: frozenset[TopicPartition]
 
 
-class Claimant:
+class OwnerZnodes:
     """Owner znodes, as one member of one session handles them."""
 
     def __init__(

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from kiel_groups.coordination.member.group_session import Life, is_fatal
+from kiel_groups.coordination.member.group_session import GroupSession, is_fatal
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import KielGroupsError, SessionLostError
 from kiel_groups.metrics import Metrics
 
-__all__ = ["Lives"]
+__all__ = ["SessionSupervisor"]
 
 log = logging.getLogger(__name__)
 
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
-_Life = TypeVar("_Life", bound=Life)
+_Life = TypeVar("_Life", bound=GroupSession)
 
 
-class Lives(Generic[_Life]):
+class SessionSupervisor(Generic[_Life]):
     """
     The lives of one process in one group, from ``start`` to ``close``.
 

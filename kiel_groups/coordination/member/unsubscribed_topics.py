@@ -7,12 +7,12 @@ import logging
 
 from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.znodes.contents import MemberInfo, Slice
+from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = ["SliceTopics"]
+__all__ = ["UnsubscribedTopics"]
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ PASSING_S = 10.0
 MOST_NAMED = 5
 
 
-class SliceTopics:
+class UnsubscribedTopics:
     """Compares the slices of one member with its subscription."""
 
     def __init__(self, session: Session, layout: GroupLayout, member_id: MemberId, metrics: Metrics) -> None:
@@ -39,7 +39,7 @@ class SliceTopics:
         #: Since when slices have named other topics, on the event loop's clock; None where the last one did not.
         self._since_s: float | None = None
 
-    async def check(self, node: Node, found: Slice, subscribed: frozenset[str]) -> None:
+    async def check(self, node: Node, found: MemberAssignment, subscribed: frozenset[str]) -> None:
         """
         Log a slice that names other topics than the member subscribes to, and count it once each time it is written.
 
@@ -63,7 +63,7 @@ class SliceTopics:
             self._reported = (node.mzxid, level)
             self._report(level, found, len(foreign), sorted({partition.topic for partition in foreign}))
 
-    async def _foreign(self, node: Node, found: Slice, subscribed: frozenset[str]) -> list[TopicPartition]:
+    async def _foreign(self, node: Node, found: MemberAssignment, subscribed: frozenset[str]) -> list[TopicPartition]:
         """The partitions of a slice that is not exempt whose topics neither subscription nor registration names."""
         if not ({partition.topic for partition in found.partitions} - subscribed):
             return []
@@ -78,7 +78,7 @@ class SliceTopics:
             return []
         return [partition for partition in found.partitions if partition.topic not in allowed]
 
-    def _report(self, level: int, found: Slice, count: int, topics: list[str]) -> None:
+    def _report(self, level: int, found: MemberAssignment, count: int, topics: list[str]) -> None:
         log.log(
             level,
             "group %s: the slice of %s, generation %d, names %d partitions of topics that this member has not"

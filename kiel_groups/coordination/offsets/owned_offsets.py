@@ -17,7 +17,7 @@ from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.offsets.zookeeper_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.coordination.partition_handler import PartitionHandler
 from kiel_groups.errors import CoordinationError, KielGroupsError
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -101,7 +101,7 @@ class Offsets:
             if not waiting:
                 return stored
 
-    async def store_reset(self, partition: TopicPartition, reset: Reset) -> int | None:
+    async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
         Store the position that a reset chose, once nothing older of the partition is buffered or in flight.
 

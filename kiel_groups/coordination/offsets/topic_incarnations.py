@@ -11,10 +11,10 @@ from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.znodes.layout import topic_path
 
-__all__ = ["TopicWatch"]
+__all__ = ["TopicIncarnations"]
 
 
-class TopicWatch:
+class TopicIncarnations:
     """
     Watches the topics of what a member holds, for the life of one session.
 

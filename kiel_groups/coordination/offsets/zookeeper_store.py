@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kiel_groups.coordination.offsets.start_offsets import LookUp, StartOffsets
-from kiel_groups.coordination.offsets.topic_incarnations import TopicWatch
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome, Renew
 from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.errors import KielGroupsError, ProtocolError
@@ -93,7 +93,7 @@ class ZooKeeperOffsetStore:
         session: Session,
         layout: GroupLayout,
         writer: FencedWriter,
-        topics: TopicWatch,
+        topics: TopicIncarnations,
         metrics: Metrics,
         look_up: LookUp,
         reset: str,

@@ -30,7 +30,7 @@ from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.coordination.session.session_close import SessionClose
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection, overhear_connect
-from kiel_groups.coordination.zookeeper.pending_requests import Requests
+from kiel_groups.coordination.zookeeper.pending_requests import PendingRequests
 from kiel_groups.coordination.zookeeper.transaction_results import MOVED, answer_of, tells_of_move, transaction_of
 from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
 from kiel_groups.group.znodes.transactions import (
@@ -106,7 +106,7 @@ class Session:
         #: Held until the session is over, for those who have no loop to wait on.
         self._open_lock = threading.Lock()
         self._open_lock.acquire()
-        self._requests = Requests(self._call_loop)
+        self._requests = PendingRequests(self._call_loop)
         self._connected = asyncio.Event()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
         self.client = runtime.client(config)

@@ -10,9 +10,9 @@ from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from kiel_groups.coordination.zookeeper.wakeup import Wakes
+from kiel_groups.coordination.zookeeper.wakeup import Wakeup
 
-__all__ = ["PromptHandler"]
+__all__ = ["ImmediateHandler"]
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class _AtOnce:
             log.exception("a callback of kazoo's failed")
 
 
-class PromptHandler(SequentialThreadingHandler):  # type: ignore[misc]
+class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """
     Tells answers and watches on the thread that reads them, in the order in which the server sent them.
 
@@ -54,9 +54,9 @@ class PromptHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def stop(self) -> None:
         self._running = False
 
-    def create_socket_pair(self) -> tuple[Wakes, Wakes]:
+    def create_socket_pair(self) -> tuple[Wakeup, Wakeup]:
         """What kazoo's thread is woken by: where it reads, and where others write."""
-        wakes = Wakes()
+        wakes = Wakeup()
         return wakes, wakes
 
     def create_connection(self, *args: Any, timeout: float = math.inf, **kwargs: Any) -> Any:

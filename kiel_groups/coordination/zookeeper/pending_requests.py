@@ -11,7 +11,7 @@ from kazoo.exceptions import AuthFailedError, ConnectionClosedError, SessionExpi
 
 from kiel_groups.errors import SessionLostError
 
-__all__ = ["Requests", "Request"]
+__all__ = ["PendingRequests", "Request"]
 
 _OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
 
@@ -19,7 +19,7 @@ _OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
 Request: TypeAlias = Callable[[], Any]
 
 
-class Requests:
+class PendingRequests:
     """
     The requests of one session.
 

@@ -25,10 +25,10 @@ from kazoo.client import KazooClient
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.zookeeper import daemon_threads, hosts
 from kiel_groups.coordination.zookeeper.kazoo_client import InterruptibleClient, connect_limit_s
-from kiel_groups.coordination.zookeeper.kazoo_handler import PromptHandler
+from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
 
 __all__ = [
-    "Machine",
+    "Runtime",
     "Ticking",
     "boot_time_s",
     "wall_ms",
@@ -58,7 +58,7 @@ class Ticking(Protocol):
     def wake(self) -> None: ...
 
 
-class Machine:
+class Runtime:
     """The real one."""
 
     def boot_time_s(self) -> float:
@@ -97,15 +97,15 @@ class Machine:
             timeout=config.session_timeout_ms / 1000,
             connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
             logger=kazoo_log,
-            handler=PromptHandler(connect_limit_s(config.session_timeout_ms)),
+            handler=ImmediateHandler(connect_limit_s(config.session_timeout_ms)),
         )
 
 
-_machine = Machine()
+_machine = Runtime()
 
 
 @contextmanager
-def replaced(machine: Machine) -> Iterator[None]:
+def replaced(machine: Runtime) -> Iterator[None]:
     """Run a block on another machine."""
     global _machine
     before, _machine = _machine, machine

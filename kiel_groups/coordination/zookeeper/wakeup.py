@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 
-__all__ = ["Wakes"]
+__all__ = ["Wakeup"]
 
 
-class Wakes:
+class Wakeup:
     """
     Both ends of what kazoo takes for a pair of sockets: a count in the kernel, readable while it is not 0.
 

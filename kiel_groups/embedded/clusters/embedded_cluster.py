@@ -95,7 +95,7 @@ class Cluster(Startable):
         return [broker.address for broker in self.kafka]
 
     async def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
-        """Create a topic; returns when every partition has a leader. Errors as in ``coordination.admin``."""
+        """Create a topic; returns when every partition has a leader. Errors as in ``admin.cluster_admin``."""
         await in_thread(cluster_admin.create_topic, self.zk_hosts, topic, partitions, replication)
 
     async def grow_topic(self, topic: str, partitions: int) -> None:

@@ -23,7 +23,7 @@ from kiel_groups.group.leader.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Done, Operation
 
 __all__ = [
-    "Leader",
+    "LeaderState",
     "Duty",
     "Event",
     "Effect",
@@ -60,7 +60,7 @@ class Duty(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class LeaderState:
     """
     ``term`` counts its leaderships. ``due_s`` is when to plan (while settling), ``bound_s`` the latest moment for it,
     both on the driver's clock, as ``since_s``, when the first change was seen. ``causes`` are why, in order; those
@@ -183,11 +183,11 @@ class Published:
 Effect: TypeAlias = MakePlan | Prepare | Write | Published
 
 
-def step(leader: Leader, event: Event) -> tuple[Leader, tuple[Effect, ...]]:
+def step(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, ...]]:
     """What follows from an event: total and deterministic."""
     match event:
         case Deposed():
-            return Leader(leader.debounce, leader.term), ()
+            return LeaderState(leader.debounce, leader.term), ()
         case Elected(candidate, now_s, succeeds):
             return _elected(leader, candidate, now_s, succeeds=succeeds), ()
         case Changed(cause, now_s, urgent) if leader.duty is not Duty.NONE:
@@ -210,14 +210,14 @@ def step(leader: Leader, event: Event) -> tuple[Leader, tuple[Effect, ...]]:
     return leader, ()
 
 
-def _plan(leader: Leader) -> tuple[Leader, tuple[Effect, ...]]:
+def _plan(leader: LeaderState) -> tuple[LeaderState, tuple[Effect, ...]]:
     assert leader.candidate is not None
     cause = ", ".join(dict.fromkeys(leader.causes))
     planning = replace(leader, duty=Duty.PLANNING, due_s=None, causes=())
     return planning, (MakePlan(leader.term, leader.candidate, cause, leader.since_s),)
 
 
-def _planned(leader: Leader, planned: Planned) -> tuple[Leader, tuple[Effect, ...]]:
+def _planned(leader: LeaderState, planned: Planned) -> tuple[LeaderState, tuple[Effect, ...]]:
     publication = planned.publication
     if planned.failed:
         return _again(leader, "retry", planned.now_s), ()
@@ -227,13 +227,13 @@ def _planned(leader: Leader, planned: Planned) -> tuple[Leader, tuple[Effect, ..
     return publishing, (Prepare(leader.term, publication.folders),)
 
 
-def _elected(leader: Leader, candidate: str, now_s: float, *, succeeds: bool) -> Leader:
+def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: bool) -> LeaderState:
     """A first leader waits for its group to gather; a later one, or one that leads on, plans as after any change."""
     if leader.duty is not Duty.NONE and leader.candidate == candidate:
         return _changed(leader, "leader resumed", now_s)
     debounce = leader.debounce
     due_s = now_s + (min(debounce.quiet_ms, debounce.bound_ms) if succeeds else debounce.initial_delay_ms) / 1000
-    return Leader(
+    return LeaderState(
         leader.debounce,
         leader.term + 1,
         duty=Duty.SETTLING,
@@ -246,7 +246,7 @@ def _elected(leader: Leader, candidate: str, now_s: float, *, succeeds: bool) ->
     )
 
 
-def _changed(leader: Leader, cause: str, now_s: float) -> Leader:
+def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     causes = (*leader.causes, cause)
     if leader.duty in (Duty.PLANNING, Duty.PUBLISHING):
         return replace(leader, causes=causes)
@@ -259,7 +259,7 @@ def _changed(leader: Leader, cause: str, now_s: float) -> Leader:
     )
 
 
-def _rest(leader: Leader, now_s: float) -> Leader:
+def _rest(leader: LeaderState, now_s: float) -> LeaderState:
     """After a plan: go back to watching, or to what changed meanwhile."""
     idle = replace(leader, duty=Duty.WATCHING, publication=None, written=0, due_s=None, causes=())
     for cause in leader.causes:
@@ -267,7 +267,7 @@ def _rest(leader: Leader, now_s: float) -> Leader:
     return idle
 
 
-def _again(leader: Leader, cause: str, now_s: float) -> Leader:
+def _again(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     """Plan anew after a short while: what was read is not what stands there, or could not be read."""
     settling = _changed(_rest(leader, now_s), cause, now_s)
     due_s = now_s + RETRY_S
@@ -275,8 +275,8 @@ def _again(leader: Leader, cause: str, now_s: float) -> Leader:
 
 
 def _written(
-    leader: Leader, publication: Publication, answer: Answer, now_s: float
-) -> tuple[Leader, tuple[Effect, ...]]:
+    leader: LeaderState, publication: Publication, answer: Answer, now_s: float
+) -> tuple[LeaderState, tuple[Effect, ...]]:
     if not isinstance(answer, Done):
         return _again(leader, "publication interrupted", now_s), ()
     written = leader.written + 1

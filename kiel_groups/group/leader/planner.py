@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kiel_groups.group.znodes.contents import DONE, PUBLISHING, MemberInfo, Pointer, Slice
-from kiel_groups.group.znodes.dynamic_config import Tuning
+from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, MemberAssignment, MemberInfo
+from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 from kiel_groups.group.znodes.history import HistoryEntry, record
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.partition_weights import Weights
@@ -52,12 +52,12 @@ class Inputs:
     members: Mapping[Slot, MemberInfo]
     topics: Mapping[str, tuple[int, ...]]
     brokers: int
-    pointer: Pointer | None = None
+    pointer: GroupState | None = None
     pointer_version: int | None = None
-    slices: Mapping[Slot, Slice | None] = field(default_factory=dict)
-    away: Mapping[Slot, Slice] = field(default_factory=dict)
+    slices: Mapping[Slot, MemberAssignment | None] = field(default_factory=dict)
+    away: Mapping[Slot, MemberAssignment] = field(default_factory=dict)
     history: tuple[int, ...] = ()
-    tuning: Tuning = field(default_factory=Tuning)
+    tuning: DynamicConfig = field(default_factory=DynamicConfig)
     weights: Weights = field(default_factory=dict)
 
     @property
@@ -184,7 +184,7 @@ def _matters(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) 
     return any(not isinstance(change, Delete) or change.path not in empty for change in changes)
 
 
-def _says_the_same(stored: Pointer, fresh: Pointer) -> bool:
+def _says_the_same(stored: GroupState, fresh: GroupState) -> bool:
     """
     Whether the stored pointer is complete and tells an operator what a fresh one would.
 
@@ -214,14 +214,14 @@ def _changed_slices(layout: GroupLayout, inputs: Inputs, target: Target, generat
     return [write for _, _, write in sorted(ranked, key=lambda row: row[:2])] + gone
 
 
-def _slice(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicPartition]) -> Slice:
+def _slice(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicPartition]) -> MemberAssignment:
     """For the slot's member; one that is away finds its place under the name it had."""
     if slot in inputs.members:
-        return Slice(generation, inputs.members[slot].member_id, wanted)
+        return MemberAssignment(generation, inputs.members[slot].member_id, wanted)
     return replace(inputs.away[slot], generation=generation, partitions=wanted)
 
 
-def _entry(pointer: Pointer, moved: int, took_ms: int) -> HistoryEntry:
+def _entry(pointer: GroupState, moved: int, took_ms: int) -> HistoryEntry:
     return HistoryEntry(
         generation=pointer.generation,
         cause=pointer.cause,
@@ -234,7 +234,7 @@ def _entry(pointer: Pointer, moved: int, took_ms: int) -> HistoryEntry:
     )
 
 
-def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> Pointer:
+def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
     """The pointer of the next generation, which is above every stored one."""
     generations = [stored.generation for stored in inputs.slices.values() if stored is not None]
     if inputs.pointer is not None:
@@ -242,7 +242,7 @@ def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_m
     reasons: dict[str, int] = {}
     for reason in target.unassigned.values():
         reasons[reason] = reasons.get(reason, 0) + 1
-    return Pointer(
+    return GroupState(
         generation=1 + max([*generations, *inputs.history], default=0),
         state=PUBLISHING,
         leader=leader,
@@ -346,7 +346,7 @@ def _shortened(told: list[str]) -> str:
     return ", ".join([*shown, f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else shown)
 
 
-def describe_allocator(stored: Pointer | None, target: Target) -> str:
+def describe_allocator(stored: GroupState | None, target: Target) -> str:
     """Whether the allocator has begun to fail since the stored pointer was written, or to work again; "" if neither."""
     failed, fails = stored is not None and bool(stored.fallback), bool(target.fallback)
     if failed == fails:

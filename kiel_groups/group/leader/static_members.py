@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
-from kiel_groups.group.znodes.contents import Slice
+from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.model import Slot
 
 __all__ = ["absences", "next_end_ms"]
 
 
 def absences(
-    slices: Mapping[Slot, Slice | None], present: Container[Slot], now_ms: int, grace_ms: int
-) -> dict[Slot, Slice]:
+    slices: Mapping[Slot, MemberAssignment | None], present: Container[Slot], now_ms: int, grace_ms: int
+) -> dict[Slot, MemberAssignment]:
     """
     The slices of static slots whose member went less than the grace ago, with the time of its going.
 
@@ -39,7 +39,7 @@ def absences(
     return away
 
 
-def next_end_ms(away: Mapping[Slot, Slice], grace_ms: int) -> int | None:
+def next_end_ms(away: Mapping[Slot, MemberAssignment], grace_ms: int) -> int | None:
     """When the first of these graces ends, in milliseconds since 1970; None where nobody is away."""
     return min(
         (stored.away_since_ms + grace_ms for stored in away.values() if stored.away_since_ms is not None), default=None

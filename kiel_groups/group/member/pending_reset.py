@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Reset"]
+__all__ = ["PendingReset"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reset:
+class PendingReset:
     """
     A position chosen for a partition, not stored yet.
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kiel_groups.config import topic_names
-from kiel_groups.group.member.pending_reset import Reset
+from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.model import TopicPartition
 
 __all__ = ["SubscriptionState", "PartitionState", "StartPosition"]
@@ -57,7 +57,7 @@ class PartitionState:
     adopted: int | None = None
     created: int = 0
     newest: int = 0
-    reset: Reset | None = None
+    reset: PendingReset | None = None
 
     @property
     def outdated(self) -> bool:
@@ -149,11 +149,11 @@ class SubscriptionState:
         state.position = state.finished = offset
         state.reset = None
 
-    def choose_reset(self, partition: TopicPartition, reset: Reset) -> None:
+    def choose_reset(self, partition: TopicPartition, reset: PendingReset) -> None:
         """A position was chosen in the place of one that the log lacks."""
         self._assigned[partition].reset = reset
 
-    def reset_of(self, partition: TopicPartition) -> Reset | None:
+    def reset_of(self, partition: TopicPartition) -> PendingReset | None:
         """The reset of a partition that is chosen and not stored yet."""
         state = self._assigned.get(partition)
         return None if state is None else state.reset

@@ -21,9 +21,9 @@ from kiel_groups.model import MemberId, Slot, TopicPartition
 
 __all__ = [
     "MemberInfo",
-    "Pointer",
+    "GroupState",
     "PointerState",
-    "Slice",
+    "MemberAssignment",
     "GroupSettings",
     "make_member_id",
     "unsigned_hex",
@@ -153,7 +153,7 @@ class MemberInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
+class GroupState:
     """
     The ``allocation`` znode.
 
@@ -192,7 +192,7 @@ class Pointer:
         )
 
     @classmethod
-    def parse(cls, data: bytes, path: str) -> Pointer:
+    def parse(cls, data: bytes, path: str) -> GroupState:
         fields = parse_object(data, path)
         state = typed_field(fields, "state", str, path)
         if state not in (PUBLISHING, DONE):
@@ -215,7 +215,7 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class MemberAssignment:
     """
     What one slot is to own, since ``generation``; ``member_id`` is the member that filled the slot then.
 
@@ -238,7 +238,7 @@ class Slice:
         return encode_object(fields)
 
     @classmethod
-    def parse(cls, data: bytes, path: str) -> Slice:
+    def parse(cls, data: bytes, path: str) -> MemberAssignment:
         fields = parse_object(data, path)
         return cls(
             generation=typed_field(fields, "generation", int, path),

@@ -19,7 +19,7 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import GroupSettings, parse_object
 from kiel_groups.model import Slot
 
-__all__ = ["Tuning"]
+__all__ = ["DynamicConfig"]
 
 _DURATIONS = tuple(field.name for field in fields(DebounceConfig))
 #: What else stands in that znode: what members agree on.
@@ -27,7 +27,7 @@ _AGREED = ("version", *(field.name for field in fields(GroupSettings)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class DynamicConfig:
     """
     Fields that are absent are None: the leader's own setting counts.
 
@@ -44,7 +44,7 @@ class Tuning:
     unknown: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, data: bytes, path: str) -> Tuning:
+    def parse(cls, data: bytes, path: str) -> DynamicConfig:
         """
         Read a group's ``config`` znode.
 
@@ -93,7 +93,7 @@ class Tuning:
 _MEMBER_ID = re.compile(r".+_.+-\d{13}-[0-9a-f]+")
 
 #: What people may set.
-_FIELDS = tuple(field.name for field in fields(Tuning) if field.name != "unknown")
+_FIELDS = tuple(field.name for field in fields(DynamicConfig) if field.name != "unknown")
 
 
 def _is_slip(given: str, meant: str) -> bool:

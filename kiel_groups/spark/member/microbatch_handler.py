@@ -14,7 +14,7 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import policy_offsets
 from kiel_groups.clients.net.offset_requests import commit_offsets, fetch_offsets
 from kiel_groups.config import HostPort
@@ -58,7 +58,7 @@ class BatchHandler:
         metrics: Counts ``batches_not_committed``.
     """
 
-    def __init__(self, group: str, cluster: Cluster, subscription: SubscriptionState, metrics: Metrics) -> None:
+    def __init__(self, group: str, cluster: ClusterMetadata, subscription: SubscriptionState, metrics: Metrics) -> None:
         self._group = group
         self._cluster = cluster
         self._subscription = subscription

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.clients.calls.eager_methods import spawn
-from kiel_groups.clients.net.cluster_metadata import Cluster
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
@@ -59,7 +59,7 @@ class SparkMember:
     def __init__(
         self,
         loop: LoopThread,
-        cluster: Cluster,
+        cluster: ClusterMetadata,
         config: GroupConfig,
         zookeeper: ZooKeeperConfig,
         *,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from types import TracebackType
 from typing import Self, TypeVar
 
-from kiel_groups.clients.net.cluster_metadata import AGE, Cluster
+from kiel_groups.clients.net.cluster_metadata import AGE, ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import list_offsets
 from kiel_groups.config import HostPort
 from kiel_groups.errors import KielGroupsError, RetriableBrokerError, UnknownTopicError
@@ -46,7 +46,7 @@ class LogView:
         self._options = options
         self._patient = patient
         self.loop = LoopThread("the Spark source's view of the brokers")
-        self.cluster = Cluster(options.broker_config, Metrics())
+        self.cluster = ClusterMetadata(options.broker_config, Metrics())
 
     def __enter__(self) -> Self:
         return self
