@@ -420,7 +420,7 @@ class GroupedConsumer(MemberAttributes):
         """
         consuming = self._connected()
         consuming.handing_out.count_hand()
-        return await consuming.commit()
+        return await consuming.commit_shielded()
 
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
         """

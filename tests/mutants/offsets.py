@@ -430,8 +430,8 @@ MUTANTS = (
     Mutant(
         "a commit that is cancelled with its caller",
         "clients/delivery/connected_consumer.py",
-        'return asyncio.shield(spawn(self.member.commit(metadata), "commit"))',
-        'return spawn(self.member.commit(metadata), "commit")',
+        'return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))',
+        'return spawn(self.member.commit_on_session(metadata), "commit")',
         "tests/unit/test_commit_goes_on.py",
     ),
     Mutant(

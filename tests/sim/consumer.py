@@ -119,7 +119,7 @@ class Consumer:
             await asyncio.sleep(commit_interval_s)
             # What is not stored now is stored by the next one, or read again by the next owner.
             with suppress(KielGroupsError):
-                await self.member.commit()
+                await self.member.commit_on_session()
 
     # What the story asks for
 

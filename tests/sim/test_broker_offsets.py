@@ -33,7 +33,7 @@ def world() -> Iterator[World]:
 
 def commit(world: World, consumer: Consumer) -> None:
     process_some(world, consumer)
-    world.timeline.run_until(consumer.process.start(consumer.member.commit()).done, 20.0)
+    world.timeline.run_until(consumer.process.start(consumer.member.commit_on_session()).done, 20.0)
 
 
 def hold_all(world: World, duration_s: float) -> None:
@@ -82,7 +82,7 @@ def test_a_release_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(membership.holding._store, "send_commit", slowly)
         process_some(world, holding)
-        holding.process.start(holding.member.commit())
+        holding.process.start(holding.member.commit_on_session())
         holding.subscribe(["t1"])
         world.run_for(10.0)
         assert PARTITION not in holding.flowing
@@ -109,7 +109,7 @@ def test_a_late_write_of_the_old_log_is_overwritten_by_the_start_in_the_new_one(
     (holding,) = world.consumers
     hold_all(world, 5.0)
     process_some(world, holding)
-    holding.process.start(holding.member.commit())
+    holding.process.start(holding.member.commit_on_session())
     world.run_for(1.0)
     with monkeypatch.context() as silent:
         no_broker_knows(silent)
@@ -129,7 +129,7 @@ def test_a_late_write_after_a_reset_is_followed_and_the_position_is_chosen_again
     commit(world, holding)
     hold_all(world, 15.0)
     process_some(world, holding)
-    holding.process.start(holding.member.commit())
+    holding.process.start(holding.member.commit_on_session())
     world.run_for(1.0)
     world.retain(PARTITION, 1_500)
     world.timeline.run_until(lambda: stored(world) == [1_500], 14.0)

@@ -23,7 +23,7 @@ def test_nothing_new_is_finished(world: World) -> None:  # noqa: F811
     process_some(world, consumer)
     partitions = unstored(world)
     interrupted_commit(world, consumer)
-    second = consumer.process.start(consumer.member.commit())
+    second = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(second.done)
     assert second.result() == partitions
     assert len(partitions) == 1
@@ -37,7 +37,7 @@ def test_more_is_finished(world: World) -> None:  # noqa: F811
     interrupted_commit(world, consumer)
     process_some(world, consumer)
     partitions = unstored(world)
-    second = consumer.process.start(consumer.member.commit())
+    second = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(second.done)
     assert second.result() == partitions
     assert len(partitions) == 1
@@ -53,7 +53,7 @@ def test_somebody_else_wrote_the_same_meanwhile(world: World) -> None:  # noqa: 
     offset = world.ledger.processed(partition)
     world.operator.set_async(world.layout.offset(partition), b"%d" % offset)
     world.timeline.run_until(lambda: world.ledger.stored(partition) == offset)
-    commit = consumer.process.start(consumer.member.commit())
+    commit = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(commit.done)
     assert commit.result() == frozenset()
     assert consumer.metrics.total("commits_superseded") == 1

@@ -40,7 +40,7 @@ def test_a_reset_to_the_very_offset_that_was_about_to_be_committed(world: World)
     (partition,) = (p for p in world.partitions() if world.ledger.processed(p) == 3)
     world.operator.set(world.layout.offset(partition), b"3")
     consumer.work(0.0, 2, 5.0)
-    commit = consumer.process.start(consumer.member.commit())
+    commit = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(commit.done)
     assert commit.result() == frozenset()
     assert consumer.metrics.total("commits_superseded") == 1

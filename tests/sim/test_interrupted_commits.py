@@ -29,7 +29,7 @@ def process_some(world: World, consumer: Consumer) -> None:
 def interrupted_commit(world: World, consumer: Consumer) -> asyncio.Task[object]:
     """A commit that has happened at ZooKeeper, and whose caller is cancelled before it hears of that."""
     before = world.ledger.commits
-    commit: asyncio.Task[object] = consumer.process.start(consumer.member.commit())
+    commit: asyncio.Task[object] = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(lambda: world.ledger.commits > before)
     consumer.process.call(commit.cancel)
     return commit
@@ -53,7 +53,7 @@ def test_a_commit_whose_caller_is_gone_ends_with_its_session(world: World) -> No
     consumer = world.consumers[0]
     process_some(world, consumer)
     consumer.process.stall()
-    commit: asyncio.Task[object] = consumer.process.start(consumer.member.commit())
+    commit: asyncio.Task[object] = consumer.process.start(consumer.member.commit_on_session())
     world.run_for(0.1)
     consumer.process.call(commit.cancel)
     world.run_for(20.0)
@@ -69,7 +69,7 @@ def test_a_commit_whose_answer_is_lost(world: World) -> None:
     process_some(world, consumer)
     (partition,) = {p for p in consumer.flowing if world.ledger.processed(p) != world.ledger.stored(p)}
     consumer.process.lose("reply")
-    commit = consumer.process.start(consumer.member.commit())
+    commit = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(commit.done)
     assert commit.result() == {partition}
     assert consumer.metrics.total("zookeeper_transactions_unknown") == 1

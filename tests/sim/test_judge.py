@@ -42,7 +42,7 @@ def commit(world: World, consumer: Consumer) -> None:
 
 
 def commit_now(world: World, consumer: Consumer) -> None:
-    consumer.process.start(consumer.member.commit())
+    consumer.process.start(consumer.member.commit_on_session())
     world.run_for(0.2)
 
 
@@ -214,7 +214,7 @@ def test_who_is_told_to_go_on_where_he_is_goes_on(world: World, when: str) -> No
     if when != "handed out before":
         holding.work(0.0, 3, 0.5)
     holding.process.lose("request")
-    holding.process.start(holding.member.commit())
+    holding.process.start(holding.member.commit_on_session())
     world.run_for(1.0)
     assert world.ledger.stored(partition) == 6
     commit(world, holding)
@@ -274,7 +274,7 @@ def commit_through_a_cut_server(world: World) -> None:
     process_some(world, holding)
     world.ensemble.cut(server)
     holding.process.only = server
-    commit = holding.process.start(holding.member.commit())
+    commit = holding.process.start(holding.member.commit_on_session())
     recreate(world)
     # The lease runs out, and the server's patience does not: what it held is on its way when it is back.
     world.timeline.run_until(lambda: holding.member.gate.shut_reason is not None, 20.0)

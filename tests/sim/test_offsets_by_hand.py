@@ -45,7 +45,7 @@ def test_what_is_finished_is_committed_all_the_same(world: World) -> None:
     (partition,) = {p for p in consumer.flowing if world.ledger.processed(p) != world.ledger.stored(p)}
     delete_offsets(world)
     world.run_for(0.1)
-    commit = consumer.process.start(consumer.member.commit())
+    commit = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(commit.done, 5.0)
     assert commit.result() == {partition}
     stored = world.ensemble.truth.znodes[world.layout.offset(partition)]
@@ -113,7 +113,7 @@ def test_garbage_is_written_over_by_who_knows_better(world: World, is_known: boo
     """By the next commit, or by the release of who has not even seen it: the successor starts where this one was."""
     leaving, staying = world.consumers
     process_some(world, leaving)
-    commit = leaving.process.start(leaving.member.commit())
+    commit = leaving.process.start(leaving.member.commit_on_session())
     world.timeline.run_until(commit.done, 5.0)
     (partition,) = commit.result()
     world.operator.set(world.layout.offset(partition), b"garbage")

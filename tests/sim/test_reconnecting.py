@@ -89,7 +89,7 @@ def test_who_writes_brings_a_session_back_that_was_taken_elsewhere() -> None:
         assert membership is not None
         for _ in range(3):
             consumer.process.start(membership.session.ensure(["/a/b"]))
-        consumer.process.start(consumer.member.commit())
+        consumer.process.start(consumer.member.commit_on_session())
         world.run_for(0.5)
         assert "/a/b" in world.ensemble.truth.znodes
         assert world.ledger.commits == 1

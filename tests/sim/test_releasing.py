@@ -83,7 +83,7 @@ def test_a_commit_during_a_release_waits_for_it(world: World, monkeypatch: pytes
     release, commits = OwnerZnodes.release, list[asyncio.Task[frozenset[TopicPartition]]]()
 
     async def releasing(claimant: OwnerZnodes, partitions: Collection[TopicPartition]) -> Releases:
-        commits.append(asyncio.ensure_future(consumer.member.commit()))
+        commits.append(asyncio.ensure_future(consumer.member.commit_on_session()))
         return await release(claimant, partitions)
 
     monkeypatch.setattr(OwnerZnodes, "release", releasing)

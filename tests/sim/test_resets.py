@@ -30,7 +30,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 def process_and_commit(world: World) -> None:
     (consumer,) = world.consumers
     process_some(world, consumer)
-    consumer.process.start(consumer.member.commit())
+    consumer.process.start(consumer.member.commit_on_session())
     world.run_for(0.2)
 
 

@@ -89,7 +89,7 @@ def test_an_offset_that_was_stored_unknowingly_is_not_handed_over(
     (holding,) = world.consumers
     process_all(world, holding)
     recreate_within_a_write(world, monkeypatch)
-    commit = holding.process.start(holding.member.commit())
+    commit = holding.process.start(holding.member.commit_on_session())
     world.timeline.run_until(commit.done, 5.0)
     assert stored(world) == [3, 3, 3, 3]
     world.join(world.topics)
@@ -203,7 +203,7 @@ def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world:
     """Who asks brokers where the log begins: an operator may have deleted the topic in ZooKeeper alone."""
     (holding,) = world.consumers
     process_all(world, holding)
-    commit = holding.process.start(holding.member.commit())
+    commit = holding.process.start(holding.member.commit_on_session())
     world.timeline.run_until(commit.done, 5.0)
     world.recreate_topic("t0", 0.0, 6.0)
     world.run_for(0.2)

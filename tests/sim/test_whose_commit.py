@@ -24,7 +24,7 @@ def test_the_same_offset_after_an_interrupted_commit(world: World) -> None:  # n
     partition = one_unstored(world)
     interrupted_commit(world, consumer)
     world.operator.set(world.layout.offset(partition), b"%d" % world.ledger.processed(partition))
-    commit = consumer.process.start(consumer.member.commit())
+    commit = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(commit.done)
     assert commit.result() == frozenset()
     assert consumer.metrics.total("commits_superseded") == 1
@@ -35,7 +35,7 @@ def test_the_same_offset_after_a_commit_whose_answer_is_lost(world: World) -> No
     consumer = world.consumers[0]
     partition, before = one_unstored(world), world.ledger.commits
     consumer.process.lose("reply")
-    commit = consumer.process.start(consumer.member.commit())
+    commit = consumer.process.start(consumer.member.commit_on_session())
     world.timeline.run_until(lambda: world.ledger.commits > before)
     world.operator.set_async(world.layout.offset(partition), b"%d" % world.ledger.processed(partition))
     world.timeline.run_until(commit.done)
@@ -48,7 +48,7 @@ def test_another_offset_in_the_place_of_a_commit_that_is_lost(world: World) -> N
     consumer = world.consumers[0]
     partition = one_unstored(world)
     consumer.process.lose("request")
-    commit = consumer.process.start(consumer.member.commit())
+    commit = consumer.process.start(consumer.member.commit_on_session())
     world.operator.set_async(world.layout.offset(partition), b"1")
     world.timeline.run_until(commit.done)
     assert consumer.metrics.total("zookeeper_transactions_unknown") == 1
@@ -61,7 +61,7 @@ def test_two_commits_at_once(world: World) -> None:  # noqa: F811
     """The second one waits for the first, and has nothing left to store; it is not taken for somebody else's."""
     consumer = world.consumers[0]
     partition = one_unstored(world)
-    commits = [consumer.process.start(consumer.member.commit()) for _ in range(2)]
+    commits = [consumer.process.start(consumer.member.commit_on_session()) for _ in range(2)]
     world.timeline.run_until(lambda: all(commit.done() for commit in commits))
     assert [commit.result() for commit in commits] == [{partition}, frozenset()]
     assert consumer.metrics.total("commits_superseded") == 0

@@ -19,13 +19,13 @@ async def test_a_commit_goes_on_although_its_caller_is_cancelled() -> None:
     begun, answered, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Member:
-        async def commit(self, metadata: str) -> frozenset[TopicPartition]:
+        async def commit_on_session(self, metadata: str) -> frozenset[TopicPartition]:
             begun.set()
             await answered.wait()
             done.set()
             return frozenset()
 
-    waiting = ConnectedConsumer.commit(cast(Any, SimpleNamespace(member=Member())))
+    waiting = ConnectedConsumer.commit_shielded(cast(Any, SimpleNamespace(member=Member())))
     await begun.wait()
     waiting.cancel()
     await asyncio.wait({waiting})

@@ -37,7 +37,7 @@ async def test_a_commit_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPat
         again.set()
         return frozenset({PARTITION})
 
-    monkeypatch.setattr(consuming.member, "commit", commit)
+    monkeypatch.setattr(consuming.member, "commit_on_session", commit)
     monkeypatch.setattr(subscription, "all_consumed_offsets", lambda: {PARTITION: 1})
     committing = asyncio.ensure_future(consuming._commit_regularly())
     try:

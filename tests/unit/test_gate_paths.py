@@ -122,8 +122,8 @@ class Owner:
 PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
     "a proof": lambda owner: owner.writer.prove(),
     "a claim": lambda owner: owner.claimant.claim([P0]),
-    "a commit": lambda owner: owner.offsets.commit(),
-    "a commit by brokers": lambda owner: owner.broker_store.commit({P0: (12, 1)}, lambda _: False),
+    "a commit": lambda owner: owner.offsets.commit_finished(),
+    "a commit by brokers": lambda owner: owner.broker_store.write_commit({P0: (12, 1)}, lambda _: False),
     "a release": lambda owner: owner.claimant.release([P0]),
 }
 
@@ -174,7 +174,7 @@ async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(machin
     owner.session.takes_s = 2.0
     many = {TopicPartition("t", number): (1, 1) for number in range(3 * MOST_OPERATIONS)}
     with pytest.raises(SessionLostError):
-        await owner.store.commit(many, lambda _: False)
+        await owner.store.write_commit(many, lambda _: False)
     assert len(owner.session.sent) == 2
 
 
@@ -188,7 +188,7 @@ async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualMa
 
     owner.broker_store.send_commit = silent
     # The store proves its session before it reads again, which on this session succeeds at once.
-    await asyncio.wait_for(owner.broker_store.commit({P0: (12, 1)}, lambda _: False), 5)
+    await asyncio.wait_for(owner.broker_store.write_commit({P0: (12, 1)}, lambda _: False), 5)
     assert owner.session.sent
 
 
@@ -202,7 +202,7 @@ async def test_brokers_are_not_asked_for_what_is_outdated_after_an_outage(machin
         return await get_many(paths)
 
     owner.session.get_many = breaking  # type: ignore[method-assign]
-    committing = asyncio.ensure_future(owner.broker_store.commit({P0: (12, 1)}, outdated.__contains__))
+    committing = asyncio.ensure_future(owner.broker_store.write_commit({P0: (12, 1)}, outdated.__contains__))
     for _ in range(20):
         await asyncio.sleep(0)
     outdated.add(P0)
@@ -217,7 +217,7 @@ async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMac
     owner, asked = Owner(machine), []
 
     class OwnedPartitions:
-        async def commit(self, metadata: str) -> frozenset[TopicPartition]:
+        async def commit_owned(self, metadata: str) -> frozenset[TopicPartition]:
             asked.append(metadata)
             return frozenset({P0})
 
@@ -231,7 +231,7 @@ async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMac
         lambda error: None,
     )
     member._lives.current = cast(Any, SimpleNamespace(session=owner.session, holding=OwnedPartitions()))
-    assert await member.commit("first") == {P0}
+    assert await member.commit_on_session("first") == {P0}
     if end == "suspended":
         owner.session.gate.suspended = True
     elif end == "over":
@@ -239,7 +239,7 @@ async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMac
     else:
         owner.session.gate.shut("by the test")
     with pytest.raises(SessionLostError, match="no session to commit with at the moment"):
-        await member.commit("second")
+        await member.commit_on_session("second")
     assert asked == ["first"]
 
 

@@ -243,19 +243,19 @@ class ConnectedConsumer:
         if self.handing_out.finish_topics([topic], ()):
             self._commit_now.set()
 
-    def commit(self, metadata: str = "") -> asyncio.Future[frozenset[TopicPartition]]:
+    def commit_shielded(self, metadata: str = "") -> asyncio.Future[frozenset[TopicPartition]]:
         """
-        Commit what is finished. Errors as ``GroupMember.commit``.
+        Commit what is finished. Errors as ``GroupMember.commit_on_session``.
 
         Once begun it goes on, although who waits for it be cancelled: the release that follows would take an offset
         that is on its way for somebody else's doing.
         """
-        return asyncio.shield(spawn(self.member.commit(metadata), "commit"))
+        return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))
 
     async def commit_values(self, metadata: str) -> None:
         """Commit what is finished; a failure is logged and counted."""
         try:
-            await self.commit(metadata)
+            await self.commit_shielded(metadata)
         except KielGroupsError as error:
             log.error("the offsets of group %s were not committed: %s", self._settings.group.group, error)
             self._settings.metrics.count("commits_failed")
@@ -269,7 +269,7 @@ class ConnectedConsumer:
             self._commit_now.clear()
             try:
                 if self._subscription.all_consumed_offsets():
-                    await self.commit()
+                    await self.commit_shielded()
             except SessionLostError as error:
                 log.warning("nothing was committed: %s", error)
                 self._settings.metrics.count("commits_failed")

@@ -136,7 +136,7 @@ class GroupMember:
             except SessionLostError:
                 log.info("group %s: the new subscription is registered with the next session", self._config.group)
 
-    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
+    async def commit_on_session(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
         Store the offsets of all that is finished.
 
@@ -150,7 +150,7 @@ class GroupMember:
             SessionLostError: There is no session at the moment, or its lease is over; nothing more was stored.
             CoordinationError: ZooKeeper refused it for the lack of rights; this member stops.
         """
-        return await self._written(lambda holding: holding.commit(metadata))
+        return await self._written(lambda holding: holding.commit_owned(metadata))
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
@@ -160,8 +160,8 @@ class GroupMember:
             The offset to continue at; None where the reset is void, as ``Offsets.store_reset`` says.
 
         Raises:
-            SessionLostError: As ``commit``.
-            CoordinationError: As ``commit``.
+            SessionLostError: As ``commit_on_session``.
+            CoordinationError: As ``commit_on_session``.
         """
         return await self._written(lambda holding: holding.store_reset(partition, reset))
 
@@ -170,8 +170,8 @@ class GroupMember:
         Read the leaders of the owned partitions from ZooKeeper, and give them to the handler.
 
         Raises:
-            SessionLostError: As ``commit``.
-            CoordinationError: As ``commit``.
+            SessionLostError: As ``commit_on_session``.
+            CoordinationError: As ``commit_on_session``.
         """
         await self._written(lambda holding: holding.confirm_leaders())
 

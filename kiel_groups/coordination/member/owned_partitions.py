@@ -145,9 +145,9 @@ class OwnedPartitions:
         """The session is over: everything held is lost."""
         self._feed(claims.SessionEnded())
 
-    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
+    async def commit_owned(self, metadata: str = "") -> frozenset[TopicPartition]:
         """Store the next offset of every partition held of which something new is finished; see ``Offsets``."""
-        return await self._offsets.commit(metadata)
+        return await self._offsets.commit_finished(metadata)
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """Store the position that a reset chose; see ``Offsets``."""

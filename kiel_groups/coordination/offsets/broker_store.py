@@ -67,7 +67,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         await self.fetch_offsets(partitions)
         return await super().start(partitions)
 
-    async def commit(
+    async def write_commit(
         self,
         offsets: Mapping[TopicPartition, tuple[int, int]],
         is_outdated: Callable[[TopicPartition], bool],

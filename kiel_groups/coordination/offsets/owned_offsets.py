@@ -63,7 +63,7 @@ class Offsets:
         #: A commit and a release of one partition would refuse each other: both expect the version they have seen.
         self.writing = asyncio.Lock()
 
-    async def commit(self, metadata: str = "") -> frozenset[TopicPartition]:
+    async def commit_finished(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
         Store the next offset of every partition held of which something new is finished.
 
@@ -96,7 +96,7 @@ class Offsets:
         while True:
             finished = self._subscription.all_consumed_offsets()
             offsets = {partition: finished[partition] for partition in sorted(waiting) if partition in finished}
-            done, waiting = await self._store_once(offsets, partial(self._store.commit, metadata=metadata))
+            done, waiting = await self._store_once(offsets, partial(self._store.write_commit, metadata=metadata))
             stored |= done
             if not waiting:
                 return stored

@@ -295,7 +295,7 @@ class ZooKeeperOffsetStore:
             waiting = [*outcome.dropped, *sorted(outcome.unknown)]
         return versions, offsets
 
-    async def commit(
+    async def write_commit(
         self,
         offsets: Mapping[TopicPartition, tuple[int, int]],
         is_outdated: Callable[[TopicPartition], bool],

@@ -202,7 +202,7 @@ class SparkMember:
             return
         try:
             # Once begun it goes on: a SIGTERM that cuts it short would leave open what stands there.
-            await asyncio.shield(spawn(self._member.commit(), "commit"))
+            await asyncio.shield(spawn(self._member.commit_on_session(), "commit"))
         except KielGroupsError as error:
             if not error.retriable:
                 raise
