@@ -137,12 +137,12 @@ def read_outlines(client: Client, groups: Iterable[str], *, offsets: bool) -> di
     trees += [layout.kiel_members for layout in layouts]
     trees += [layout.offsets for layout in layouts] if offsets else []
     found = _read_trees(client, trees)
-    return found | _read(client, [path for layout in layouts for path in (layout.root, layout.pointer)])
+    return found | _read(client, [path for layout in layouts for path in (layout.root, layout.group_state)])
 
 
 def read_plan(client: Client, group: str) -> dict[str, Znode]:
     """The pointer of a group, and the slices below it."""
-    return _read_trees(client, [GroupLayout(group).pointer])
+    return _read_trees(client, [GroupLayout(group).group_state])
 
 
 def read_brokers(client: Client) -> dict[str, Znode]:

@@ -65,7 +65,7 @@ def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
     behind = [each for each in view.partitions if each.lag]
     # A group that no member has ever joined belongs to a program that only commits offsets, such as an archive between
     # two of its runs: a member would take its partitions over.
-    if behind and view.was_joined and not view.members and not view.foreigners:
+    if behind and view.was_joined and not view.members and not view.foreign_members:
         yield Finding(
             "unconsumed",
             f"nobody consumes; {sum(each.lag or 0 for each in behind):,} behind, in "
@@ -85,9 +85,9 @@ def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 def _foreign(view: GroupView, now_ms: int) -> Iterator[Finding]:
     # By themselves they are a group like any other, just not one of ours.
-    if view.foreigners and (view.members or view.pointer is not None):
-        names = tuple(foreigner.name for foreigner in view.foreigners)
-        folders = " and ".join(sorted({foreigner.path.rpartition("/")[0] for foreigner in view.foreigners}))
+    if view.foreign_members and (view.members or view.group_state is not None):
+        names = tuple(foreigner.name for foreigner in view.foreign_members)
+        folders = " and ".join(sorted({foreigner.path.rpartition("/")[0] for foreigner in view.foreign_members}))
         what = counted(names, "live consumer does", "live consumers do")
         yield Finding(
             "foreign",
@@ -122,24 +122,24 @@ def _leaderless(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _unplanned(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    if view.members and view.pointer is None:
+    if view.members and view.group_state is None:
         yield Finding("unplanned", "no plan has been published yet", "the leader's log says why", passing=True)
-    elif view.pointer is not None and view.pointer.state == "publishing":
+    elif view.group_state is not None and view.group_state.state == "publishing":
         yield Finding(
             "publishing",
-            f"generation {view.pointer.generation} is not published to its end",
+            f"generation {view.group_state.generation} is not published to its end",
             "a living leader ends it; look at its log",
             passing=_is_young(view, now_ms),
         )
 
 
 def _fallback(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    if view.pointer is not None and view.pointer.fallback:
-        yield Finding("fallback", view.pointer.fallback, "correct the allocator of the leader, then restart that")
+    if view.group_state is not None and view.group_state.fallback:
+        yield Finding("fallback", view.group_state.fallback, "correct the allocator of the leader, then restart that")
 
 
 def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    if not view.members or view.pointer is None:
+    if not view.members or view.group_state is None:
         return
     subscribed = {topic for member in view.members for topic in member.info.subscription}
     kept = {partition for share in view.away.values() for partition in share.partitions}
@@ -149,7 +149,7 @@ def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         if each.target is None and each.topic_partition.topic in subscribed and each.topic_partition not in kept
     ]
     if left:
-        reasons = "; ".join(f"{count:,}: {reason}" for reason, count in view.pointer.unassigned.items())
+        reasons = "; ".join(f"{count:,}: {reason}" for reason, count in view.group_state.unassigned.items())
         what = counted(left, "partition is", "partitions are")
         yield Finding(
             "unassigned",
@@ -230,7 +230,7 @@ def _wrongly_owned(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _orphans(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    foreign = {foreigner.name for foreigner in view.foreigners}
+    foreign = {foreigner.name for foreigner in view.foreign_members}
     known = view.member_ids | foreign
     held: dict[MemberId, list[PartitionView]] = defaultdict(list)
     for each in view.partitions:
@@ -304,7 +304,7 @@ def short_name(member_id: MemberId) -> str:
 
 def _is_young(view: GroupView, now_ms: int) -> bool:
     """Whether the plan is so new that its members may still be at it."""
-    return view.pointer is None or now_ms - view.pointer.created_at_ms < SETTLING_MS
+    return view.group_state is None or now_ms - view.group_state.created_at_ms < SETTLING_MS
 
 
 def _names(partitions: Iterable[PartitionView]) -> tuple[TopicPartition, ...]:

@@ -83,8 +83,8 @@ class GroupView:
     """
     A group at one moment.
 
-    ``pointer`` is None before the first plan, ``settings`` before the first member. ``candidates`` are the processes
-    that stand for election, the leader first; one that is no member is an allocator's. ``missing_topics`` are
+    ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are those that
+    stand for election, the leader first; one that is no member is an allocator's. ``missing_topics`` are
     subscribed to and do not exist. ``away`` are the shares of static members that went and may return. ``unreadable``
     lists what stands in the way of a complete picture. ``tuning`` is what people have set for the group, None
     where that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None where nobody looked.
@@ -94,14 +94,14 @@ class GroupView:
     """
 
     group: str
-    pointer: GroupState | None
+    group_state: GroupState | None
     leader: MemberId | None
     members: tuple[MemberView, ...]
     partitions: tuple[PartitionView, ...]
     unreadable: tuple[str, ...]
     settings: GroupSettings | None = None
     candidates: tuple[MemberId, ...] = ()
-    foreigners: tuple[Foreigner, ...] = ()
+    foreign_members: tuple[Foreigner, ...] = ()
     missing_topics: tuple[str, ...] = ()
     away: Mapping[Slot, MemberAssignment] = field(default_factory=dict)
     tuning: DynamicConfig | None = field(default_factory=DynamicConfig)
@@ -142,14 +142,14 @@ class GroupView:
         if self.closed:
             return "unreadable"
         if not self.members:
-            if self.foreigners:
+            if self.foreign_members:
                 return "foreign"
             return "empty" if self.was_joined else "memberless"
-        if self.pointer is not None and self.pointer.state == "publishing":
+        if self.group_state is not None and self.group_state.state == "publishing":
             return "publishing"
         owned = {member.info.member_id: {each.topic_partition for each in member.owned} for member in self.members}
         moving = any(owned[member.info.member_id] != member.target for member in self.members)
-        return "moving" if moving or self.pointer is None else "settled"
+        return "moving" if moving or self.group_state is None else "settled"
 
     @property
     def slots(self) -> frozenset[Slot]:
@@ -192,13 +192,13 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     tuning, refused = reading.tuning()
     return GroupView(
         group=group,
-        pointer=reading.pointer(),
+        group_state=reading.group_state(),
         leader=leader,
         members=tuple(_member(info, leader, targets, partitions) for info in members),
         partitions=partitions,
         settings=settings,
         candidates=candidates,
-        foreigners=tuple(Foreigner(path.rpartition("/")[2], path) for path in reading.foreigners()),
+        foreign_members=tuple(Foreigner(path.rpartition("/")[2], path) for path in reading.foreign_members()),
         missing_topics=reading.missing_topics(members),
         away=reading.away(),
         tuning=tuning,

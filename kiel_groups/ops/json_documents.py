@@ -14,13 +14,13 @@ __all__ = ["group_document", "outline_document"]
 
 def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
     """One group of many; offsets are known only ``with_lag``."""
-    pointer = view.pointer
+    group_state = view.group_state
     return {
         "group": view.group,
         "members": None if view.closed and not view.members else len(view.members),
-        "foreign_members": len(view.foreigners),
+        "foreign_members": len(view.foreign_members),
         "leader": view.leader,
-        "generation": pointer.generation if pointer is not None else None,
+        "generation": group_state.generation if group_state is not None else None,
         "state": outline_state(view),
         "lag": view.known_lag if with_lag else None,
         "closed": list(view.closed),
@@ -35,7 +35,7 @@ def outline_state(view: GroupView) -> str:
     """
     if view.closed or not view.members:
         return view.state
-    return "unplanned" if view.pointer is None else view.pointer.state
+    return "unplanned" if view.group_state is None else view.group_state.state
 
 
 def group_document(
@@ -50,23 +50,23 @@ def group_document(
         lag_problem: Why some ends of logs are unknown, "" where none is.
         generations: How many of the last ones to tell of.
     """
-    pointer, settings = view.pointer, view.settings
+    group_state, settings = view.group_state, view.settings
     return {
         "group": view.group,
         "state": view.state,
         "leader": view.leader,
         "candidates": list(view.candidates),
         "allocation": None
-        if pointer is None
+        if group_state is None
         else {
-            "generation": pointer.generation,
-            "state": pointer.state,
-            "leader": pointer.leader,
-            "allocator": pointer.allocator,
-            "cause": pointer.cause,
-            "fallback": pointer.fallback,
-            "unassigned": dict(pointer.unassigned),
-            "created_at": pointer.created_at_ms,
+            "generation": group_state.generation,
+            "state": group_state.state,
+            "leader": group_state.leader,
+            "allocator": group_state.allocator,
+            "cause": group_state.cause,
+            "fallback": group_state.fallback,
+            "unassigned": dict(group_state.unassigned),
+            "created_at": group_state.created_at_ms,
         },
         "settings": None
         if settings is None
@@ -80,7 +80,7 @@ def group_document(
         "closed": list(view.closed),
         "wrong": [_finding(finding) for finding in findings],
         "members": [_member(member) for member in view.members],
-        "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreigners],
+        "foreign_members": [{"name": each.name, "path": each.path} for each in view.foreign_members],
         "partitions": [_partition(partition) for partition in view.partitions],
         "history": [_generation(entry) for entry in view.history[:generations]],
     }

@@ -62,7 +62,7 @@ def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> Pl
     allocator, allocation = "", {}
     for path, znode in znodes.items():
         try:
-            if path == layout.pointer:
+            if path == layout.group_state:
                 allocator = GroupState.parse(znode.data, path).allocator
                 continue
             found = MemberAssignment.parse(znode.data, path)

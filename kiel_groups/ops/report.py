@@ -38,8 +38,8 @@ def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
         table.add_column("lag", justify="right", overflow="fold")
     for view in views:
         unknown = "?" if view.closed else ""
-        generation = unknown if view.pointer is None else str(view.pointer.generation)
-        foreign = str(len(view.foreigners)) if view.foreigners else ""
+        generation = unknown if view.group_state is None else str(view.group_state.generation)
+        foreign = str(len(view.foreign_members)) if view.foreign_members else ""
         members = unknown if unknown and not view.members else str(len(view.members))
         row = [view.group, members, foreign, generation, outline_state(view)]
         table.add_row(*row, *([_group_lag(view)] if with_lag else []))
@@ -118,20 +118,20 @@ def _summary(view: GroupView, lag_problem: str, now_ms: int) -> Table:
 
 
 def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
-    pointer, settings = view.pointer, view.settings
+    group_state, settings = view.group_state, view.settings
     seen = "partitions that can be seen" if view.closed else "partitions"
     yield "state", f"{view.state}: {view.owned:,} of {len(view.partitions):,} {seen} are owned"
     if view.state == "memberless":
         yield "offsets", f"{_committer(view.group)}, which is no member; one that joins would take over from it"
     yield "leader", _leader(view)
-    if pointer is not None:
-        yield "generation", f"{pointer.generation}, {pointer.state}, {ago(pointer.created_at_ms, now_ms)}"
-        yield "cause", pointer.cause
-        yield "allocator", pointer.allocator
+    if group_state is not None:
+        yield "generation", f"{group_state.generation}, {group_state.state}, {ago(group_state.created_at_ms, now_ms)}"
+        yield "cause", group_state.cause
+        yield "allocator", group_state.allocator
     if settings is not None:
         yield "settings", f"store {settings.store}, mode {settings.mode}, offset reset {settings.auto_offset_reset}"
-    if view.foreigners:
-        yield "foreign", some(foreigner.name for foreigner in view.foreigners)
+    if view.foreign_members:
+        yield "foreign", some(foreigner.name for foreigner in view.foreign_members)
     if follows := ", ".join(_follows(view)):
         yield "config", follows
     if view.weights:

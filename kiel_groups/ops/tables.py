@@ -75,10 +75,10 @@ def _title(view: GroupView, names: Mapping[MemberId, str]) -> str:
 
 
 def _generation(view: GroupView) -> str:
-    if view.pointer is None:
+    if view.group_state is None:
         return "none yet"
-    publishing = " (publishing)" if view.pointer.state == "publishing" else ""
-    return f"{view.pointer.generation}{publishing}"
+    publishing = " (publishing)" if view.group_state.state == "publishing" else ""
+    return f"{view.group_state.generation}{publishing}"
 
 
 def _name(member_id: MemberId | None, names: Mapping[MemberId, str]) -> str:

@@ -67,7 +67,7 @@ class Reading:
         )
         return tuple(member_id for _, member_id in ranked)
 
-    def foreigners(self) -> list[str]:
+    def foreign_members(self) -> list[str]:
         """The znodes of live members that are not ours; an id that ends in its own session is one of ours."""
         members = {_name(path) for path, _ in self._children(self._layout.members)}
         ids = [
@@ -79,15 +79,15 @@ class Reading:
 
     def was_joined(self) -> bool:
         """Whether a member has ever registered: members create folders, and leave them behind. Weights are no sign."""
-        folders = (self._layout.members, self._layout.config, self._layout.pointer, self._layout.ids)
+        folders = (self._layout.members, self._layout.config, self._layout.group_state, self._layout.ids)
         return any(
             path == folder or path.startswith(f"{folder}/")
             for path in self._znodes
             for folder in (*folders, self._layout.kiel_members)
         )
 
-    def pointer(self) -> GroupState | None:
-        return self._parsed(GroupState.parse, self._layout.pointer)
+    def group_state(self) -> GroupState | None:
+        return self._parsed(GroupState.parse, self._layout.group_state)
 
     def settings(self) -> GroupSettings | None:
         return self._parsed(GroupSettings.parse, self._layout.config)
@@ -109,13 +109,13 @@ class Reading:
 
     def target(self, info: MemberInfo) -> frozenset[TopicPartition]:
         """What a member is to own: the slice of its slot, once that is meant for it and not for one before it."""
-        found = self._parsed(MemberAssignment.parse, self._layout.slice(info.slot))
+        found = self._parsed(MemberAssignment.parse, self._layout.assignment(info.slot))
         return found.partitions if found is not None and found.member_id == info.member_id else frozenset()
 
     def away(self) -> dict[Slot, MemberAssignment]:
         """The slices that are kept for static members which are gone for the moment."""
-        slots = [_name(path) for path, _ in self._children(self._layout.pointer)]
-        found = {slot: self._parsed(MemberAssignment.parse, self._layout.slice(slot)) for slot in slots}
+        slots = [_name(path) for path, _ in self._children(self._layout.group_state)]
+        found = {slot: self._parsed(MemberAssignment.parse, self._layout.assignment(slot)) for slot in slots}
         return {slot: share for slot, share in found.items() if share is not None and share.away_since_ms is not None}
 
     def history(self) -> tuple[HistoryEntry, ...]:

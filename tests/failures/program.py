@@ -102,7 +102,7 @@ def end_after(layout: GroupLayout, number: signal.Signals, after: int) -> None:
         listed = list(operations)
         if any(is_begin(layout, operation) for operation in listed):
             done = max(done, 0)
-        elif done >= 0 and any(operation.path == layout.pointer for operation in listed):
+        elif done >= 0 and any(operation.path == layout.group_state for operation in listed):
             done += 1
         if done == after and not over:
             over = True
@@ -116,7 +116,7 @@ def is_begin(layout: GroupLayout, operation: Operation) -> bool:
     """Whether this opens a publication that takes several transactions."""
     return (
         isinstance(operation, (Create, Put))
-        and operation.path == layout.pointer
+        and operation.path == layout.group_state
         and GroupState.parse(operation.data, operation.path).state == PUBLISHING
     )
 

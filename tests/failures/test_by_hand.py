@@ -27,8 +27,8 @@ pytestmark = pytest.mark.failures
 Unique = Callable[[str], str]
 
 
-def pointer(client: KazooClient, layout: GroupLayout) -> GroupState:
-    return GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
+def group_state(client: KazooClient, layout: GroupLayout) -> GroupState:
+    return GroupState.parse(client.get(layout.group_state)[0], layout.group_state)
 
 
 def has_children(client: KazooClient, folder: str, count: int) -> bool:
@@ -63,11 +63,12 @@ async def test_pointer_and_slices_deleted_by_hand(cluster: Cluster, unique: Uniq
         await group.balanced(topic, 4)
         with zookeeper(cluster) as client:
             before = owners(client, name, topic)
-            client.delete(layout.pointer, recursive=True)
+            client.delete(layout.group_state, recursive=True)
             await eventually(
-                lambda: client.exists(layout.pointer) and pointer(client, layout).state == "done", "it is published"
+                lambda: client.exists(layout.group_state) and group_state(client, layout).state == "done",
+                "it is published",
             )
-            assert len(client.get_children(layout.pointer)) == 2
+            assert len(client.get_children(layout.group_state)) == 2
             assert owners(client, name, topic) == before
         values = await produce(cluster, topic, 40)
         assert await group.delivered(values) == Counter(values)
@@ -197,7 +198,7 @@ async def test_allocator_that_hangs(cluster_39: Cluster, unique: Unique) -> None
         await group.join()
         await group.balanced(topic, 2)
         with zookeeper(cluster_39) as client:
-            assert "did not return within 0.1 s" in pointer(client, GroupLayout(name)).fallback
+            assert "did not return within 0.1 s" in group_state(client, GroupLayout(name)).fallback
     never.set()
 
 
@@ -207,7 +208,7 @@ async def test_slice_deleted_by_hand(cluster: Cluster, unique: Unique) -> None:
         await tried.join()
         member = await tried.join()
         await tried.balanced()
-        before, path = tried.owners(), tried.layout.slice(str(member.consumer.member_id))
+        before, path = tried.owners(), tried.layout.assignment(str(member.consumer.member_id))
         tried.client.delete(path)
         await eventually(lambda: tried.client.exists(path), "it is written again", RECOVERY_S)
         assert tried.owners() == before
@@ -225,8 +226,8 @@ def garbled(tried: Trial, member: Member, what: str) -> str:
     return {
         "member": layout.member(member_id),
         "consumer id": layout.consumer_id(member_id),
-        "slice": layout.slice(member_id),
-        "pointer": layout.pointer,
+        "slice": layout.assignment(member_id),
+        "group_state": layout.group_state,
         "config": layout.config,
         "owner": layout.owner(held),
         "offset": layout.offset(held),
@@ -234,7 +235,7 @@ def garbled(tried: Trial, member: Member, what: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "what", ["member", "consumer id", "slice", "pointer", "config", "candidate", "history", "owner", "offset"]
+    "what", ["member", "consumer id", "slice", "group_state", "config", "candidate", "history", "owner", "offset"]
 )
 async def test_garbage_in_any_znode(cluster_39: Cluster, unique: Unique, what: str) -> None:
     """Whatever stands there, of a member that does not lead: the group follows its topic, and loses nothing."""
@@ -269,7 +270,9 @@ async def test_topic_nobody_subscribes_to(cluster: Cluster, unique: Unique) -> N
         await eventually(lambda: member.consumer.allocation == {other: [0, 1]}, "the topic is dropped", RECOVERY_S)
         assert tried.owners() == {}
         assert sum(tried.stored().values()) == len(tried.values)
-        await tried.pointer_is(lambda pointer: pointer.unassigned == {}, "nothing is said to be without an owner")
+        await tried.pointer_is(
+            lambda group_state: group_state.unassigned == {}, "nothing is said to be without an owner"
+        )
         await asyncio.gather(tried.produce(), member.consumer.subscribe([tried.topic]))
         await tried.nothing_is_lost()
         assert Counter(member.values) == Counter(tried.values)

@@ -49,16 +49,16 @@ async def test_leader_killed_between_two_slice_batches(cluster: Cluster, unique:
     """The next leader makes the same plan: it writes what is missing, under a later generation, and ends it."""
     async with publishing(cluster, unique, "KILL", ONE_SLICE) as (tried, leader, first, second):
         await leader.has_died()
-        half, written = tried.pointer(), tried.slices()
+        half, written = tried.group_state(), tried.assignments()
         assert half.state == PUBLISHING
         gaining, losing = str(second.consumer.member_id), str(first.consumer.member_id)
         assert written[gaining].generation == half.generation > written[losing].generation
         assert len(first.partitions(tried.topic)) == tried.partitions, "who loses has not been told yet"
-        whole = await tried.pointer_is(lambda pointer: pointer.state == DONE, "the publication is finished")
+        whole = await tried.pointer_is(lambda group_state: group_state.state == DONE, "the publication is finished")
         await tried.nothing_is_lost()
         assert whole.generation == half.generation + 1
-        assert tried.slices()[gaining] == written[gaining], "what was written already is not written again"
-        assert tried.slices()[losing].generation == whole.generation
+        assert tried.assignments()[gaining] == written[gaining], "what was written already is not written again"
+        assert tried.assignments()[losing].generation == whole.generation
         assert first.lost_partitions == second.lost_partitions == []
 
 
@@ -66,13 +66,13 @@ async def test_leader_lost_after_its_last_slice_plan_unchanged(cluster: Cluster,
     """Nothing is left to be written but the end, which the next leader writes; members had no need of it."""
     async with publishing(cluster, unique, "KILL", ALL_SLICES) as (tried, leader, first, second):
         await leader.has_died()
-        half, written = tried.pointer(), tried.slices()
+        half, written = tried.group_state(), tried.assignments()
         assert half.state == PUBLISHING
         assert {each.generation for each in written.values()} == {half.generation}
         await tried.balanced()
-        whole = await tried.pointer_is(lambda pointer: pointer.state == DONE, "the publication is finished")
+        whole = await tried.pointer_is(lambda group_state: group_state.state == DONE, "the publication is finished")
         assert whole.generation == half.generation + 1
-        assert tried.slices() == written
+        assert tried.assignments() == written
         assert first.consumer.is_leader or second.consumer.is_leader
         await tried.nothing_is_lost()
 
@@ -86,18 +86,19 @@ async def test_two_leaders_overlapping_and_two_plans_wanting_one_generation(
         await stopped.has_stopped()
         stopped_id = stopped.lines[0]
         await tried.pointer_is(
-            lambda pointer: pointer.state == DONE and pointer.leader != stopped_id, "somebody else publishes"
+            lambda group_state: group_state.state == DONE and group_state.leader != stopped_id,
+            "somebody else publishes",
         )
         await tried.balanced()
         await eventually(lambda: first.consumer.settled and second.consumer.settled, "all is settled", RECOVERY_S)
-        before, version = tried.slices(), tried.client.exists(tried.layout.pointer).version
+        before, version = tried.assignments(), tried.client.exists(tried.layout.group_state).version
         candidates = tried.client.get_children(tried.layout.election)
         stopped.process.send_signal(signal.SIGCONT)
         await eventually(
             lambda: len(tried.client.get_children(tried.layout.election)) > len(candidates), "it stands again"
         )
-        assert tried.client.exists(tried.layout.pointer).version == version
-        assert tried.slices() == before
+        assert tried.client.exists(tried.layout.group_state).version == version
+        assert tried.assignments() == before
         await tried.nothing_is_lost()
         past = [f"{tried.layout.history}/{name}" for name in tried.client.get_children(tried.layout.history)]
         generations = [HistoryEntry.parse(tried.client.get(path)[0], path).generation for path in past]
@@ -110,15 +111,17 @@ async def test_leader_change_during_a_grace_period(cluster: Cluster, unique: Uni
         leader = await candidate(tried)
         stays, goes = await tried.join(instance_id="stays"), await tried.join(instance_id="goes")
         await tried.balanced()
-        before, held = tried.slices(), tried.owners()
+        before, held = tried.assignments(), tried.owners()
         await tried.group.leave(goes)
-        await eventually(lambda: tried.slices()["goes"].away_since_ms is not None, "its absence is known", RECOVERY_S)
+        await eventually(
+            lambda: tried.assignments()["goes"].away_since_ms is not None, "its absence is known", RECOVERY_S
+        )
         leader.close()
         metrics = stays.consumer.metrics
         await eventually(lambda: metrics.latency("allocator").count, "another one leads, and has planned", RECOVERY_S)
         await tried.join(instance_id="goes")
         await tried.balanced()
-        assert {slot: each.partitions for slot, each in tried.slices().items()} == {
+        assert {slot: each.partitions for slot, each in tried.assignments().items()} == {
             slot: each.partitions for slot, each in before.items()
         }
         kept = {number: tried.owners()[number] for number in stays.partitions(tried.topic)}

@@ -29,9 +29,9 @@ async def test_lone_member_over_the_claim_cap(
         path = tried.client.chroot + tried.layout.owner(tried.partition(0))
         monkeypatch.setattr(claim_limit, "MOST_PATH_BYTES", claim_limit._OTHERS_BYTES + 3 * len(path))
         lone = await tried.join()
-        pointer = await tried.pointer_is(lambda pointer: bool(pointer.unassigned), "some have no owner")
-        assert pointer.unassigned == {claim_limit.TOO_MANY: 2}
-        assert pointer.unassigned_names == tuple(f"{tried.topic}:{number}" for number in (3, 4))
+        group_state = await tried.pointer_is(lambda group_state: bool(group_state.unassigned), "some have no owner")
+        assert group_state.unassigned == {claim_limit.TOO_MANY: 2}
+        assert group_state.unassigned_names == tuple(f"{tried.topic}:{number}" for number in (3, 4))
         await tried.has(lone, 3)
         await tried.produce()
         await tried.join()

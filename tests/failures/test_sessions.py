@@ -247,7 +247,7 @@ async def test_leader_suspended_same_session_comes_back(cluster: Cluster, unique
         proxy.heal()
         await tried.nothing_is_lost()
         assert (leader.consumer.member_id, leader.consumer.is_leader) == (leader_id, True)
-        assert tried.pointer().leader == leader_id
+        assert tried.group_state().leader == leader_id
         assert {number: owner for number, owner in tried.owners().items() if number in before} == before
 
 

@@ -92,15 +92,15 @@ class Trial:
 
     async def pointer_is(self, condition: Callable[[GroupState], bool], what: str) -> GroupState:
         """Wait until the pointer is as wished, and return it."""
-        await eventually(lambda: self.client.exists(self.layout.pointer), "there is a pointer", RECOVERY_S)
-        await eventually(lambda: condition(self.pointer()), what, RECOVERY_S)
-        return self.pointer()
+        await eventually(lambda: self.client.exists(self.layout.group_state), "there is a pointer", RECOVERY_S)
+        await eventually(lambda: condition(self.group_state()), what, RECOVERY_S)
+        return self.group_state()
 
-    def pointer(self) -> GroupState:
-        return GroupState.parse(self.client.get(self.layout.pointer)[0], self.layout.pointer)
+    def group_state(self) -> GroupState:
+        return GroupState.parse(self.client.get(self.layout.group_state)[0], self.layout.group_state)
 
-    def slices(self) -> dict[str, MemberAssignment]:
-        paths = {slot: self.layout.slice(slot) for slot in self.client.get_children(self.layout.pointer)}
+    def assignments(self) -> dict[str, MemberAssignment]:
+        paths = {slot: self.layout.assignment(slot) for slot in self.client.get_children(self.layout.group_state)}
         return {slot: MemberAssignment.parse(self.client.get(path)[0], path) for slot, path in paths.items()}
 
     def owners(self) -> dict[int, tuple[str, int]]:

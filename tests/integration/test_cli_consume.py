@@ -203,7 +203,7 @@ async def test_a_static_member_keeps_its_place_and_offsets_go_where_told(cluster
     outcome = kiel_groups(*words, "--instance-id=shelf-1", "--store=broker-v0", "--max=5", "-q")
     assert (outcome.returncode, outcome.stderr) == (0, "")
     with zookeeper(cluster_39) as client:
-        left = MemberAssignment.parse(client.get(layout.slice("shelf-1"))[0], "slice")
+        left = MemberAssignment.parse(client.get(layout.assignment("shelf-1"))[0], "slice")
         assert left.partitions == {TopicPartition(topic, 0)}
         assert stored_offsets(client, group, topic) == {0: 5}
     outcome = kiel_groups(*words, "--max=1")

@@ -36,14 +36,14 @@ def large_group(cluster_39: Cluster, unique: Unique) -> str:
     name, topic = unique("group"), "a-topic-with-quite-a-long-name"
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
-        client.create(layout.pointer, GroupState(generation=1, state="done", leader="x").encode(), makepath=True)
+        client.create(layout.group_state, GroupState(generation=1, state="done", leader="x").encode(), makepath=True)
         for number in range(MEMBERS):
             member = f"{name}_host-{number}.a-long-domain.example-{1_700_000_000_000 + number}-{0xABCD00 + number:x}"
             host = f"host-{number}.a-long-domain.example"
             info = MemberInfo(member_id=member, session_timeout_ms=6_000, subscription=(topic,), host=host)
             client.create(layout.member(member), info.encode(), makepath=True)
             share = [TopicPartition(topic, partition) for partition in range(number, PARTITIONS, MEMBERS)]
-            client.create(layout.slice(member), MemberAssignment(1, member, frozenset(share)).encode())
+            client.create(layout.assignment(member), MemberAssignment(1, member, frozenset(share)).encode())
             for partition in share:
                 client.create(
                     f"{layout.topic_owners(topic)}/{partition.partition}", f"{member}-0".encode(), makepath=True

@@ -53,9 +53,9 @@ async def test_it_leads_members_that_come_and_go(cluster: Cluster, unique: Uniqu
             second = await group.join()
             await group.balanced(topic, PARTITIONS)
             await group.delivered(values)
-            pointer = GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
-            assert pointer.leader not in client.get_children(layout.members)
-            assert pointer.leader not in client.get_children(layout.ids)
+            group_state = GroupState.parse(client.get(layout.group_state)[0], layout.group_state)
+            assert group_state.leader not in client.get_children(layout.members)
+            assert group_state.leader not in client.get_children(layout.ids)
             assert not any(member.consumer.is_leader for member in group.members)
             began_s = asyncio.get_running_loop().time()
             assert await asyncio.to_thread(process.end, signal.SIGINT) == 130
@@ -115,7 +115,7 @@ async def test_it_allocates_as_told_and_says_why(cluster_39: Cluster, unique: Un
                 second = await group.join()
                 told = f" is published, {PARTITIONS // 2} partitions move: join of {second.consumer.member_id}"
                 await eventually(lambda: tells(process, told), "a plan, and why")
-                assert GroupState.parse(client.get(layout.pointer)[0], layout.pointer).allocator == "sticky"
+                assert GroupState.parse(client.get(layout.group_state)[0], layout.group_state).allocator == "sticky"
         settings = json.loads(client.get(layout.config)[0]) | {"allocator": "round_robin", "debounce": {"quiet_ms": 5}}
         client.set(layout.config, json.dumps(settings).encode())
         with serving(cluster_39, name, "--allocator", "sticky") as process:
@@ -169,7 +169,7 @@ async def test_a_leader_without_members_leaves_no_trace_of_one(cluster_39: Clust
         assert life is not None
         await eventually(lambda: life._leading._before is not None, "it has planned, and published what it wants to")
         with zookeeper(cluster_39) as client:
-            assert [path for path in (layout.config, layout.pointer, layout.history) if client.exists(path)] == []
+            assert [path for path in (layout.config, layout.group_state, layout.history) if client.exists(path)] == []
             assert client.get_children(layout.members) == client.get_children(layout.ids) == []
     finally:
         await candidate.close()

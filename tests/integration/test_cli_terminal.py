@@ -28,7 +28,7 @@ def group(cluster_39: Cluster, unique: Callable[[str], str]) -> Iterator[str]:
     name = unique("group")
     layout = GroupLayout(name)
     with zookeeper(cluster_39) as client:
-        client.create(layout.pointer, GroupState(generation=1, state="done", leader="x").encode(), makepath=True)
+        client.create(layout.group_state, GroupState(generation=1, state="done", leader="x").encode(), makepath=True)
         client.create(f"{layout.ids}/{name}_host-1-abcdef01", b"{}", ephemeral=True, makepath=True)
         yield name
 

@@ -217,9 +217,9 @@ async def test_an_allocator_that_fails(
         await group.delivered(values)
         with zookeeper(cluster_39) as client:
             layout = GroupLayout(name)
-            pointer = GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
-        assert pointer.fallback.startswith("sticky used: ")
-        assert words in pointer.fallback
+            group_state = GroupState.parse(client.get(layout.group_state)[0], layout.group_state)
+        assert group_state.fallback.startswith("sticky used: ")
+        assert words in group_state.fallback
         assert first.consumer.metrics.total("allocator_failures") >= 1
         assert any(words in record.message and record.levelname == "ERROR" for record in caplog.records)
 
@@ -239,7 +239,7 @@ async def test_an_allocator_of_ones_own(cluster_39: Cluster, unique: Unique) -> 
         await eventually(lambda: favourite.partitions(topic) == list(range(12)), "the first has everything")
         await eventually(lambda: other.consumer.settled, "the other has nothing")
         with zookeeper(cluster_39) as client:
-            data = json.loads(client.get(GroupLayout(name).pointer)[0])
+            data = json.loads(client.get(GroupLayout(name).group_state)[0])
         assert data["allocator"] == "first_takes_all"
 
 
@@ -253,7 +253,7 @@ async def test_garbage_in_znodes(cluster: Cluster, unique: Unique) -> None:
         await group.balanced(topic, 4)
         with zookeeper(cluster) as client:
             client.create(f"{layout.members}/nonsense", b"\x00\xff", ephemeral=True)
-            client.set(layout.slice(str(first.consumer.member_id)), b"nonsense")
+            client.set(layout.assignment(str(first.consumer.member_id)), b"nonsense")
             await eventually(lambda: first.consumer.metrics.total("znodes_unreadable") >= 2, "both are noticed")
             assert first.partitions(topic) == [0, 1, 2, 3]
             await group.join()

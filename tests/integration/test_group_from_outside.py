@@ -97,28 +97,28 @@ async def test_generations_only_grow(cluster: Cluster, unique: Callable[[str], s
     async with group_of(cluster, name, [topic]) as group:
         with zookeeper(cluster) as client:
 
-            def pointer() -> GroupState:
-                return GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
+            def group_state() -> GroupState:
+                return GroupState.parse(client.get(layout.group_state)[0], layout.group_state)
 
             await group.join()
             await group.balanced(topic, 4)
-            await eventually(lambda: pointer().state == "done", "the first plan is published")
-            seen = [pointer()]
+            await eventually(lambda: group_state().state == "done", "the first plan is published")
+            seen = [group_state()]
             for _ in range(3):
                 member = await group.join()
                 await group.balanced(topic, 4)
-                await eventually(lambda: pointer().state == "done", "the plan is published")
-                assert f"join of {member.consumer.member_id}" in pointer().cause
-                seen.append(pointer())
+                await eventually(lambda: group_state().state == "done", "the plan is published")
+                assert f"join of {member.consumer.member_id}" in group_state().cause
+                seen.append(group_state())
             generations = [each.generation for each in seen]
             assert generations == sorted(set(generations))
             assert {each.leader for each in seen} == {group.members[0].consumer.member_id}
             assert [each.members for each in seen] == [1, 2, 3, 4]
-            version = client.exists(layout.pointer).version
+            version = client.exists(layout.group_state).version
             group.members[0].consumer._consuming.member._membership._leading.changed("test")  # type: ignore[union-attr]
             proofs = group.members[0].consumer.metrics.latency("allocator").count
             await eventually(
                 lambda: group.members[0].consumer.metrics.latency("allocator").count > proofs, "it planned again"
             )
             await asyncio.sleep(0.1)
-            assert client.exists(layout.pointer).version == version, "an unchanged plan is not published"
+            assert client.exists(layout.group_state).version == version, "an unchanged plan is not published"

@@ -27,8 +27,8 @@ def set_config(client: KazooClient, layout: GroupLayout, **fields: Any) -> None:
     client.set(layout.config, json.dumps(standing | fields).encode())
 
 
-def pointer(client: KazooClient, layout: GroupLayout) -> GroupState:
-    return GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
+def group_state(client: KazooClient, layout: GroupLayout) -> GroupState:
+    return GroupState.parse(client.get(layout.group_state)[0], layout.group_state)
 
 
 async def test_a_running_leader_follows_the_allocator_that_people_name(
@@ -42,10 +42,10 @@ async def test_a_running_leader_follows_the_allocator_that_people_name(
         first = await group.join()
         await group.balanced(topic, 6)
         with zookeeper(cluster_39) as client:
-            assert pointer(client, layout).allocator == "round_robin"
+            assert group_state(client, layout).allocator == "round_robin"
             set_config(client, layout, allocator="sticky")
-            await eventually(lambda: pointer(client, layout).allocator == "sticky", "the allocator is followed")
-            assert pointer(client, layout).cause == "config"
+            await eventually(lambda: group_state(client, layout).allocator == "sticky", "the allocator is followed")
+            assert group_state(client, layout).cause == "config"
             set_config(client, layout, allocator="stiky")
             await eventually(
                 lambda: first.consumer.metrics.total("group_settings_refused") >= 1, "a wrong name is refused"
@@ -53,7 +53,7 @@ async def test_a_running_leader_follows_the_allocator_that_people_name(
             assert "did you mean 'sticky'?; it is not followed" in caplog.text
             await group.join()
             await group.balanced(topic, 6)
-            assert pointer(client, layout).allocator == "sticky"
+            assert group_state(client, layout).allocator == "sticky"
             past = [client.get(f"{layout.history}/{name}")[0] for name in sorted(client.get_children(layout.history))]
             entries = [HistoryEntry.parse(data, layout.history) for data in past]
             assert [entry.generation for entry in entries] == list(range(1, len(entries) + 1))
@@ -75,7 +75,7 @@ async def test_a_drained_member_gets_nothing(cluster_39: Cluster, unique: Unique
             assert second.partitions(topic) == []
             set_config(client, layout, drained=[first.consumer.member_id, second.consumer.member_id])
             await eventually(
-                lambda: pointer(client, layout).unassigned == {"all its subscribers are drained": 4},
+                lambda: group_state(client, layout).unassigned == {"all its subscribers are drained": 4},
                 "the reason is told",
             )
             set_config(client, layout, drained=[])

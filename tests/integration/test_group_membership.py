@@ -60,8 +60,8 @@ async def test_what_a_member_writes_is_what_old_tools_read(cluster: Cluster, uni
             assert client.exists(layout.consumer_id(member_id)).ephemeralOwner == session
             assert {owner for owner, _ in owners(client, name, topic).values()} == {f"{member_id}-0"}
             assert stored_offsets(client, name, topic) == {0: 0, 1: 0}
-            pointer = GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
-            assert (pointer.state, pointer.leader, pointer.members) == ("done", member_id, 1)
+            group_state = GroupState.parse(client.get(layout.group_state)[0], layout.group_state)
+            assert (group_state.state, group_state.leader, group_state.members) == ("done", member_id, 1)
 
 
 async def test_a_join_takes_a_share_and_a_leave_gives_it_back(cluster: Cluster, unique: Unique) -> None:

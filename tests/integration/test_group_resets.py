@@ -47,7 +47,7 @@ async def test_an_idle_owner_whose_slice_keeps_changing(cluster_39: Cluster, uni
         member = await group.join()
         with zookeeper(cluster_39) as client:
             await eventually(lambda: stored_offsets(client, name, topic) == {0: 10}, "everything is committed")
-            path = GroupLayout(name).slice(str(member.consumer.member_id))
+            path = GroupLayout(name).assignment(str(member.consumer.member_id))
             data = client.get(path)[0]
             client.set(GroupLayout(name).offset(TopicPartition(topic, 0)), b"4")
             deadline_s = time.monotonic() + 6.0

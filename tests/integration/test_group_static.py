@@ -42,12 +42,12 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def slice_of(client: KazooClient, group: str, slot: str) -> MemberAssignment:
-    path = GroupLayout(group).slice(slot)
+    path = GroupLayout(group).assignment(slot)
     return MemberAssignment.parse(client.get(path)[0], path)
 
 
-def pointer(client: KazooClient, group: str) -> GroupState:
-    path = GroupLayout(group).pointer
+def group_state(client: KazooClient, group: str) -> GroupState:
+    path = GroupLayout(group).group_state
     return GroupState.parse(client.get(path)[0], path)
 
 
@@ -180,7 +180,7 @@ async def test_a_slice_for_another_member_of_a_dynamic_ones_slot(cluster_39: Clu
         await group.balanced(topic, 2)
         member_id = str(member.consumer.member_id)
         with zookeeper(cluster_39) as client:
-            client.set(GroupLayout(name).slice(member_id), MemberAssignment(99, "nobody", frozenset()).encode())
+            client.set(GroupLayout(name).assignment(member_id), MemberAssignment(99, "nobody", frozenset()).encode())
             await eventually(lambda: slice_of(client, name, member_id).member_id == member_id, "it is put right")
         assert member.partitions(topic) == [0, 1]
         await eventually(lambda: member.consumer.settled, "it has read that")

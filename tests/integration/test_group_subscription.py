@@ -127,7 +127,7 @@ async def test_a_slice_that_names_a_topic_not_subscribed_to(
         member = second if first.consumer.is_leader else first
         layout, reports = GroupLayout(name), member.consumer.metrics
         with zookeeper(cluster) as client:
-            path = layout.slice(str(member.consumer.member_id))
+            path = layout.assignment(str(member.consumer.member_id))
             planned = MemberAssignment.parse(client.get(path)[0], path)
             garbled = MemberAssignment(
                 planned.generation, planned.member_id, planned.partitions | {TopicPartition(other, 0)}

@@ -115,7 +115,7 @@ async def test_zkcli_reads_every_znode_and_resets_an_offset(cluster: Cluster, un
         await group.balanced(topic, 1)
         await eventually(lambda: len(group.values) == 10, "all is consumed")
         member_id = member.consumer.member_id
-        paths = [layout.member(str(member_id)), layout.pointer, layout.slice(str(member_id)), layout.config]
+        paths = [layout.member(str(member_id)), layout.group_state, layout.assignment(str(member_id)), layout.config]
         paths.append(layout.consumer_id(str(member_id)))
         commands = [f"get {path}" for path in paths]
         said = await asyncio.to_thread(

@@ -99,8 +99,8 @@ PARTITIONS = 4
 async def settled(group: Group, topic: str) -> None:
     await group.balanced(topic, PARTITIONS)
     with zookeeper(group.cluster) as client:
-        pointer = GroupLayout(group.name).pointer
-        await eventually(lambda: json.loads(client.get(pointer)[0])["state"] == "done", "the plan is published")
+        group_state = GroupLayout(group.name).group_state
+        await eventually(lambda: json.loads(client.get(group_state)[0])["state"] == "done", "the plan is published")
 
 
 async def test_what_the_page_shows_is_what_zkcli_says(cluster: Cluster, unique: Unique) -> None:

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-def pointer(client: KazooClient, layout: GroupLayout) -> GroupState:
-    return GroupState.parse(client.get(layout.pointer)[0], layout.pointer)
+def group_state(client: KazooClient, layout: GroupLayout) -> GroupState:
+    return GroupState.parse(client.get(layout.group_state)[0], layout.group_state)
 
 
 def last_entry(client: KazooClient, layout: GroupLayout) -> HistoryEntry:
@@ -59,11 +59,11 @@ async def test_members_share_by_weight_and_follow_what_changes(
             put_weights(client, name, topic_weights(topic, 50, 10, 10, 10, 10, 10))
             second = await group.join()
             await eventually(lambda: shares(topic, first, second) == [[0], [1, 2, 3, 4, 5]], "shares of equal load")
-            assert pointer(client, layout).allocator == "weighted"
+            assert group_state(client, layout).allocator == "weighted"
 
             change_weights(client, name, lambda before: before | topic_weights(topic, 10))
             await eventually(lambda: [len(share) for share in shares(topic, first, second)] == [3, 3], "equal again")
-            assert pointer(client, layout).cause == "weights"
+            assert group_state(client, layout).cause == "weights"
             assert (last_entry(client, layout).cause, last_entry(client, layout).moved) == ("weights", 2)
             assert "partitions move: weights" in caplog.text
 
@@ -97,7 +97,7 @@ async def test_weights_change_nothing_where_nobody_looks_at_them(cluster_39: Clu
         first, second = await group.join(), await group.join()
         await group.balanced(topic, 4)
         with zookeeper(cluster_39) as client:
-            before = pointer(client, layout)
+            before = group_state(client, layout)
             plans = [member.consumer.metrics.latency("allocator").count for member in (first, second)]
             put_weights(client, name, topic_weights(topic, 9, 1, 1, 1))
             await eventually(
@@ -106,7 +106,7 @@ async def test_weights_change_nothing_where_nobody_looks_at_them(cluster_39: Clu
             )
             await group.join()
             await group.balanced(topic, 4)
-            assert pointer(client, layout).generation == before.generation + 1
+            assert group_state(client, layout).generation == before.generation + 1
             assert last_entry(client, layout).cause.startswith("join of ")
             assert ", weights" not in last_entry(client, layout).cause
 

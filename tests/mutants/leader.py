@@ -33,8 +33,8 @@ MUTANTS = (
     Mutant(
         "a pointer that anybody may overwrite",
         _PLANNING,
-        "opening = Put(layout.pointer, pointer.encode(), inputs.pointer_version)",
-        "opening = Put(layout.pointer, pointer.encode(), -1)",
+        "opening = Put(layout.group_state, group_state.encode(), inputs.group_state_version)",
+        "opening = Put(layout.group_state, group_state.encode(), -1)",
         "tests/unit/test_group_planning.py",
     ),
     Mutant(
@@ -46,15 +46,15 @@ MUTANTS = (
     Mutant(
         "a generation above the pointer only",
         _PLANNING,
-        "    generations = [stored.generation for stored in inputs.slices.values() if stored is not None]\n",
+        "    generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]\n",
         "    generations = []\n",
         "tests/unit/test_group_planning.py",
     ),
     Mutant(
         "a pointer compared instead of slices",
         _PLANNING,
-        "    if not _matters(changes, layout, inputs) and inputs.pointer is not None",
-        "    if inputs.pointer is not None",
+        "        not _matters(changes, layout, inputs)\n        and inputs.group_state is not None",
+        "        inputs.group_state is not None",
         "tests/unit/test_group_planning.py",
     ),
     Mutant(
@@ -117,7 +117,7 @@ MUTANTS = (
     Mutant(
         "a batch that does not check the pointer",
         _PLANNING,
-        "    guard = (proof, Check(layout.pointer, version))\n",
+        "    guard = (proof, Check(layout.group_state, version))\n",
         "    guard = (proof,)\n",
         "tests/unit/test_group_planning.py",
     ),
@@ -138,14 +138,15 @@ MUTANTS = (
     Mutant(
         "an unchanged plan that is published",
         _PLANNING,
-        "_says_the_same(inputs.pointer, pointer):\n        return None\n",
-        "_says_the_same(inputs.pointer, pointer):\n        pass\n",
+        "_says_the_same(inputs.group_state, group_state)\n    ):\n        return None\n",
+        "_says_the_same(inputs.group_state, group_state)\n    ):\n        pass\n",
         "tests/unit/test_group_planning.py",
     ),
     Mutant(
         "slices of who is gone that stay for ever",
         _PLANNING,
-        "    gone = [Delete(layout.slice(slot)) for slot in sorted(inputs.slices.keys() - target.allocation.keys())]\n",
+        "    gone = [Delete(layout.assignment(slot)) for slot in sorted(inputs.assignments.keys() - target"
+        ".allocation.keys())]\n",
         "    gone: list[Operation] = []\n",
         "tests/unit/test_group_planning.py",
     ),
@@ -366,7 +367,7 @@ MUTANTS = (
     Mutant(
         "an allocator that recovers, laid to somebody's hand",
         _LEADING,
-        "filter(None, (changed, describe_allocator(inputs.pointer, target)))",
+        "filter(None, (changed, describe_allocator(inputs.group_state, target)))",
         "filter(None, (changed,))",
         "tests/sim/test_leading.py",
     ),

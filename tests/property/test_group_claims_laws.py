@@ -19,19 +19,19 @@ ALL = [TopicPartition(topic, number) for topic in ("t", "u") for number in range
 TOPICS = frozenset({"t", "u"})
 MEMBERS = 3
 
-slices = st.none() | st.frozensets(st.sampled_from(ALL))
+assignments = st.none() | st.frozensets(st.sampled_from(ALL))
 subscriptions = st.frozensets(st.sampled_from(sorted(TOPICS)))
 subsets = st.frozensets(st.sampled_from(ALL))
 kinds = st.sampled_from([c.OwnerGone, c.Claimed, c.Contended, c.Opened, c.Drained, c.Released, c.ClaimGone])
 events = (
-    st.builds(c.Wanted, slices)
+    st.builds(c.Wanted, assignments)
     | st.builds(c.Subscribed, subscriptions)
     | st.builds(lambda kind, partitions: kind(partitions), kinds, subsets)
     | st.sampled_from([c.Leave(), c.SessionEnded()])
 )
 states = st.builds(
     c.Claims,
-    want=slices,
+    want=assignments,
     phases=st.dictionaries(st.sampled_from(ALL), st.sampled_from(list(c.Phase))),
     leaving=st.booleans(),
     topics=subscriptions,
@@ -226,7 +226,7 @@ shares = st.lists(st.integers(0, MEMBERS), min_size=len(ALL), max_size=len(ALL))
 orders = st.lists(
     st.tuples(
         st.integers(0, MEMBERS - 1),
-        slices | st.builds(c.Subscribed, subscriptions) | st.sampled_from(["leave", "expire", "replaced"]),
+        assignments | st.builds(c.Subscribed, subscriptions) | st.sampled_from(["leave", "expire", "replaced"]),
     ),
     max_size=14,
 )

@@ -47,7 +47,7 @@ class Tree:
         path = operation.path
         found = znodes.get(path)
         if isinstance(operation, Create):
-            if found is not None or (path.startswith(f"{LAYOUT.pointer}/") and LAYOUT.pointer not in znodes):
+            if found is not None or (path.startswith(f"{LAYOUT.group_state}/") and LAYOUT.group_state not in znodes):
                 raise RefusedError(operation)
             znodes[path] = (operation.data, 0)
             return
@@ -66,23 +66,23 @@ class Tree:
         return path
 
     def slots(self) -> list[str]:
-        folder = f"{LAYOUT.pointer}/"
+        folder = f"{LAYOUT.group_state}/"
         return sorted(path.removeprefix(folder) for path in self.znodes if path.startswith(folder))
 
     def read(self, members: list[str]) -> Inputs:
         """What a leader reads."""
-        pointer = self.znodes.get(LAYOUT.pointer)
+        group_state = self.znodes.get(LAYOUT.group_state)
         return Inputs(
             members={
                 name: MemberInfo(member_id=name, session_timeout_ms=1, subscription=tuple(TOPICS)) for name in members
             },
             topics=TOPICS,
             brokers=1,
-            pointer=None if pointer is None else _or_none(GroupState.parse, pointer[0]),
-            pointer_version=None if pointer is None else pointer[1],
+            group_state=None if group_state is None else _or_none(GroupState.parse, group_state[0]),
+            group_state_version=None if group_state is None else group_state[1],
             history=self.history(),
-            slices={
-                slot: _or_none(MemberAssignment.parse, self.znodes[LAYOUT.slice(slot)][0]) for slot in self.slots()
+            assignments={
+                slot: _or_none(MemberAssignment.parse, self.znodes[LAYOUT.assignment(slot)][0]) for slot in self.slots()
             },
         )
 
@@ -91,8 +91,8 @@ class Tree:
 
     def generations(self) -> list[int]:
         read = self.read([])
-        found = [stored.generation for stored in read.slices.values() if stored is not None]
-        return found if read.pointer is None else [*found, read.pointer.generation]
+        found = [stored.generation for stored in read.assignments.values() if stored is not None]
+        return found if read.group_state is None else [*found, read.group_state.generation]
 
 
 Parsed = TypeVar("Parsed")
@@ -115,7 +115,7 @@ generations = st.integers(0, 50)
 choices = st.lists(st.integers(0, 99), min_size=len(PARTITIONS), max_size=len(PARTITIONS))
 members = st.lists(st.sampled_from(NAMES), unique=True, max_size=4)
 garbage = st.sampled_from([b"", b"{", b"[]", b'{"generation":"1"}', b"\xff"])
-slices = garbage | st.builds(
+assignments = garbage | st.builds(
     lambda generation, name, owned: MemberAssignment(generation, name, owned).encode(),
     generations,
     st.sampled_from(NAMES),
@@ -133,9 +133,9 @@ def trees(draw: st.DrawFn) -> Tree:
     """Whatever earlier leaders and operators may have left."""
     tree = Tree()
     if draw(st.booleans()):
-        tree.znodes[LAYOUT.pointer] = (draw(pointers), draw(st.integers(0, 9)))
+        tree.znodes[LAYOUT.group_state] = (draw(pointers), draw(st.integers(0, 9)))
         for slot in draw(st.lists(st.sampled_from(NAMES), unique=True)):
-            tree.znodes[LAYOUT.slice(slot)] = (draw(slices), draw(st.integers(0, 9)))
+            tree.znodes[LAYOUT.assignment(slot)] = (draw(assignments), draw(st.integers(0, 9)))
     return tree
 
 
@@ -155,15 +155,17 @@ def assert_published(tree: Tree, wanted: dict[str, frozenset[TopicPartition]]) -
     """The slices are the target and the pointer is complete; nothing but empty slices is left of who is gone."""
     read = tree.read(list(wanted))
     assert {slot: owned for slot, owned in read.stored.items() if owned or slot in wanted} == wanted
-    slices = {slot: read.slices[slot] for slot in wanted}
-    assert all(stored is not None and stored.member_id == slot for slot, stored in slices.items())
-    assert None not in read.slices.values()
-    if not wanted and not read.slices and read.pointer_version is None:
+    assignments = {slot: read.assignments[slot] for slot in wanted}
+    assert all(stored is not None and stored.member_id == slot for slot, stored in assignments.items())
+    assert None not in read.assignments.values()
+    if not wanted and not read.assignments and read.group_state_version is None:
         return  # Nobody was ever there, and nothing is published to nobody.
-    assert read.pointer is not None
-    assert read.pointer.state == DONE
-    assert read.pointer.partitions == sum(map(len, wanted.values()))
-    assert read.pointer.generation >= max((stored.generation for stored in slices.values() if stored), default=0)
+    assert read.group_state is not None
+    assert read.group_state.state == DONE
+    assert read.group_state.partitions == sum(map(len, wanted.values()))
+    assert read.group_state.generation >= max(
+        (stored.generation for stored in assignments.values() if stored), default=0
+    )
 
 
 def publish(tree: Tree, publication: Publication | None, writes: int | None = None) -> None:
@@ -233,16 +235,16 @@ def test_an_overtaken_leader_writes_nothing_more(
 def test_gains_come_before_losses_and_what_is_kept_is_not_written(tree: Tree, names: list[str], to: list[int]) -> None:
     """In the order of the writes; a slice that says the same already is left alone."""
     wanted = dealt(to, names)
-    before = tree.read(names).slices
+    before = tree.read(names).assignments
     publication = planned(tree, wanted, "leader")
     writes = publication.writes if publication else ()
     order = []
     for batch in writes:
         assert isinstance(batch[0], Check)
-        slices = [operation for operation in batch if operation.path.startswith(f"{LAYOUT.pointer}/")]
-        assert isinstance(batch[1], Check) or len(writes) == 1 or not slices
-        assert len(slices) <= MOST_OPERATIONS
-        for operation in slices:
+        assignments = [operation for operation in batch if operation.path.startswith(f"{LAYOUT.group_state}/")]
+        assert isinstance(batch[1], Check) or len(writes) == 1 or not assignments
+        assert len(assignments) <= MOST_OPERATIONS
+        for operation in assignments:
             slot = operation.path.rpartition("/")[2]
             was = before.get(slot)
             if isinstance(operation, Delete):

@@ -50,7 +50,7 @@ pointers = st.builds(
     fallback=texts,
     created_at_ms=st.integers(0, 2**53),
 )
-slices = st.builds(MemberAssignment, numbers, texts, st.frozensets(st.builds(TopicPartition, texts, numbers)))
+assignments = st.builds(MemberAssignment, numbers, texts, st.frozensets(st.builds(TopicPartition, texts, numbers)))
 member_infos = st.builds(
     MemberInfo,
     member_id=st.just("m"),
@@ -65,7 +65,7 @@ member_infos = st.builds(
 
 PARSERS: dict[str, Callable[[bytes, str], object]] = {
     "member": partial(MemberInfo.parse, "m"),
-    "pointer": GroupState.parse,
+    "group_state": GroupState.parse,
     "slice": MemberAssignment.parse,
     "settings": GroupSettings.parse,
     "topic": parse_topic,
@@ -90,12 +90,12 @@ nearly = st.builds(lambda base, other: {**base, **other}, sound, st.dictionaries
 
 
 @given(pointers)
-def test_a_pointer_is_read_as_it_was_written(pointer: GroupState) -> None:
+def test_a_pointer_is_read_as_it_was_written(group_state: GroupState) -> None:
     """Whatever is told in it."""
-    assert GroupState.parse(pointer.encode(), "p") == pointer
+    assert GroupState.parse(group_state.encode(), "p") == group_state
 
 
-@given(slices)
+@given(assignments)
 def test_a_slice_is_read_as_it_was_written(stored: MemberAssignment) -> None:
     """Also the same slice in the same bytes, whatever the order of its set."""
     assert MemberAssignment.parse(stored.encode(), "p") == stored

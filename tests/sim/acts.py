@@ -108,7 +108,7 @@ def _subscribe(world: World, consumer: Consumer, event: Event) -> None:
 
 def _lose_events(world: World, consumer: Consumer, event: Event) -> None:
     """No watch of the group's own znodes tells this consumer anything; those on topics do."""
-    ours = (world.layout.pointer, world.layout.owners, world.layout.members)
+    ours = (world.layout.group_state, world.layout.owners, world.layout.members)
     consumer.process.loses_events = lambda path: path.startswith(ours)
     world.timeline.after(event.duration_s, setattr, consumer.process, "loses_events", lambda _: False)
 
@@ -136,9 +136,9 @@ def _delete_member(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _delete_slice(world: World, consumer: Consumer, event: Event) -> None:
-    slices = world.ensemble.truth.children(world.layout.pointer) if world.has_plan else []
-    if slices:
-        world.operator.delete_async(world.layout.slice(slices[event.who % len(slices)]))
+    assignments = world.ensemble.truth.children(world.layout.group_state) if world.has_plan else []
+    if assignments:
+        world.operator.delete_async(world.layout.assignment(assignments[event.who % len(assignments)]))
 
 
 def _force_release(world: World, consumer: Consumer, event: Event) -> None:
@@ -271,11 +271,11 @@ def _delete_pointer(world: World, event: Event) -> str:
     """Pointer and slices, which must go first; generations may begin anew then."""
     if not world.has_plan:
         return ""
-    pointer = world.layout.pointer
+    group_state = world.layout.group_state
     transaction = world.operator.transaction()
-    for slot in world.ensemble.truth.children(pointer):
-        transaction.delete(f"{pointer}/{slot}")
-    transaction.delete(pointer)
+    for slot in world.ensemble.truth.children(group_state):
+        transaction.delete(f"{group_state}/{slot}")
+    transaction.delete(group_state)
     transaction.commit_async()
     return ""
 

@@ -82,7 +82,7 @@ class Delays:
 def slice_path(world: World, consumer: Consumer) -> str | None:
     """Where a consumer's slice stands, None before it has joined."""
     slot = consumer.instance_id or consumer.member.member_id
-    return None if slot is None else world.layout.slice(slot)
+    return None if slot is None else world.layout.assignment(slot)
 
 
 @lru_cache(maxsize=1_000)

@@ -234,7 +234,7 @@ class Ledger:
 
     def _operator_changed(self, entry: Entry) -> None:
         for change in entry.changes:
-            if change.kind is Kind.DELETED and change.path == self._layout.pointer:
+            if change.kind is Kind.DELETED and change.path == self._layout.group_state:
                 self.plans.deleted()
             elif change.path.startswith(f"{TOPICS}/") and change.kind is Kind.CREATED:
                 topic = change.path.rpartition("/")[2]

@@ -17,7 +17,7 @@ class PlanRules:
     """Checks what leaders publish."""
 
     def __init__(self, layout: GroupLayout, violation: Callable[[str], Exception]) -> None:
-        self._pointer, self._slices = layout.pointer, f"{layout.pointer}/"
+        self._pointer, self._slices = layout.group_state, f"{layout.group_state}/"
         self._violation = violation
         self.generations: list[int] = []
         #: Called once, when a publication of several transactions begins.

@@ -84,15 +84,15 @@ def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:
     async def work(session: Session, writer: FencedWriter) -> None:
         topics = TopicIncarnations(session, TaskSet(print))
         store = ZooKeeperOffsetStore(session, layout, writer, topics, Metrics(), cast(Any, None), "earliest")
-        claimant = OwnerZnodes(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
-        assert await claimant.claim([partition]) == {partition}
-        assert await claimant.verify([partition]) == frozenset()
+        owner_znodes = OwnerZnodes(session, layout, "m", writer, store, SubscriptionState(), Metrics(), commits=False)
+        assert await owner_znodes.claim([partition]) == {partition}
+        assert await owner_znodes.verify([partition]) == frozenset()
         follower.lag_s = 1.0
         bench.timeline.after(0.0, operator.delete_async, layout.owner(partition))
         await asyncio.sleep(0.3)
         assert layout.owner(partition) not in bench.ensemble.truth.znodes
         assert await session.exists(layout.owner(partition)) is not None
-        assert await claimant.verify([partition]) == {partition}
+        assert await owner_znodes.verify([partition]) == {partition}
 
     with runtime.replaced(SimulatedRuntime(bench.timeline)):
         operator.start()

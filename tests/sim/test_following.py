@@ -31,7 +31,7 @@ def world() -> Iterator[World]:
 
 def slice_path(world: World) -> str:
     """Where the first consumer's slice is."""
-    return world.layout.slice(world.consumers[0].member.member_id or "")
+    return world.layout.assignment(world.consumers[0].member.member_id or "")
 
 
 def changed(world: World, **fields: object) -> bytes:

@@ -114,7 +114,7 @@ def test_the_history_tells_whose_doing_a_plan_is_where_the_group_is_the_same() -
         before = len(causes(world))
         turned = True
         world.run_for(100.0)
-        world.operator.delete(world.layout.slice(str(world.consumers[0].member.member_id)))
+        world.operator.delete(world.layout.assignment(str(world.consumers[0].member.member_id)))
         world.run_for(100.0)
         assert causes(world)[before:] == ["allocator", "manual"]
 
@@ -128,7 +128,7 @@ def test_the_history_tells_that_a_plan_mends_one_that_was_interrupted(monkeypatc
         async def interrupting(operations: Iterable[Operation]) -> Answer:
             listed = list(operations)
             answer = await transact(listed)
-            if not interrupted and any(operation.path == world.layout.pointer for operation in listed):
+            if not interrupted and any(operation.path == world.layout.group_state for operation in listed):
                 interrupted.append(str(joining.member.member_id))
                 joining.kill()
                 world.operator.delete_async(world.layout.member(interrupted[0]))

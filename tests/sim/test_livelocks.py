@@ -85,4 +85,4 @@ def test_a_story_with_a_livelock_ends_and_names_its_seed(monkeypatch: pytest.Mon
     monkeypatch.setattr(OwnedPartitions, "_read_slice", read_and_hint)
     outcome = play(replace(make_story(11), events=()))
     assert outcome.error.startswith("Livelock: seed 11, at ")
-    assert "task Holding._follow_slice" in outcome.error
+    assert "task OwnedPartitions._follow_slice" in outcome.error

@@ -82,9 +82,9 @@ def test_a_commit_during_a_release_waits_for_it(world: World, monkeypatch: pytes
     process_some(world, consumer)
     release, commits = OwnerZnodes.release, list[asyncio.Task[frozenset[TopicPartition]]]()
 
-    async def releasing(claimant: OwnerZnodes, partitions: Collection[TopicPartition]) -> Releases:
+    async def releasing(owner_znodes: OwnerZnodes, partitions: Collection[TopicPartition]) -> Releases:
         commits.append(asyncio.ensure_future(consumer.member.commit_on_session()))
-        return await release(claimant, partitions)
+        return await release(owner_znodes, partitions)
 
     monkeypatch.setattr(OwnerZnodes, "release", releasing)
     consumer.leave()

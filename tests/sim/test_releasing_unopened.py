@@ -53,8 +53,8 @@ class Tampered(Bench):
         async def work(session: Session, writer: FencedWriter) -> Releases:
             topics = TopicIncarnations(session, TaskSet(print))
             store = ZooKeeperOffsetStore(session, LAYOUT, writer, topics, Metrics(), cast(Any, None), "earliest")
-            claimant = OwnerZnodes(session, LAYOUT, "m", writer, store, self.subscription, Metrics(), commits=True)
-            assert await claimant.claim([P0]) == {P0}
+            owner_znodes = OwnerZnodes(session, LAYOUT, "m", writer, store, self.subscription, Metrics(), commits=True)
+            assert await owner_znodes.claim([P0]) == {P0}
             if self.opened:
                 self.subscription.assign_from_subscribed({P0: StartPosition(5, 0, 1)})
             if when == "before":
@@ -62,7 +62,7 @@ class Tampered(Bench):
                 await writer.prove()
             else:
                 self._tamper_within(writer, deed, monkeypatch)
-            return await claimant.release([P0])
+            return await owner_znodes.release([P0])
 
         return cast(Releases, self.run(work))
 

@@ -176,11 +176,11 @@ def test_a_release_that_is_tried_again_after_an_outage_does_not_commit(
     world.run_for(0.1)
     release, released = OwnerZnodes.release, list[TopicPartition]()
 
-    async def releasing(claimant: OwnerZnodes, partitions: Collection[TopicPartition]) -> Any:
+    async def releasing(owner_znodes: OwnerZnodes, partitions: Collection[TopicPartition]) -> Any:
         if not released:
             holding.process.lose("request")
         released.extend(partitions)
-        return await release(claimant, partitions)
+        return await release(owner_znodes, partitions)
 
     monkeypatch.setattr(OwnerZnodes, "release", releasing)
     world.join(world.topics)

@@ -33,7 +33,7 @@ def world() -> Iterator[World]:
 def test_a_slice_that_changes_while_it_is_read_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint comes before the answer that it makes obsolete is looked at: it is no hint to forget."""
     consumer, get, changed = world.consumers[0], Session.get, []
-    path = world.layout.slice(str(consumer.member.member_id))
+    path = world.layout.assignment(str(consumer.member.member_id))
     data = world.ensemble.truth.znodes[path].data
 
     async def slow(session: Session, asked: str, watcher: Any = None) -> Any:

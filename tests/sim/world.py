@@ -185,7 +185,7 @@ class World:
 
     @property
     def has_plan(self) -> bool:
-        return self.layout.pointer in self.ensemble.truth.znodes
+        return self.layout.group_state in self.ensemble.truth.znodes
 
     def owned_by(self, consumer: Consumer) -> dict[str, int]:
         """The owner znodes of a consumer's session, with their czxids."""

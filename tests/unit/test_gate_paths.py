@@ -111,7 +111,7 @@ class Owner:
         self.store = ZooKeeperOffsetStore(*cast(Any, arguments))
         self.broker_store = BrokerOffsetStore(*cast(Any, arguments))
         self.broker_store.send_commit = self.handler.send_commit
-        self.claimant = OwnerZnodes(
+        self.owner_znodes = OwnerZnodes(
             session, LAYOUT, "m", self.writer, self.store, self.subscription, metrics, commits=True
         )
         self.offsets = Offsets(
@@ -121,10 +121,10 @@ class Owner:
 
 PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
     "a proof": lambda owner: owner.writer.prove(),
-    "a claim": lambda owner: owner.claimant.claim([P0]),
+    "a claim": lambda owner: owner.owner_znodes.claim([P0]),
     "a commit": lambda owner: owner.offsets.commit_finished(),
     "a commit by brokers": lambda owner: owner.broker_store.write_commit({P0: (12, 1)}, lambda _: False),
-    "a release": lambda owner: owner.claimant.release([P0]),
+    "a release": lambda owner: owner.owner_znodes.release([P0]),
 }
 
 

@@ -52,7 +52,7 @@ def stored(generation: int = 1, **shares: frozenset[TopicPartition]) -> dict[str
     return {name: MemberAssignment(generation, name, share) for name, share in shares.items()}
 
 
-def pointer(generation: int = 1, state: str = DONE) -> GroupState:
+def group_state(generation: int = 1, state: str = DONE) -> GroupState:
     return GroupState(generation=generation, state=state, leader="a", allocator="round_robin")
 
 
@@ -100,12 +100,12 @@ def parsed(operation: Operation) -> GroupState:
 
 def test_a_publication_that_lacks_its_end_only_is_ended() -> None:
     """The pointer tells all that a fresh one would, and every slice is there: its leader was lost a bit too early."""
-    settled = inputs("a", slices=stored(a=some(0, 1, 2, 3)), pointer_version=3)
+    settled = inputs("a", assignments=stored(a=some(0, 1, 2, 3)), group_state_version=3)
     whole = published(settled, target(a=some(0, 1, 2, 3)))
     written = parsed(told_by(whole))
-    read = replace(settled, pointer=written)
+    read = replace(settled, group_state=written)
     assert publish(read, target(a=some(0, 1, 2, 3))) is None
-    unfinished = replace(settled, pointer=replace(written, state=PUBLISHING))
+    unfinished = replace(settled, group_state=replace(written, state=PUBLISHING))
     ended = published(unfinished, target(a=some(0, 1, 2, 3)))
     assert parsed(told_by(ended)).state == DONE
     assert slices_of(ended) == []
@@ -114,11 +114,11 @@ def test_a_publication_that_lacks_its_end_only_is_ended() -> None:
 def test_a_first_plan_creates_pointer_and_slices() -> None:
     """In a fresh group everything is created, generation 1, in one transaction."""
     publication = published(inputs("a", "b"), target(a=some(0, 1), b=some(2, 3)))
-    ((proof, told, *slices, past),) = publication.writes
+    ((proof, told, *assignments, past),) = publication.writes
     assert proof == Check(CANDIDATE)
     assert isinstance(told, Create)
     assert (told.path, parsed(told).state, parsed(told).generation) == (POINTER, DONE, 1)
-    assert slices == [
+    assert assignments == [
         Create(f"{POINTER}/a", MemberAssignment(1, "a", some(0, 1)).encode()),
         Create(f"{POINTER}/b", MemberAssignment(1, "b", some(2, 3)).encode()),
     ]
@@ -146,7 +146,9 @@ def test_a_plan_that_one_transaction_cannot_hold_says_when_it_is_complete() -> N
 @pytest.mark.usefixtures("large")
 def test_a_later_plan_is_fenced_by_the_version_it_has_read() -> None:
     """Opening at the version read, everything else at the one after it."""
-    read = inputs("a", "b", pointer=pointer(4), pointer_version=9, slices=stored(4, a=some(0), b=some(1)))
+    read = inputs(
+        "a", "b", group_state=group_state(4), group_state_version=9, assignments=stored(4, a=some(0), b=some(1))
+    )
     opening, *batches, closing = published(read, target(a=some(1), b=some(0))).writes
     assert isinstance(opening[1], Put)
     assert opening[1].version == 9
@@ -159,34 +161,42 @@ def test_the_generation_is_above_pointer_and_slices() -> None:
     """Whatever an earlier leader left, also where the pointer says less than a slice."""
     high = {**stored(12, a=some(0)), "b": None}
     assert (
-        published(inputs("a", pointer=pointer(4), pointer_version=1, slices=high), target(a=some(1))).generation == 13
+        published(
+            inputs("a", group_state=group_state(4), group_state_version=1, assignments=high), target(a=some(1))
+        ).generation
+        == 13
     )
     low = stored(2, a=some(0))
-    assert published(inputs("a", pointer=pointer(4), pointer_version=1, slices=low), target(a=some(1))).generation == 5
+    assert (
+        published(
+            inputs("a", group_state=group_state(4), group_state_version=1, assignments=low), target(a=some(1))
+        ).generation
+        == 5
+    )
 
 
 def test_what_stands_there_already_is_not_published() -> None:
     """The same slices under a complete pointer: nothing to write."""
-    complete = replace(pointer(), members=1, partitions=1)
-    read = inputs("a", pointer=complete, pointer_version=1, slices=stored(a=some(0)))
+    complete = replace(group_state(), members=1, partitions=1)
+    read = inputs("a", group_state=complete, group_state_version=1, assignments=stored(a=some(0)))
     assert publish(read, target(a=some(0))) is None
 
 
 def test_a_pointer_that_tells_operators_something_else_is_published_anew() -> None:
     """Although no slice changes: its counts, what is unassigned, and what replaced the allocator."""
-    read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
+    read = inputs("a", group_state=group_state(), group_state_version=1, assignments=stored(a=some(0)))
     told = told_by(published(read, target(a=some(0))))
     assert (parsed(told).members, parsed(told).partitions, parsed(told).generation) == (1, 1, 2)
 
 
 @pytest.mark.parametrize(
     ("found", "version"),
-    [(pointer(state=PUBLISHING), 1), (None, 1), (None, None)],
+    [(group_state(state=PUBLISHING), 1), (None, 1), (None, None)],
     ids=["left at publishing", "garbage", "deleted by hand"],
 )
 def test_an_incomplete_pointer_is_brought_to_its_end(found: GroupState | None, version: int | None) -> None:
     """With equal slices the pointer alone is written, and ends at done."""
-    read = inputs("a", pointer=found, pointer_version=version, slices=stored(a=some(0)))
+    read = inputs("a", group_state=found, group_state_version=version, assignments=stored(a=some(0)))
     told = told_by(published(read, target(a=some(0))))
     assert isinstance(told, Create if version is None else Put)
     assert (parsed(told).state, parsed(told).generation) == (DONE, 2)
@@ -194,7 +204,9 @@ def test_an_incomplete_pointer_is_brought_to_its_end(found: GroupState | None, v
 
 def test_only_changed_slices_are_written() -> None:
     """Who keeps what it has is not told again."""
-    read = inputs("a", "b", "c", pointer=pointer(), pointer_version=1, slices=stored(a=some(0), b=some(1, 2)))
+    read = inputs(
+        "a", "b", "c", group_state=group_state(), group_state_version=1, assignments=stored(a=some(0), b=some(1, 2))
+    )
     publication = published(read, target(a=some(0), b=some(1), c=some(2)))
     assert slices_of(publication) == [
         Create(f"{POINTER}/c", MemberAssignment(2, "c", some(2)).encode()),
@@ -205,7 +217,13 @@ def test_only_changed_slices_are_written() -> None:
 
 def test_gaining_slices_come_first_and_gone_ones_last() -> None:
     """Who gains watches the owner before it lets go; who is gone needs nothing."""
-    read = inputs("a", "z", pointer=pointer(), pointer_version=1, slices=stored(a=some(0, 1), z=some(2), m=some(3)))
+    read = inputs(
+        "a",
+        "z",
+        group_state=group_state(),
+        group_state_version=1,
+        assignments=stored(a=some(0, 1), z=some(2), m=some(3)),
+    )
     assert slices_of(published(read, target(a=some(0), z=some(1, 2, 3)))) == [
         Put(f"{POINTER}/z", MemberAssignment(2, "z", some(1, 2, 3)).encode()),
         Put(f"{POINTER}/a", MemberAssignment(2, "a", some(0)).encode()),
@@ -218,7 +236,7 @@ def test_gaining_slices_come_first_and_gone_ones_last() -> None:
 )
 def test_a_slice_that_does_not_serve_its_member_is_rewritten(found: MemberAssignment | None) -> None:
     """Although its partitions may be the right ones."""
-    read = inputs("a", pointer=pointer(), pointer_version=1, slices={"a": found})
+    read = inputs("a", group_state=group_state(), group_state_version=1, assignments={"a": found})
     assert slices_of(published(read, target(a=some(0)))) == [
         Put(f"{POINTER}/a", MemberAssignment(2, "a", some(0)).encode())
     ]
@@ -241,14 +259,14 @@ def test_a_member_without_partitions_has_a_slice() -> None:
 )
 def test_what_an_operator_reads_in_the_pointer_is_kept_right(wanted: Target) -> None:
     """Other news with the same slices are published."""
-    read = inputs("a", pointer=pointer(), pointer_version=1, slices=stored(a=some(0)))
+    read = inputs("a", group_state=group_state(), group_state_version=1, assignments=stored(a=some(0)))
     assert slices_of(published(read, wanted)) == []
 
 
 def test_a_failure_in_other_words_is_no_news() -> None:
     """An error may have other words at every look; that the allocator works again is told."""
-    complete = replace(pointer(), members=1, partitions=1, fallback="sticky used: failure 1")
-    read = inputs("a", pointer=complete, pointer_version=1, slices=stored(a=some(0)))
+    complete = replace(group_state(), members=1, partitions=1, fallback="sticky used: failure 1")
+    read = inputs("a", group_state=complete, group_state_version=1, assignments=stored(a=some(0)))
     assert publish(read, replace(target(a=some(0)), fallback="last plan kept: failure 2")) is None
     assert parsed(told_by(published(read, target(a=some(0))))).fallback == ""
 
@@ -265,7 +283,7 @@ def test_a_failure_in_other_words_is_no_news() -> None:
 )
 def test_the_news_of_an_allocator(before: str | None, after: str, told: str) -> None:
     """It begins to fail, or works again."""
-    found = None if before is None else replace(pointer(), fallback=before)
+    found = None if before is None else replace(group_state(), fallback=before)
     assert describe_allocator(found, replace(target(), fallback=after)) == told
 
 
@@ -312,7 +330,7 @@ def test_the_past_is_kept_for_a_hundred_generations() -> None:
     """Why, what moved, how long it took; the oldest goes in the same transaction."""
     kept = tuple(range(1, 101))
     before = {"a": MemberAssignment(90, "a", some(0, 1))}
-    read = inputs("a", "b", history=kept, slices=before, pointer=pointer(90), pointer_version=1)
+    read = inputs("a", "b", history=kept, assignments=before, group_state=group_state(90), group_state_version=1)
     publication = plan(
         LAYOUT,
         read,
@@ -336,10 +354,12 @@ def test_the_past_is_kept_for_a_hundred_generations() -> None:
 
 def test_empty_slices_of_who_is_gone_are_no_reason_for_a_generation() -> None:
     """They are cleared away with the next one."""
-    complete = replace(pointer(), members=1, partitions=1)
+    complete = replace(group_state(), members=1, partitions=1)
     gone = stored(a=some(0), gone=some())
-    assert publish(inputs("a", pointer=complete, pointer_version=1, slices=gone), target(a=some(0))) is None
-    after = published(inputs("a", pointer=complete, pointer_version=1, slices=gone), target(a=some(1)))
+    assert (
+        publish(inputs("a", group_state=complete, group_state_version=1, assignments=gone), target(a=some(0))) is None
+    )
+    after = published(inputs("a", group_state=complete, group_state_version=1, assignments=gone), target(a=some(1)))
     assert Delete(f"{POINTER}/gone") in slices_of(after)
 
 
@@ -357,7 +377,7 @@ def test_a_session_owns_no_more_than_it_can_close() -> None:
     assert capped(small, LAYOUT, "/chroot") is small
 
 
-FITTING = inputs("a", "b", slices=stored(a=some(0, 1), b=some(2, 3)))
+FITTING = inputs("a", "b", assignments=stored(a=some(0, 1), b=some(2, 3)))
 FRESH = Target(allocation={"a": some(0, 2), "b": some(1, 3)}, allocator="round_robin")
 
 
@@ -371,14 +391,17 @@ def test_a_failing_allocator_leaves_a_plan_that_fits() -> None:
 @pytest.mark.parametrize(
     "read",
     [
-        inputs("a", "b", "c", slices=FITTING.slices),
-        inputs("a", slices=FITTING.slices),
-        inputs("a", "b", partitions=5, slices=FITTING.slices),
-        inputs("a", "b", partitions=3, slices=FITTING.slices),
-        inputs("a", "b", slices=stored(a=some(0, 1), b=some(1, 2, 3))),
-        inputs("a", "b", slices={"a": FITTING.slices["a"], "b": None}),
+        inputs("a", "b", "c", assignments=FITTING.assignments),
+        inputs("a", assignments=FITTING.assignments),
+        inputs("a", "b", partitions=5, assignments=FITTING.assignments),
+        inputs("a", "b", partitions=3, assignments=FITTING.assignments),
+        inputs("a", "b", assignments=stored(a=some(0, 1), b=some(1, 2, 3))),
+        inputs("a", "b", assignments={"a": FITTING.assignments["a"], "b": None}),
         Inputs(
-            members=members("a") | members("b", topics=("u",)), topics=FITTING.topics, brokers=1, slices=FITTING.slices
+            members=members("a") | members("b", topics=("u",)),
+            topics=FITTING.topics,
+            brokers=1,
+            assignments=FITTING.assignments,
         ),
     ],
     ids=["a join", "a leave", "a new partition", "one less", "one twice", "one unreadable", "not subscribed"],
@@ -422,13 +445,13 @@ def test_a_new_topic_is_news_only_where_it_was_wanted_before() -> None:
 def test_a_new_leader_tells_of_itself_where_there_was_one_before() -> None:
     """The first leader of a group is no change."""
     assert describe_change(None, BEFORE) == ""
-    assert describe_change(None, inputs("a", "b", pointer=pointer())).startswith("leader change, 2 members")
+    assert describe_change(None, inputs("a", "b", group_state=group_state())).startswith("leader change, 2 members")
 
 
 def test_a_new_leader_tells_who_came_and_went_with_the_one_before() -> None:
     """It has seen neither: what is stored tells, and not whether the others left or died."""
     stored = {"a": MemberAssignment(1, "a", some(0)), "gone": MemberAssignment(1, "gone", some(1)), "one": KEPT}
-    after = replace(inputs("a", "b", pointer=pointer()), slices=stored, away={"one": KEPT})
+    after = replace(inputs("a", "b", group_state=group_state()), assignments=stored, away={"one": KEPT})
     assert describe_change(None, after) == "leader change, 2 members, join of b, leave or expiry of gone"
 
 
@@ -453,11 +476,11 @@ def test_the_slice_of_a_static_slot_is_for_its_member() -> None:
 def test_the_slice_of_one_that_is_away_says_since_when() -> None:
     """And nothing else of it changes; when the instance is back the slice is for the new member."""
     before = {"one": replace(KEPT, away_since_ms=None)}
-    read = Inputs(members={}, topics={"t": (0, 1)}, brokers=1, slices=before, away={"one": KEPT})
+    read = Inputs(members={}, topics={"t": (0, 1)}, brokers=1, assignments=before, away={"one": KEPT})
     assert slices_of(published(read, target(one=some(0, 1)))) == [
         Put(f"{POINTER}/one", replace(KEPT, generation=2).encode())
     ]
-    back = Inputs(members=STATIC, topics={"t": (0, 1)}, brokers=1, slices={"one": replace(KEPT, member_id="m0")})
+    back = Inputs(members=STATIC, topics={"t": (0, 1)}, brokers=1, assignments={"one": replace(KEPT, member_id="m0")})
     fresh = MemberAssignment(2, "m1", some(0, 1))
     assert slices_of(published(back, target(one=some(0, 1)))) == [Put(f"{POINTER}/one", fresh.encode())]
 
@@ -490,5 +513,8 @@ def test_nothing_is_published_to_nobody() -> None:
     """A leader that is no member waits for the first one; a group that had members is told that they are gone."""
     untouched = Inputs(members={}, topics={}, brokers=1)
     assert publish(untouched, target()) is None
-    assert publish(replace(untouched, slices=stored(a=some(0))), target()) is not None
-    assert publish(replace(untouched, pointer=replace(pointer(), members=2), pointer_version=0), target()) is not None
+    assert publish(replace(untouched, assignments=stored(a=some(0))), target()) is not None
+    assert (
+        publish(replace(untouched, group_state=replace(group_state(), members=2), group_state_version=0), target())
+        is not None
+    )

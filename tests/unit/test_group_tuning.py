@@ -105,8 +105,8 @@ def test_a_static_place_is_kept_from_when_it_is_seen_empty_to_the_end_of_its_gra
 
 def test_nothing_is_kept_for_who_is_here_or_will_not_come_back() -> None:
     """A present member, a dynamic one, whose name nobody bears again, and a slice that nobody can read."""
-    slices = {"one": HERE, "g_host-1-a": HERE, "garbage": None}
-    assert absences(slices, {"one"}, 0, 500) == {}
+    assignments = {"one": HERE, "g_host-1-a": HERE, "garbage": None}
+    assert absences(assignments, {"one"}, 0, 500) == {}
 
 
 def test_a_clock_that_is_ahead_does_not_keep_a_place_for_longer() -> None:

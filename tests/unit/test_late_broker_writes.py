@@ -68,9 +68,9 @@ async def test_they_are_no_word_of_others(caplog: pytest.LogCaptureFixture) -> N
     writer = FencedWriter(cast(Any, session), "/m", topics.catch_up)
     store = BrokerOffsetStore(session, LAYOUT, writer, topics, metrics, None, "earliest")
     store._sent = dict.fromkeys(PARTITIONS, 12)
-    claimant = OwnerZnodes(cast(Any, session), LAYOUT, "m", writer, store, subscription, metrics, commits=False)
+    owner_znodes = OwnerZnodes(cast(Any, session), LAYOUT, "m", writer, store, subscription, metrics, commits=False)
     with caplog.at_level(logging.WARNING):
-        done = await claimant.release(PARTITIONS)
+        done = await owner_znodes.release(PARTITIONS)
     assert done.released == frozenset(PARTITIONS)
     assert sorted(session.released) == [LAYOUT.owner(partition) for partition in PARTITIONS]
     assert metrics.total("commits_superseded") == 1

@@ -139,24 +139,24 @@ class Bench:
     def went(self, partition: int) -> None:
         """There is a place of a static member, which just went, with one partition; ``m`` has the other one."""
         for slot, member, number in (("i", "gone", partition), ("m", "m", 1 - partition)):
-            self.znodes.nodes[LAYOUT.slice(slot)] = MemberAssignment(
+            self.znodes.nodes[LAYOUT.assignment(slot)] = MemberAssignment(
                 1, member, frozenset({TopicPartition("t", number)})
             ).encode()
 
-    def slice(self, slot: str) -> MemberAssignment:
+    def assignment(self, slot: str) -> MemberAssignment:
         """As it stands there."""
-        return MemberAssignment.parse(self.znodes.nodes[LAYOUT.slice(slot)], slot)
+        return MemberAssignment.parse(self.znodes.nodes[LAYOUT.assignment(slot)], slot)
 
     def _doubt(self) -> None:
         self.doubts += 1
 
     @property
-    def pointer(self) -> GroupState | None:
+    def group_state(self) -> GroupState | None:
         """The last that was written."""
         written = [
-            each for each in self.znodes.written if isinstance(each, Create | Put) and each.path == LAYOUT.pointer
+            each for each in self.znodes.written if isinstance(each, Create | Put) and each.path == LAYOUT.group_state
         ]
-        return GroupState.parse(written[-1].data, LAYOUT.pointer) if written else None
+        return GroupState.parse(written[-1].data, LAYOUT.group_state) if written else None
 
 
 DONE = Done((None,), (None,))
@@ -168,8 +168,8 @@ async def test_a_leader_proves_itself_before_it_reads() -> None:
     await bench.plan("generations_published")
     assert bench.znodes.asked[0] == "proof"
     assert len(bench.znodes.asked) > 5
-    assert bench.pointer is not None
-    assert bench.pointer.partitions == 2
+    assert bench.group_state is not None
+    assert bench.group_state.partitions == 2
 
 
 @pytest.mark.parametrize("proof", [Refused(0, Failure.NO_NODE), Unknown()], ids=["refused", "unknown"])
@@ -221,14 +221,14 @@ async def test_an_allocator_that_does_not_return_is_replaced() -> None:
         await bench.plan("generations_published")
     finally:
         over.set()
-    assert bench.pointer is not None
-    assert bench.pointer.fallback.startswith("sticky used: allocator hanging did not return within")
+    assert bench.group_state is not None
+    assert bench.group_state.fallback.startswith("sticky used: allocator hanging did not return within")
 
 
 async def test_what_cannot_be_read_is_left_out() -> None:
     """One bad znode does not keep the group from its plan."""
     bench = Bench(DONE)
-    bench.znodes.nodes[LAYOUT.pointer] = b"\xff"
+    bench.znodes.nodes[LAYOUT.group_state] = b"\xff"
     await bench.plan("generations_published")
     assert bench.metrics.total("znodes_unreadable") == 1
 
@@ -239,9 +239,9 @@ async def test_while_somebody_is_away_nothing_moves(partition: int) -> None:
     bench = Bench(DONE)
     bench.went(partition)
     await bench.plan("generations_published")
-    assert bench.slice("i").away_since_ms is not None
-    assert bench.slice("i").partitions == {TopicPartition("t", partition)}
-    assert bench.slice("m").partitions == {TopicPartition("t", 1 - partition)}
+    assert bench.assignment("i").away_since_ms is not None
+    assert bench.assignment("i").partitions == {TopicPartition("t", partition)}
+    assert bench.assignment("m").partitions == {TopicPartition("t", 1 - partition)}
 
 
 async def test_a_place_that_was_kept_is_given_away_when_its_grace_ends() -> None:
@@ -249,7 +249,7 @@ async def test_a_place_that_was_kept_is_given_away_when_its_grace_ends() -> None
     bench = Bench(DONE, grace_ms=20)
     bench.went(0)
     async with bench.leading():
-        await bench.come_true(lambda: len(bench.slice("m").partitions) == 2)
+        await bench.come_true(lambda: len(bench.assignment("m").partitions) == 2)
 
 
 async def test_who_returns_to_a_place_that_was_kept_does_not_wait_for_others() -> None:
@@ -262,7 +262,7 @@ async def test_who_returns_to_a_place_that_was_kept_does_not_wait_for_others() -
         watcher = bench.znodes.watchers[LAYOUT.members]
         assert watcher is not None
         watcher()
-        await bench.come_true(lambda: bench.slice("i").member_id == "back")
+        await bench.come_true(lambda: bench.assignment("i").member_id == "back")
 
 
 async def test_a_leader_that_leads_on_reads_again_what_it_watched() -> None:
@@ -272,4 +272,4 @@ async def test_a_leader_that_leads_on_reads_again_what_it_watched() -> None:
         await bench.come_true(lambda: bench.metrics.total("generations_published"))
         bench.znodes.nodes[topic_path("t")] = b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}'
         leading.lead(CANDIDATE, succeeds=False)
-        await bench.come_true(lambda: len(bench.slice("m").partitions) == 3)
+        await bench.come_true(lambda: len(bench.assignment("m").partitions) == 3)

@@ -66,7 +66,7 @@ def test_members_leader_owners_and_lag_are_read() -> None:
 def test_no_group_is_an_empty_view() -> None:
     """Without a znode there is neither a leader nor a plan."""
     view = view_group("g", {}, {})
-    assert (view.pointer, view.leader, view.members, view.partitions) == (None, None, (), ())
+    assert (view.group_state, view.leader, view.members, view.partitions) == (None, None, (), ())
 
 
 @pytest.mark.parametrize("path", [path for path, data in DATA.items() if data])

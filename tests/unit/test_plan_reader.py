@@ -75,7 +75,7 @@ async def test_a_member_is_read_once_while_its_watch_stands() -> None:
     await reader.read()
     assert znodes.reads.count(LAYOUT.member("m")) == 1
     assert znodes.reads.count(LAYOUT.config) == 1
-    assert znodes.reads.count(LAYOUT.pointer) == 2
+    assert znodes.reads.count(LAYOUT.group_state) == 2
     reader.forget()
     await reader.read()
     assert znodes.reads.count(LAYOUT.member("m")) == 2

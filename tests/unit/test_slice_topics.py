@@ -38,10 +38,10 @@ def written(zxid: int) -> Node:
     return Node(BOTH.encode(), 0, 1, zxid, 0)
 
 
-async def reports(session: FakeSession, *slices: Node, subscribed: str = "kept") -> int:
+async def reports(session: FakeSession, *assignments: Node, subscribed: str = "kept") -> int:
     """How often the slices of a member are reported."""
     topics = UnsubscribedTopics(cast(Session, session), LAYOUT, "m", metrics := Metrics())
-    for node in slices:
+    for node in assignments:
         await topics.check(node, BOTH, frozenset({subscribed}))
     return metrics.counter("slices_of_other_topics")
 

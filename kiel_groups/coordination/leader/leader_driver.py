@@ -253,7 +253,7 @@ class LeaderDriver:
     def _why(self, cause: str, inputs: Inputs, target: Target) -> str:
         """What makes this plan another one than the last that was published, for people."""
         changed = describe_change(self._before, inputs) or (cause if self._before is None else "")
-        told = ", ".join(filter(None, (changed, describe_allocator(inputs.pointer, target))))
+        told = ", ".join(filter(None, (changed, describe_allocator(inputs.group_state, target))))
         if told:
             return told
         if self._planned_from is not self._before:

@@ -74,26 +74,28 @@ class PlanReader:
 
     async def read(self) -> Inputs:
         """Everything that a plan is made from; from now on changes are told."""
-        brokers, members, pointer, slices, history, (self._tuning, weights) = await asyncio.gather(
+        brokers, members, group_state, assignments, history, (self._tuning, weights) = await asyncio.gather(
             self._kept("brokers", self._read_brokers),
             self._living(),
-            self._session.get(self._layout.pointer),
+            self._session.get(self._layout.group_state),
             self._slices(),
             self._session.children(self._layout.history),
             # Nested, for gather() is typed for no more than six.
             asyncio.gather(self._kept("config", self._read_tuning), self._kept("weights", self._read_weights)),
         )
         self._weights = weights
-        away = absences(slices, members, wall_ms(), self.grace_ms)
+        away = absences(assignments, members, wall_ms(), self.grace_ms)
         self._remark({*members, *away})
         topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
         return Inputs(
             members=members,
             topics=topics,
             brokers=brokers,
-            pointer=None if pointer is None else self._parsed(GroupState.parse, pointer, self._layout.pointer),
-            pointer_version=None if pointer is None else pointer.version,
-            slices=slices,
+            group_state=None
+            if group_state is None
+            else self._parsed(GroupState.parse, group_state, self._layout.group_state),
+            group_state_version=None if group_state is None else group_state.version,
+            assignments=assignments,
             away=away,
             history=tuple(sorted(number for name in history or () if (number := generation_of(name)) is not None)),
             tuning=self._tuning,
@@ -179,10 +181,10 @@ class PlanReader:
             self._session.forget(watcher)
 
     async def _slices(self) -> dict[Slot, MemberAssignment | None]:
-        slots = await self._session.children(self._layout.pointer) or []
-        nodes = await self._session.get_many([self._layout.slice(slot) for slot in slots])
+        slots = await self._session.children(self._layout.group_state) or []
+        nodes = await self._session.get_many([self._layout.assignment(slot) for slot in slots])
         return {
-            slot: self._parsed(MemberAssignment.parse, node, self._layout.slice(slot))
+            slot: self._parsed(MemberAssignment.parse, node, self._layout.assignment(slot))
             for slot, node in zip(slots, nodes, strict=True)
             if node is not None
         }

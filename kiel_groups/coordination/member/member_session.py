@@ -91,7 +91,7 @@ class MemberSession(GroupSession):
         topics = TopicIncarnations(session, self._tasks)
         writer = FencedWriter(session, self._path, topics.catch_up)
         store = self._offset_store(writer, topics)
-        claimant = OwnerZnodes(
+        owner_znodes = OwnerZnodes(
             session,
             layout,
             self.member_id,
@@ -106,7 +106,7 @@ class MemberSession(GroupSession):
             layout,
             self.member_id,
             config,
-            claimant,
+            owner_znodes,
             store,
             self._handler,
             self._subscription,

@@ -69,7 +69,7 @@ class OwnedPartitions:
         layout: GroupLayout,
         member_id: MemberId,
         config: GroupConfig,
-        claimant: OwnerZnodes,
+        owner_znodes: OwnerZnodes,
         store: ZooKeeperOffsetStore,
         handler: PartitionHandler,
         subscription: SubscriptionState,
@@ -80,10 +80,13 @@ class OwnedPartitions:
     ) -> None:
         self._session = session
         self._member_id = member_id
-        self._slice_path, self._member_path = layout.slice(config.instance_id or member_id), layout.member(member_id)
+        self._slice_path, self._member_path = (
+            layout.assignment(config.instance_id or member_id),
+            layout.member(member_id),
+        )
         self._slice_topics = UnsubscribedTopics(session, layout, member_id, metrics)
         self._config = config
-        self._claimant = claimant
+        self._claimant = owner_znodes
         self._store = store
         self._handler = handler
         self._leaders = leaders

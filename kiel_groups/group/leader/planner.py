@@ -43,18 +43,18 @@ class Inputs:
     """
     Everything that a plan is made from, read after a proof of leadership.
 
-    ``members`` holds one member a slot, the newest. ``slices`` holds None for a slice that cannot be read; ``away`` are
+    ``members`` holds one member a slot, the newest. ``assignments`` holds None for what cannot be read; ``away`` are
     those of static slots whose member may come back; ``history`` the generations that are kept; ``weights`` the loads
     that somebody measured, none where they are absent, and where they are unreadable those that were read before;
-    ``pointer`` is None where it is absent or unreadable, and ``pointer_version`` None where it is absent.
+    ``group_state`` is None where it is absent or unreadable, and ``group_state_version`` None where it is absent.
     """
 
     members: Mapping[Slot, MemberInfo]
     topics: Mapping[str, tuple[int, ...]]
     brokers: int
-    pointer: GroupState | None = None
-    pointer_version: int | None = None
-    slices: Mapping[Slot, MemberAssignment | None] = field(default_factory=dict)
+    group_state: GroupState | None = None
+    group_state_version: int | None = None
+    assignments: Mapping[Slot, MemberAssignment | None] = field(default_factory=dict)
     away: Mapping[Slot, MemberAssignment] = field(default_factory=dict)
     history: tuple[int, ...] = ()
     tuning: DynamicConfig = field(default_factory=DynamicConfig)
@@ -85,7 +85,7 @@ class Inputs:
     @property
     def stored(self) -> dict[Slot, frozenset[TopicPartition]]:
         """What the readable slices say."""
-        return {slot: stored.partitions for slot, stored in self.slices.items() if stored is not None}
+        return {slot: stored.partitions for slot, stored in self.assignments.items() if stored is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,41 +146,45 @@ def plan(
     """
     if not inputs.members and _is_untouched(inputs):
         return None
-    pointer = _pointer(inputs, target, leader, cause, now_ms)
-    changes = _changed_slices(layout, inputs, target, pointer.generation)
-    if not _matters(changes, layout, inputs) and inputs.pointer is not None and _says_the_same(inputs.pointer, pointer):
+    group_state = _pointer(inputs, target, leader, cause, now_ms)
+    changes = _changed_slices(layout, inputs, target, group_state.generation)
+    if (
+        not _matters(changes, layout, inputs)
+        and inputs.group_state is not None
+        and _says_the_same(inputs.group_state, group_state)
+    ):
         return None
     proof = Check(candidate)
     opening: Create | Put
-    if inputs.pointer_version is None:
+    if inputs.group_state_version is None:
         version = 0
-        opening = Create(layout.pointer, pointer.encode())
+        opening = Create(layout.group_state, group_state.encode())
     else:
-        version = inputs.pointer_version + 1
-        opening = Put(layout.pointer, pointer.encode(), inputs.pointer_version)
-    guard = (proof, Check(layout.pointer, version))
-    done = replace(pointer, state=DONE).encode()
+        version = inputs.group_state_version + 1
+        opening = Put(layout.group_state, group_state.encode(), inputs.group_state_version)
+    guard = (proof, Check(layout.group_state, version))
+    done = replace(group_state, state=DONE).encode()
     moved = _moved(inputs, target)
-    history = tuple(record(layout, _entry(pointer, moved, took_ms), inputs.history))
+    history = tuple(record(layout, _entry(group_state, moved, took_ms), inputs.history))
     batches = list(chunks(changes))
     writes: tuple[tuple[Operation, ...], ...]
     if len(batches) <= 1:
         # Whole or not at all: nobody needs to finish it.
         writes = ((proof, replace(opening, data=done), *(batches[0] if batches else ()), *history),)
     else:
-        closing = (proof, Put(layout.pointer, done, version), *history)
+        closing = (proof, Put(layout.group_state, done, version), *history)
         writes = ((proof, opening), *((*guard, *batch) for batch in batches), closing)
-    return Publication(generation=pointer.generation, moved=moved, folders=_folders(layout, inputs), writes=writes)
+    return Publication(generation=group_state.generation, moved=moved, folders=_folders(layout, inputs), writes=writes)
 
 
 def _is_untouched(inputs: Inputs) -> bool:
     """Whether nothing was ever published: a leader that is no member may wait for the first one."""
-    return inputs.pointer_version is None and not inputs.slices and not inputs.history
+    return inputs.group_state_version is None and not inputs.assignments and not inputs.history
 
 
 def _matters(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:
     """Whether changes are worth a generation; empty slices of who is gone are cleared away with the next one."""
-    empty = {layout.slice(slot) for slot, owned in inputs.stored.items() if not owned}
+    empty = {layout.assignment(slot) for slot, owned in inputs.stored.items() if not owned}
     return any(not isinstance(change, Delete) or change.path not in empty for change in changes)
 
 
@@ -203,14 +207,14 @@ def _changed_slices(layout: GroupLayout, inputs: Inputs, target: Target, generat
     """
     ranked: list[tuple[bool, Slot, Operation]] = []
     for slot, wanted in target.allocation.items():
-        stored = inputs.slices.get(slot)
+        stored = inputs.assignments.get(slot)
         fresh = _slice(inputs, slot, generation, wanted)
         if stored is not None and replace(stored, generation=generation) == fresh:
             continue
-        path, data = layout.slice(slot), fresh.encode()
+        path, data = layout.assignment(slot), fresh.encode()
         gains = stored is None or bool(wanted - stored.partitions)
-        ranked.append((not gains, slot, Put(path, data) if slot in inputs.slices else Create(path, data)))
-    gone = [Delete(layout.slice(slot)) for slot in sorted(inputs.slices.keys() - target.allocation.keys())]
+        ranked.append((not gains, slot, Put(path, data) if slot in inputs.assignments else Create(path, data)))
+    gone = [Delete(layout.assignment(slot)) for slot in sorted(inputs.assignments.keys() - target.allocation.keys())]
     return [write for _, _, write in sorted(ranked, key=lambda row: row[:2])] + gone
 
 
@@ -221,24 +225,24 @@ def _slice(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicP
     return replace(inputs.away[slot], generation=generation, partitions=wanted)
 
 
-def _entry(pointer: GroupState, moved: int, took_ms: int) -> HistoryEntry:
+def _entry(group_state: GroupState, moved: int, took_ms: int) -> HistoryEntry:
     return HistoryEntry(
-        generation=pointer.generation,
-        cause=pointer.cause,
-        leader=pointer.leader,
+        generation=group_state.generation,
+        cause=group_state.cause,
+        leader=group_state.leader,
         moved=moved,
-        members=pointer.members,
-        partitions=pointer.partitions,
+        members=group_state.members,
+        partitions=group_state.partitions,
         took_ms=took_ms,
-        created_at_ms=pointer.created_at_ms,
+        created_at_ms=group_state.created_at_ms,
     )
 
 
 def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
     """The pointer of the next generation, which is above every stored one."""
-    generations = [stored.generation for stored in inputs.slices.values() if stored is not None]
-    if inputs.pointer is not None:
-        generations.append(inputs.pointer.generation)
+    generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]
+    if inputs.group_state is not None:
+        generations.append(inputs.group_state.generation)
     reasons: dict[str, int] = {}
     for reason in target.unassigned.values():
         reasons[reason] = reasons.get(reason, 0) + 1
@@ -313,15 +317,15 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
         before: What the last plan was made from, None where this leader has not planned yet.
         after: What this plan is made from.
     """
-    if before is None and after.pointer is None and not after.slices:
+    if before is None and after.group_state is None and not after.assignments:
         return ""
     if before is None:
         # Nobody knows whether those who are gone have left: their leader has gone with them, or before.
         told = [f"leader change, {counted(after.members, 'member', 'members')}"]
-        told += [f"join of {slot}" for slot in sorted(after.members.keys() - after.slices.keys())]
+        told += [f"join of {slot}" for slot in sorted(after.members.keys() - after.assignments.keys())]
         told += [
             f"leave or expiry of {slot}"
-            for slot in sorted(after.slices.keys() - after.members.keys() - after.away.keys())
+            for slot in sorted(after.assignments.keys() - after.members.keys() - after.away.keys())
         ]
         return _shortened(told)
     told = [*_came_and_went(before, after), *(["config"] if after.tuning != before.tuning else [])]

@@ -16,7 +16,7 @@ __all__ = ["absences", "next_end_ms"]
 
 
 def absences(
-    slices: Mapping[Slot, MemberAssignment | None], present: Container[Slot], now_ms: int, grace_ms: int
+    assignments: Mapping[Slot, MemberAssignment | None], present: Container[Slot], now_ms: int, grace_ms: int
 ) -> dict[Slot, MemberAssignment]:
     """
     The slices of static slots whose member went less than the grace ago, with the time of its going.
@@ -29,7 +29,7 @@ def absences(
         grace_ms: How long a place is kept.
     """
     away = {}
-    for slot, stored in slices.items():
+    for slot, stored in assignments.items():
         # The slot of a dynamic member has that member's name, which nobody bears again.
         if stored is None or slot in present or stored.member_id == slot:
             continue

@@ -77,12 +77,12 @@ class GroupLayout:
         return f"{self.election}/{uuid}{CANDIDATE_INFIX}"
 
     @cached_property
-    def pointer(self) -> str:
+    def group_state(self) -> str:
         """The ``allocation`` znode: which generation is published, and whether its publication is complete."""
         return f"{self.root}/allocation"
 
-    def slice(self, slot: Slot) -> str:
-        return f"{self.pointer}/{slot}"
+    def assignment(self, slot: Slot) -> str:
+        return f"{self.group_state}/{slot}"
 
     @cached_property
     def config(self) -> str:
