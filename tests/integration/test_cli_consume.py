@@ -211,6 +211,19 @@ async def test_a_static_member_keeps_its_place_and_offsets_go_where_told(cluster
     assert "store is 'broker-v0' there and 'zookeeper' here" in outcome.stderr
 
 
+async def test_a_member_that_is_replaced_says_so_once(cluster_39: Cluster, words: list[str]) -> None:
+    """A later member of the same --instance-id takes the place; the earlier one ends with one error, and status 1."""
+    topic, group = names(words)
+    await cluster_39.create_topic(topic, 1)
+    command = ["-m", "kiel_groups", *words, "--instance-id=shelf-1", "-q"]
+    with Running(command, REPOSITORY) as first, zookeeper(cluster_39) as client:
+        await eventually(lambda: owners(client, group, topic), "the first member owns the partition")
+        with Running(command, REPOSITORY):
+            assert first.wait() == 1
+    (error,) = (line for line in first.errors if "error: " in line)
+    assert f"error: group {group}: this member stops: another member of instance 'shelf-1' is alive" in error
+
+
 @pytest.mark.parametrize(
     ("further", "said"),
     [

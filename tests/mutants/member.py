@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant(
         "a slice that is read without a watch",
         _HOLDING,
-        "claims.Replaced:\n        node = await self._session.get(self._slice_path, self._look.set)\n",
-        "claims.Replaced:\n        node = await self._session.get(self._slice_path)\n",
+        "claims.Replaced:\n        node = await self._session.get(self._assignment_path, self._look.set)\n",
+        "claims.Replaced:\n        node = await self._session.get(self._assignment_path)\n",
         "tests/sim/test_following.py",
     ),
     Mutant(

@@ -12,6 +12,7 @@ import pytest
 
 from kiel_groups.cli.terminal.log_handler import show_logs
 from kiel_groups.cli.terminal.messages import Lines
+from kiel_groups.errors import KielGroupsError
 
 pytestmark = pytest.mark.unit
 
@@ -46,6 +47,18 @@ def test_what_ends_a_command_is_not_said_twice(lines: Lines, capsys: pytest.Capt
     lines.say("error", "it disagrees")
     lines.say("error", "something else")
     assert capsys.readouterr().err == "error: group g: this member stops: it disagrees\nerror: something else\n"
+
+
+def test_an_error_that_a_log_line_has_reported_is_not_said_again(
+    lines: Lines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in words of its own, and although other lines came between."""
+    show_logs(lines, verbose=False)
+    error = KielGroupsError("group g: it disagrees")
+    log.error("group g: this member stops: it disagrees", extra={"reports": error})
+    log.error("another error")
+    lines.say("error", str(error))
+    assert capsys.readouterr().err == "error: group g: this member stops: it disagrees\nerror: another error\n"
 
 
 def test_an_error_is_said_although_a_warning_was_the_same(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,8 @@ class _LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created)) if self._timed else ""
-            self._lines.say(record.levelname.lower(), _text(record), stamp=stamp)
+            reports = getattr(record, "reports", None)
+            self._lines.say(record.levelname.lower(), _text(record), stamp=stamp, reports=reports)
         except Exception:
             self.handleError(record)
 

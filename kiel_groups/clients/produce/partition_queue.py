@@ -39,8 +39,6 @@ class Batch:
     #: Tries that failed, and why the last one did.
     failures: int = 0
     failure: Exception | None = None
-    #: When it first left for a broker, on the loop's clock.
-    sent_s: float | None = None
     #: No more records are added, since it was sent once.
     sealed: bool = False
     #: Tries that were sent and to which no broker has said that it stored nothing.
@@ -74,6 +72,8 @@ class PartitionQueue:
     added: int = 0
     settled: int = 0
     due: int = 0
+    #: Since when no broker has stored a batch although one was on its way, on the loop's clock; see ``StallWatch``.
+    waits_since_s: float | None = None
 
     def open_batch(self, size_bytes: int, most_bytes: int) -> Batch | None:
         """The batch that one more message of this size may join; None where a new one is needed."""
@@ -89,11 +89,6 @@ class PartitionQueue:
         first = self.batches[0]
         complete = first.sealed or len(self.batches) > 1 or len(first.messages) >= batch_size
         return complete or self.due > self.settled or now_s - first.created_s >= linger_s
-
-    @property
-    def sent_s(self) -> float | None:
-        """When the batch that is on its way first left, on the loop's clock; None where no batch is on its way."""
-        return self.batches[0].sent_s if self.busy else None
 
     def pop_settled(self) -> Batch:
         """Take the first batch off, since its outcome is known."""

@@ -232,6 +232,7 @@ class Sender:
                 offset = base_offset + index if base_offset >= 0 else -1
                 future.set_result(RecordMetadata(topic, partition, offset))
         self.stored_at_s = asyncio.get_running_loop().time()
+        self._stalls.stored(queue)
         self._metrics.count("records_produced", len(batch.messages))
         self._metrics.count("bytes_produced", batch.size_bytes)
         self._settled(queue, batch)
@@ -287,8 +288,9 @@ class Sender:
 
     def _give_up(self, queue: PartitionQueue, reason: KielGroupsError) -> None:
         batch = queue.pop_settled()
+        self._stalls.given_up(queue)
         error = _failure(queue.topic_partition, batch, reason)
-        log.error("%s (%d records)", error, len(batch.messages))
+        log.error("%s (%s)", error, counted(batch.messages, "record"))
         self._metrics.count("produce_unknown" if batch.open_tries else "produce_failures", len(batch.messages))
         for future in batch.futures:
             reject(future, error)
@@ -298,7 +300,6 @@ class Sender:
         self._buffered_bytes -= batch.size_bytes
         self._progress.set()
         self._offer(queue)
-        self._stalls.settled()
 
 
 def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielGroupsError:

@@ -240,7 +240,9 @@ class GroupSession:
         trace = None if isinstance(error, KielGroupsError) else error
         what = "this member stops" if is_fatal(error) else f"{self.member_id} failed"
         told = str(error).removeprefix(f"group {self._config.group}: ")
-        log.error("group %s: %s: %s", self._config.group, what, told, exc_info=trace)
+        # A command prints the error that ends it, unless a line of the log has reported it.
+        extra = {"reports": error}
+        log.error("group %s: %s: %s", self._config.group, what, told, exc_info=trace, extra=extra)
         self._metrics.count("member_failures")
         self._finish(error)
 

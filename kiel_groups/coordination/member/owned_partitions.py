@@ -80,10 +80,8 @@ class OwnedPartitions:
     ) -> None:
         self._session = session
         self._member_id = member_id
-        self._slice_path, self._member_path = (
-            layout.assignment(config.instance_id or member_id),
-            layout.member(member_id),
-        )
+        self._member_path = layout.member(member_id)
+        self._assignment_path = layout.assignment(config.instance_id or member_id)
         self._slice_topics = UnsubscribedTopics(session, layout, member_id, metrics)
         self._config = config
         self._claimant = owner_znodes
@@ -182,13 +180,13 @@ class OwnedPartitions:
                 audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
 
     async def _read_slice(self) -> claims.Wanted | claims.Replaced:
-        node = await self._session.get(self._slice_path, self._look.set)
-        if node is None and await self._session.exists(self._slice_path, self._look.set) is not None:
-            node = await self._session.get(self._slice_path, self._look.set)
+        node = await self._session.get(self._assignment_path, self._look.set)
+        if node is None and await self._session.exists(self._assignment_path, self._look.set) is not None:
+            node = await self._session.get(self._assignment_path, self._look.set)
         if node is None:
             return claims.Wanted(None)
         try:
-            found = MemberAssignment.parse(node.data, self._slice_path)
+            found = MemberAssignment.parse(node.data, self._assignment_path)
         except ProtocolError as error:
             log.error("group %s: %s; keeping the current partitions", self._config.group, error)
             self._metrics.count("znodes_unreadable")
@@ -213,8 +211,8 @@ class OwnedPartitions:
         await self.all_released()
         raise DuplicateInstanceError(
             f"group {self._config.group}: another member of instance {self._config.instance_id!r} is alive and has its"
-            f" place ({self._slice_path}); this one, {self._member_id}, has stopped. Give every process an instance_id"
-            " of its own"
+            f" place ({self._assignment_path}); this one, {self._member_id}, has stopped. Give every process an"
+            " instance_id of its own"
         )
 
     async def _audit(self) -> None:
