@@ -29,7 +29,7 @@ async def main(broker: str, zookeeper: str, topic: str, file: str) -> None:
                     archive.flush()
                     os.fsync(archive.fileno())
                     stored = await consumer.commit()
-                    print(f"{written} records are safe; committed {len(stored)} partitions", flush=True)
+                    print(f"records written: {written}, partitions committed: {len(stored)}", flush=True)
 
 
 if len(sys.argv) != 5:

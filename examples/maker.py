@@ -24,7 +24,7 @@ async def main(broker: str, topic: str, count: str) -> None:
         print(producer.metrics.counter("records_produced"), "messages are stored")
 
 
-if len(sys.argv) != 4:
+if len(sys.argv) != 4 or not sys.argv[3].isdecimal():
     sys.exit("usage: maker.py BROKER TOPIC COUNT")
 try:
     asyncio.run(main(*sys.argv[1:]))

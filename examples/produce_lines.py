@@ -19,7 +19,7 @@ async def main(broker: str, topic: str) -> None:
         )
     for partition in sorted({place.partition for place in stored}):
         offsets = [place.offset for place in stored if place.partition == partition]
-        print(f"partition {partition}: {len(offsets)} records, offsets {min(offsets)} to {max(offsets)}")
+        print(f"partition {partition}: offsets {min(offsets)} to {max(offsets)}, records: {len(offsets)}")
 
 
 if len(sys.argv) != 3:

@@ -6,6 +6,7 @@ import logging
 
 from kiel_groups.admin.cluster_admin import Client
 from kiel_groups.group.znodes.layout import CONSUMERS, ROOT, GroupLayout
+from kiel_groups.wording import counted
 
 __all__ = ["clear_empty_group"]
 
@@ -30,6 +31,6 @@ def clear_empty_group(client: Client, group: str) -> bool:
         for path in these:
             transaction.delete(path)
         if not any(isinstance(outcome, Exception) for outcome in transaction.commit()):
-            log.debug("group %s: nothing was in it, %d folders are deleted", group, len(these))
+            log.debug("group %s: it was empty; %s deleted", group, counted(these, "folder"))
             return True
     return False

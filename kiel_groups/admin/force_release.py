@@ -101,9 +101,10 @@ def member_called(client: Client, group: str, name: str) -> MemberId:
     The id of the member that people know by this name: that id, the session that it ends in, or an instance id.
 
     Raises:
-        ConfigError: Several are called so.
+        ConfigError: Several are called so, or no member can be.
     """
     layout = GroupLayout(check_name(group, "group"))
+    check_name(name, "member")
     members = _children(client, layout.members)
     if name in members:
         return name

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from traceback import extract_tb
 from typing import Final
 
 import click
@@ -122,8 +123,9 @@ def run(arguments: Sequence[str]) -> int:
         return READER_GONE
     except OSError as error:
         # Such as a full disk under our own help; what a command reads or writes, it tells by itself.
+        text = f"standard output cannot be written: {error.strerror}" if _is_of_output(error) else str(error)
         _forget_output()
-        lines.say("error", str(error) if error.filename else f"standard output cannot be written: {error.strerror}")
+        lines.say("error", text)
         return FAILED
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -138,6 +140,11 @@ def _invoke(arguments: Sequence[str], lines: Lines) -> int:
     with app.make_context(NAME, list(arguments), obj=lines) as context:
         status = app.invoke(context)
     return status if isinstance(status, int) else DONE
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it was raised where standard output is written, by click or here; the error itself names no file."""
+    return extract_tb(error.__traceback__)[-1].name in {"echo", "run"}
 
 
 def _finish_output() -> None:

@@ -21,6 +21,7 @@ from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["Producer", "RecordMetadata"]
 
@@ -316,10 +317,12 @@ class Producer(ProducerAttributes):
         """There is no loop to send on."""
         unknown = self._sender.unknown
         if unsent := self.unsent_count - unknown:
-            log.error("%d records were not sent: the event loop ended before flush() or close()", unsent)
+            told = counted(unsent, "record was", "records were")
+            log.error("%s not sent: the event loop ended before flush() or close()", told)
             self.metrics.count("produce_failures", unsent)
         if unknown:
-            log.error("%d records may or may not be stored: the event loop ended before the broker's answer", unknown)
+            told = counted(unknown, "record")
+            log.error("%s may or may not be stored: the event loop ended before the broker's answer", told)
             self.metrics.count("produce_unknown", unknown)
 
     async def _close(self, timeout_ms: int | None) -> None:
@@ -344,17 +347,22 @@ class Producer(ProducerAttributes):
             else:
                 ends_s = began_s + timeout_ms / 1000
             if ends_s <= now_s():
-                log.warning(
-                    "closing after %.1f s with %d bytes not acknowledged: %d records may or may not be stored, %d were"
-                    " not sent",
-                    now_s() - began_s,
-                    self.buffered_bytes,
-                    self._sender.unknown,
-                    self.unsent_count - self._sender.unknown,
-                )
+                # The flush of nothing has not begun yet either.
+                if self.unsent_count:
+                    self._warn_of_close(now_s() - began_s)
                 return
             await asyncio.wait({flushing}, timeout=ends_s - now_s())
         flushing.result()
+
+    def _warn_of_close(self, took_s: float) -> None:
+        unknown, unsent = self._sender.unknown, self.unsent_count - self._sender.unknown
+        log.warning(
+            "closing after %.1f s with %d bytes not acknowledged: %s may or may not be stored, %s",
+            took_s,
+            self.buffered_bytes,
+            counted(unknown, "record"),
+            counted(unsent, "record was not sent", "records were not sent"),
+        )
 
     def _abandon(self) -> None:
         """Fail what has no outcome."""
@@ -423,7 +431,7 @@ class Producer(ProducerAttributes):
 
     def _fail(self, topic: str, records: Sequence[_Unplaced], error: KielGroupsError) -> None:
         """None of these has been sent."""
-        log.error("%d records for %s cannot be sent: %s", len(records), topic, error)
+        log.error("%s for %s cannot be sent: %s", counted(records, "record"), topic, error)
         self.metrics.count("produce_failures", len(records))
         for record in records:
             reject(record.future, error)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from kiel_groups.wording import counted
+
 __all__ = ["Receipt", "ReceiptFile", "Proof", "foreign_lines", "prove"]
 
 
@@ -120,6 +122,6 @@ def foreign_lines(receipts: Iterable[Receipt]) -> Iterator[str]:
     for receipt in receipts:
         offsets.setdefault(receipt.partition, []).append(receipt.offset)
     for partition, listed in sorted(offsets.items()):
-        records = "a record" if len(listed) == 1 else f"{len(listed)} records"
+        records = counted(listed, "record")
         where = f"offset {listed[0]}" if len(listed) == 1 else f"offsets {min(listed)} to {max(listed)}"
         yield f"{records} that the demo has not sent: partition {partition}, {where}"

@@ -68,9 +68,9 @@ def _unconsumed(view: GroupView, now_ms: int) -> Iterator[Finding]:
     if behind and view.was_joined and not view.members and not view.foreign_members:
         yield Finding(
             "unconsumed",
-            f"nobody consumes; {sum(each.lag or 0 for each in behind):,} behind, in "
+            f"no member consumes; {sum(each.lag or 0 for each in behind):,} behind, in "
             f"{counted(behind, 'partition', 'partitions')}",
-            "start a member, whose log says what keeps it from joining; or the archive or the query that commits here",
+            "if a Spark job commits these offsets, start it: a member would take over; otherwise start a member",
             partitions=_names(behind),
         )
 

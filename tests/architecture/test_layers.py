@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
@@ -163,6 +164,23 @@ def test_files_and_functions_stay_small(module: Path) -> None:
     assert len(module.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
     functions = (node for node in ast.walk(tree(module)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     assert not {function.name for function in functions if _length(function) > LONGEST_FUNCTION}
+
+
+#: What log lines count.
+COUNTED = "batches|claims|files|folders|lines|members|messages|partitions|records|requests|topics"
+
+
+@pytest.mark.parametrize("module", modules(), ids=name_of)
+def test_log_lines_count_in_the_singular_too(module: Path) -> None:
+    """``1 records`` is not English; ``wording.counted`` knows both forms."""
+    calls = (node for node in ast.walk(tree(module)) if isinstance(node, ast.Call) and node.args)
+    logged = (call.args[0] for call in calls if isinstance(call.func, ast.Attribute) and _is_log(call.func.value))
+    texts = (node.value for node in logged if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    assert not [text for text in texts if re.search(rf"%d ({COUNTED})\b", text)]
+
+
+def _is_log(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "log"
 
 
 def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

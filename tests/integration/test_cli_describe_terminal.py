@@ -11,7 +11,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -19,8 +19,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from tests.integration.commands import REPOSITORY, environment
-from tests.integration.members import zookeeper
+from tests.integration.commands import REPOSITORY, Running, environment
+from tests.integration.members import eventually, owners, zookeeper
 
 pytestmark = pytest.mark.integration
 
@@ -107,3 +107,26 @@ def test_a_watch_fits_the_terminal_or_leaves_it_as_it_is(cluster_39: Cluster, la
     else:
         assert len(look.splitlines()) < ROWS
         assert " lines that do not fit here" in look
+
+
+async def test_a_watch_fills_the_terminal_with_partitions(cluster_39: Cluster, unique: Unique) -> None:
+    """Three members: what is left of 24 rows shows partitions, and the rest of them are counted."""
+    topic, name = unique("t"), unique("g")
+    await cluster_39.create_topic(topic, PARTITIONS)
+    arguments = ["-m", "kiel_groups", "consume", topic, f"--group={name}", f"--brokers={cluster_39.brokers[0]}"]
+    arguments += [f"--zookeeper={cluster_39.zk_hosts}", "-q"]
+    with ExitStack() as members, zookeeper(cluster_39) as client:
+        for _ in range(3):
+            members.enter_context(Running(arguments))
+        await eventually(
+            lambda: len({owner for owner, _ in owners(client, name, topic).values()}) == 3,
+            "three members own partitions",
+        )
+        with terminal(cluster_39, name, "--watch", "0.1", term="xterm") as (_, screen):
+            settled = f"{PARTITIONS} of {PARTITIONS} partitions are owned"
+            looks = read_until(screen, lambda text: settled in text.rpartition("\x1b[2J")[0]).split("\x1b[2J")
+    lines = next(look for look in looks if settled in look).splitlines()
+    assert ROWS - 3 <= len(lines) < ROWS
+    listed = [line.split()[0] for line in lines if len(line.split()) > 4 and line.split()[0].isdigit()]
+    assert len(listed) >= 2
+    assert any(f"{PARTITIONS - len(listed)} of {PARTITIONS} partitions are not" in line for line in lines)

@@ -190,7 +190,7 @@ async def test_a_group_that_nobody_consumes_fails_its_check(cluster_39: Cluster,
     await produce(cluster_39, topic, 12)
     outcome = await looked(cluster_39, "describe", name, "--check")
     assert outcome.returncode == 1
-    assert "wrong  nobody consumes; 12 behind" in outcome.stdout
+    assert "wrong  no member consumes; 12 behind" in outcome.stdout
 
 
 async def test_watch_tells_of_each_outage_on_one_session_each(

@@ -71,7 +71,7 @@ async def test_the_producer_and_the_listener(cluster_39: Cluster, unique: Unique
         assert assigned.split() == ["assigned", *(f"{topic}:{partition}" for partition in range(4))]
         sent = send_lines(cluster_39, topic, [f"visitor-{number % 7} page-{number}" for number in range(70)])
         assert sent.returncode == 0, sent.stderr
-        counts = [int(count) for count in re.findall(r"partition \d: (\d+) records", sent.stdout)]
+        counts = [int(count) for count in re.findall(r"^partition \d: .*, records: (\d+)$", sent.stdout, re.MULTILINE)]
         assert sum(counts) == 70
         assert all(count % 10 == 0 for count in counts)
         with zookeeper(cluster_39) as client:
@@ -103,7 +103,7 @@ async def test_the_worker_that_commits_by_hand(cluster_39: Cluster, unique: Uniq
     values = await produce(cluster_39, topic, 250)
     with Running(arguments) as first:
         lines = first.wait_for_lines(2)
-        assert [line.partition(";")[0] for line in lines] == ["100 records are safe", "200 records are safe"]
+        assert [line.partition(",")[0] for line in lines] == ["records written: 100", "records written: 200"]
         first.end(signal.SIGKILL)
     with zookeeper(cluster_39) as client:
         assert sum(stored_offsets(client, "archive", topic).values()) == 200

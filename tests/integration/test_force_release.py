@@ -120,6 +120,17 @@ def test_a_group_that_does_not_exist_is_said(cluster_39: Cluster, unique: Unique
     assert f"group '{name}' does not exist in ZooKeeper" in done.stderr
 
 
+@pytest.mark.parametrize("member", [".", "..", "", "a b"])
+def test_what_cannot_be_the_name_of_a_member_is_refused(cluster_39: Cluster, unique: Unique, member: str) -> None:
+    """One line, and no znode is looked at by such a path."""
+    name = unique("group")
+    with zookeeper(cluster_39) as client:
+        client.ensure_path(f"/kiel-groups/{name}/members/m-1-1")
+    done = kiel_groups("release", f"--zookeeper={cluster_39.zk_hosts}", name, "--", member)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: member: {member!r} is not a legal name")
+
+
 def test_a_member_that_does_not_exist_is_one_line(cluster_39: Cluster, unique: Unique) -> None:
     """It says where members are listed, if there are any."""
     name = unique("group")

@@ -69,7 +69,7 @@ def test_a_group_begins_where_there_are_leaders(reset: str, begin: int, caplog: 
         assert consumer.metrics.total("open_alarms") == 0
         world.run_for(2 * ALARM_S)
         assert consumer.metrics.total("open_alarms") == 2
-        assert "2 claims of new (new:1, new:3) have had no position for 30 s: no leader of new:1" in caplog.text
+        assert "2 claims of new (new:1, new:3) without a position for 30 s: no leader of new:1" in caplog.text
         world.run_for(ALARM_S - 10.0)
         assert flowing(world) == new(0, 1, 2)
         assert gauge(consumer) == 1

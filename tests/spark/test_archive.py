@@ -22,7 +22,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings, archive, plan_archive
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
-from kiel_groups.spark.jobs.folders import HadoopFolder
+from kiel_groups.spark.jobs.folders import FolderError, HadoopFolder
 from tests.integration.members import stored_offsets, zookeeper
 from tests.spark.archives import assert_complete, settings
 from tests.spark.queries import await_partitions, brokers_of, fill, filled
@@ -149,6 +149,15 @@ def test_folders_elsewhere_are_read_and_written_by_spark(spark: SparkSession, tm
     folder.write("in/a", "größer\nals\n")
     assert folder.read("in/a") == "größer\nals\n"
     assert (set(folder.names()), set(folder.names("in")) - {".a.crc"}) == ({"in"}, {"a"})
+
+
+def test_a_folder_that_spark_cannot_use_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither Java's trace nor Python's: a scheme without a file system, and a file in the place of a folder."""
+    with pytest.raises(FolderError, match=r"^nosuch://lake cannot be used: .*No FileSystem for scheme \"nosuch\"$"):
+        HadoopFolder(spark, "nosuch://lake")
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderError, match=r"/file cannot be used: [^\n]+$"):
+        HadoopFolder(spark, f"file://{tmp_path}/file").write("in/a", "text")
 
 
 # ---------------------------------------------------------------------- losses

@@ -13,7 +13,7 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings
 from kiel_groups.spark.jobs.archive_home import ArchiveHome
-from kiel_groups.spark.jobs.folders import LocalFolder, local_path, located
+from kiel_groups.spark.jobs.folders import FolderError, LocalFolder, local_path, located
 
 pytestmark = pytest.mark.unit
 
@@ -195,7 +195,7 @@ def test_what_a_killed_claim_left_is_no_obstacle(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Path, "replace", end)
-        with pytest.raises(OSError, match="no space left"):
+        with pytest.raises(FolderError, match="cannot be written: no space left"):
             begun(tmp_path, "views")
     assert list((tmp_path / "archive" / "_checkpoint").iterdir()) != []
     assert home(settings(tmp_path, "views")).is_new
@@ -376,3 +376,10 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, given: dict[str, An
     """Before anything is looked at."""
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, "views", **given)
+
+
+@pytest.mark.parametrize("name", ["output", "checkpoint"])
+def test_a_folder_of_another_machine_is_refused(tmp_path: Path, name: str) -> None:
+    """``file://host/lake`` would be a folder of that name here."""
+    with pytest.raises(ConfigError, match=rf"^{name}: 'file://lake/views' names a host; .* 'file:///folder'"):
+        settings(tmp_path, "views", **{name: "file://lake/views"})

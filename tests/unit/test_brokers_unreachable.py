@@ -14,6 +14,7 @@ from test_clients_single import T0, consuming, messages
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.net import metadata_sources
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import NoBrokersError
@@ -42,6 +43,23 @@ async def test_refreshes_in_a_row_are_counted() -> None:
         await cluster.refresh(["t"], "test")
         assert cluster.unreachable is None
         assert ("metadata_unanswered", (), 0.0) in list(metrics.samples())
+    cluster.close()
+
+
+async def test_what_was_warned_of_has_an_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where silent brokers have cost so much time that a single question was worth a warning."""
+    monkeypatch.setattr(metadata_sources, "_WARN_AFTER_S", 0.0)
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        await cluster.refresh(["t"], "test")
+    with pytest.raises(NoBrokersError):
+        await cluster.refresh(["t"], "test")
+    async with broker:
+        for _ in range(2):
+            await cluster.refresh(["t"], "test")
+    assert [line for line in caplog.messages if "answer again" in line] == [
+        "brokers answer again, after 1 metadata request without an answer"
+    ]
     cluster.close()
 
 
@@ -166,7 +184,7 @@ async def test_iteration_waits_on(caplog: pytest.LogCaptureFixture) -> None:
         broker.append(T0, messages(b"1"))
         async with broker:
             assert (await asyncio.wait_for(waiting, 5)).value == b"1"
-    told = [line for line in caplog.messages if "metadata requests in a row" in line]
+    told = [line for line in caplog.messages if "metadata request" in line]
     assert [line.split()[0] for line in told[:2]] == [str(UNREACHABLE_AFTER), str(2 * UNREACHABLE_AFTER)]
     assert str(broker.address) in told[0]
     assert told[-1].startswith("brokers answer again")

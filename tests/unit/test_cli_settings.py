@@ -105,6 +105,20 @@ def test_a_wrong_key_is_named_with_the_nearest_right_one(
     assert words in line
 
 
+@pytest.mark.parametrize("name", ["max", "max-messages"])
+def test_each_name_of_an_option_may_stand_in_the_file_and_in_the_environment(
+    write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A wrong value shows that it is read."""
+    path = write(f"brokers = 'b:1'\n[consume]\n{name} = 'many'\n")
+    assert app.run(["consume", "t"]) == 2
+    assert f"'many' is not an integer. It stands in {path}." in capsys.readouterr().err
+    variable = f"KIEL_GROUPS_CONSUME_{name.upper().replace('-', '_')}"
+    monkeypatch.setenv(variable, "few")
+    assert app.run(["consume", "t"]) == 2
+    assert f"'few' is not an integer. It stands in {variable}." in capsys.readouterr().err
+
+
 def test_a_wrong_value_is_told_with_its_place(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

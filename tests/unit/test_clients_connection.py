@@ -86,7 +86,7 @@ async def test_an_answer_to_no_request_leaves_the_others_unknown(caplog: pytest.
         assert not isinstance(first, Exception)
         assert [type(error) for error in others] == [BrokerConnectionError] * 3
         assert all(isinstance(error, KielGroupsError) and error.retriable for error in others)
-        assert "closing the connection with 3 requests" in caplog.text
+        assert "closing the connection with 3 requests in flight" in caplog.text
 
 
 async def test_an_answer_over_its_bound_leaves_the_others_unknown() -> None:

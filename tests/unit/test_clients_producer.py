@@ -397,6 +397,14 @@ async def test_closing_does_not_wait_longer_than_told() -> None:
         assert producer.metrics.counter("produce_failures") == 1
 
 
+async def test_a_close_of_an_idle_producer_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where it may not take any time."""
+    async with producing() as (_, producer):
+        await producer.produce("t", b"stored", partition=0)
+        await producer.close(timeout_ms=0)
+    assert "not acknowledged" not in caplog.text
+
+
 async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> None:
     """A broker is frozen after its second answer: one request's time later what waits is unknown, or was not sent."""
     answers = iter([None, None])

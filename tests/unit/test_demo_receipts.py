@@ -81,6 +81,6 @@ def test_foreign_records_that_come_together_are_a_line_a_partition() -> None:
     """However many there are."""
     burst = [Receipt(3, offset, None) for offset in (7, 8, 9)]
     assert list(foreign_lines([*burst, Receipt(1, 5, None)])) == [
-        "a record that the demo has not sent: partition 1, offset 5",
+        "1 record that the demo has not sent: partition 1, offset 5",
         "3 records that the demo has not sent: partition 3, offsets 7 to 9",
     ]

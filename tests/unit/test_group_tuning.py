@@ -75,15 +75,13 @@ def test_drained_ids_that_are_no_members_are_named() -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ("g_host-1400000000000-100000000000003", True),
-        ("g_host-140000000000-100000000000002", True),
-        ("g_host-1400000000000-1000000000000022", True),
+        ("g_host-1400000000001-100000000000002", True),
         ("g_hsot-1400000000000-100000000000002", True),
-        ("g_host-1400000000007-100000000000003", False),
+        ("g_host-1400000000000-100000000000003", False),
     ],
 )
-def test_a_drained_id_is_named_that_is_nearly_the_id_of_a_member(given: str, named: bool) -> None:
-    """One slip of the pen away: replaced, left out, doubled, swapped. Two characters away is another member's."""
+def test_a_drained_id_that_ends_in_the_session_of_a_member_is_named(given: str, named: bool) -> None:
+    """It is misspelt before that. An id that ends in another session is that of a member which has gone."""
     tuning = DynamicConfig(drained=frozenset({given}))
     assert tuning.strangers({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())
 

@@ -92,7 +92,7 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
             "/consumers/g/ids": Znode(),
             **{path: znode for path, znode in WELL.items() if path.startswith("/consumers/g/offsets/")},
         },
-        "nobody consumes; 6 behind, in 3 partitions",
+        "no member consumes; 6 behind, in 3 partitions",
     ),
     "leaderless": (
         without("/kiel-groups/g/election/ffff-n_0000000001", "/kiel-groups/g/election/aaaa-n_0000000002"),

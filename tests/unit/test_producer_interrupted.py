@@ -87,7 +87,7 @@ def test_what_is_not_acknowledged_when_the_loop_is_closed_is_unknown(caplog: pyt
 
     producer = asyncio.run(leave())
     producer.close()
-    assert "1 records may or may not be stored: the event loop ended" in caplog.text
+    assert "1 record may or may not be stored: the event loop ended" in caplog.text
     assert "2 records were not sent: the event loop ended" in caplog.text
     assert producer.metrics.counter("produce_unknown") == 1
     assert producer.metrics.counter("produce_failures") == 2

@@ -91,7 +91,7 @@ async def test_a_believed_leader_is_followed_after_the_poll_in_flight(
         assert await b.next_values() == [b"0"]
         assert b.zombie.count(FETCH) == 1, "the long poll that was under way"
         assert b.metrics.counter("leaders_corrected") == 1
-        assert "another leader than the brokers for 1 partitions, first t:0: broker 1" in caplog.text
+        assert "another leader than the brokers for 1 partition, first t:0: broker 1" in caplog.text
         await b.cluster.refresh(["t"], "test")
         b.elected.append(T0, messages(b"1"))
         assert await b.next_values() == [b"1"], "what the zombie says again counts no more than before"

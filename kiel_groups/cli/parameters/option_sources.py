@@ -69,7 +69,7 @@ def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
     if source is click.core.ParameterSource.DEFAULT_MAP:
         return str(context.meta.get(_FILE_KEY))
     if source is click.core.ParameterSource.ENVIRONMENT:
-        return str(parameter.envvar)
+        return next(name for name in _variables_of(parameter) if os.environ.get(name))
     return None
 
 
@@ -79,8 +79,9 @@ def name_variables(command: click.Command, name: str, prefix: str = _PREFIX) -> 
     if isinstance(command, click.Group):
         for further, subcommand in command.commands.items():
             name_variables(subcommand, further, inner)
-    for key, option in _options(command).items():
-        option.envvar = option.envvar or f"{inner}_{_upper(key)}"
+    for option in _options(command).values():
+        names = [f"{inner}_{_upper(name)}" for name in _long_names(option)]
+        option.envvar = option.envvar or (names if len(names) > 1 else names[0])
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -129,13 +130,17 @@ def _commands(context: click.Context, group: click.Group) -> Iterator[tuple[str,
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """By the first long name, without dashes in front."""
+    """By their long names, without dashes in front."""
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-    return {_long_names(option)[0].removeprefix("--"): option for option in options}
+    return {name: option for option in options for name in _long_names(option)}
 
 
 def _long_names(option: click.Option) -> list[str]:
-    return [name for name in option.opts if name.startswith("--")] or option.opts
+    return [name.removeprefix("--") for name in option.opts if name.startswith("--")] or option.opts
+
+
+def _variables_of(option: click.Parameter) -> list[str]:
+    return [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
 
 
 def _check_keys(table: Mapping[str, Any], known: Iterable[str], place: str) -> None:
@@ -174,7 +179,7 @@ def _variables(context: click.Context, group: click.Group) -> Iterator[str]:
     for _, command in _commands(context, group):
         if isinstance(command, click.Group):
             yield from _variables(context, command)
-        yield from (str(option.envvar) for option in _options(command).values())
+        yield from (name for option in _options(command).values() for name in _variables_of(option))
 
 
 def _upper(name: str) -> str:

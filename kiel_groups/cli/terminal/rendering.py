@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import IO, Any
 
@@ -12,10 +12,11 @@ import click
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from kiel_groups.errors import KielGroupsError
 
-__all__ = ["console", "plain_table", "rendered", "rows_to_clear", "show", "show_json", "show_lines"]
+__all__ = ["console", "dense", "plain_table", "rendered", "rows_to_clear", "show", "show_json", "show_lines"]
 
 #: Nothing is cut or wrapped where it goes to a file or another program.
 _UNBOUNDED = 100_000
@@ -70,6 +71,11 @@ def rendered(*things: RenderableType) -> list[str]:
         output.print(thing)
     # Rich pads lines to the width of a table, and puts empty ones above and below it.
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n").split("\n")
+
+
+def dense(lines: Sequence[str]) -> list[str]:
+    """The same without lines that show nothing."""
+    return [line for line in lines if Text.from_ansi(line).plain.strip()]
 
 
 def rows_to_clear() -> int | None:

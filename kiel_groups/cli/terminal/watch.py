@@ -83,16 +83,20 @@ def clock() -> str:
 
 
 def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> list[str]:
-    """With as many partitions as fit, those that are wrong first. If not even the rest fits, its last lines are cut."""
-    from kiel_groups.cli.terminal.rendering import rendered
+    """
+    With as many partitions as fit, those that are wrong first, and without empty lines unless all partitions fit.
+
+    If not even the rest fits, its last lines are cut.
+    """
+    from kiel_groups.cli.terminal.rendering import dense, rendered
 
     lines = rendered(*report("all"))
     if len(lines) <= rows:
         return lines
-    lines = rendered(*report("none"))
+    lines = dense(rendered(*report("none")))
     # A table takes lines of its own, so fewer partitions may fit than there are lines left.
     for count in range(rows - len(lines), 0, -1):
-        filled = rendered(*report(count))
+        filled = dense(rendered(*report(count)))
         if len(filled) <= rows:
             return filled
     if len(lines) <= rows:

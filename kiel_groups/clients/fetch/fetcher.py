@@ -38,7 +38,7 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.message_sets.decoder import PartialMessage
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, some
 
 __all__ = ["Fetcher", "FetchedBatch", "PendingReset", "TRIES_UNREADABLE"]
 
@@ -409,7 +409,7 @@ class Fetcher:
                 continue
             except KielGroupsError as error:
                 # Not louder than that: the next fetch fails too, and says so as loudly as it should.
-                log.info("no metadata for %d topics: %s", len(topics), error)
+                log.info("no metadata for %s: %s", counted(topics, "topic"), error)
             break
         self._offer(states)
 

@@ -12,7 +12,7 @@ from kiel_groups.clients.net.offset_lookup import find_offsets
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, some
 
 __all__ = ["StartLookup"]
 
@@ -87,9 +87,9 @@ class StartLookup:
         if now_s - self._logged_s >= LOG_INTERVAL_S:
             self._logged_s = now_s
             log.warning(
-                "the start positions of %d partitions (%s) are not known yet: %s; the brokers are asked again, and the"
+                "the start positions of %s (%s) are not known yet: %s; the brokers are asked again, and the"
                 " other partitions are read",
-                len(failures),
+                counted(failures, "partition"),
                 some(sorted(failures), most=_MOST_NAMES),
                 failures[min(failures)],
             )

@@ -36,6 +36,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wire.framing import Request
+from kiel_groups.wording import counted
 
 __all__ = ["AGE", "DOUBT", "BrokerSource", "ClusterMetadata"]
 
@@ -147,8 +148,8 @@ class ClusterMetadata:
         self._believed = LeaderOverrides(leaders, brokers)
         if moved:
             log.warning(
-                "ZooKeeper names another leader than the brokers for %d partitions, first %s: broker %d; following it",
-                len(moved),
+                "ZooKeeper names another leader than the brokers for %s, first %s: broker %d; following it",
+                counted(moved, "partition"),
                 min(moved),
                 leaders[min(moved)],
             )
@@ -211,7 +212,7 @@ class ClusterMetadata:
             try:
                 await self.refresh(wanted, AGE)
             except NoBrokersError as error:
-                log.info("keeping the current metadata of %d topics: %s", len(wanted), error)
+                log.info("keeping the current metadata of %s: %s", counted(wanted, "topic"), error)
             else:
                 return
         # There is nothing to ask for: a caller that loops must not spin.
@@ -300,7 +301,7 @@ class ClusterMetadata:
     async def _refresh_once(self, topics: frozenset[str], reason: str) -> None:
         try:
             await asyncio.sleep(max(0.0, self._not_before_s - time.monotonic()))
-            log.debug("asking for the metadata of %d topics (%s)", len(topics), reason)
+            log.debug("asking for the metadata of %s (%s)", counted(topics, "topic"), reason)
             self._metrics.count("metadata_refreshes", reason=reason)
             named = topics if self._names_unknown or topics <= self._topics.keys() else ()
             request = MetadataRequest(tuple(sorted(named)))

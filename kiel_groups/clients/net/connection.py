@@ -26,6 +26,7 @@ from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolError, RequestTimeoutError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.framing import SIZE_BYTES, Request, decode_size, encode_request, split_response
+from kiel_groups.wording import counted
 
 __all__ = ["Connection", "MAX_RESPONSE_BYTES"]
 
@@ -196,7 +197,8 @@ class Connection:
             self._fail(self._broken(f"the connection broke: {_reason(error)}"))
         except ProtocolError as error:
             # Where the next answer begins is not known: what became of the requests in flight isn't, either.
-            log.warning("%s: %s; closing the connection with %d requests", self.address, error, len(self._in_flight))
+            lost = counted(self._in_flight, "request")
+            log.warning("%s: %s; closing the connection with %s in flight", self.address, error, lost)
             self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
         finally:
             self._fail(self._broken("nobody reads its answers any more"))

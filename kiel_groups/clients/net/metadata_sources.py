@@ -13,6 +13,7 @@ from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest, MetadataResponse
+from kiel_groups.wording import counted
 
 __all__ = ["BrokerSource", "MetadataSources", "UNREACHABLE_AFTER"]
 
@@ -60,6 +61,7 @@ class MetadataSources:
         #: Set while ``unreachable`` is an error.
         self.lost = asyncio.Event()
         self._warn_at_s = 0.0
+        self._is_warned = False
         self._closed = False
 
     @property
@@ -106,8 +108,9 @@ class MetadataSources:
         raise failure
 
     def _answered(self, address: HostPort) -> None:
-        if self.failures >= UNREACHABLE_AFTER:
-            log.warning("brokers answer again, after %d metadata requests in a row without an answer", self.failures)
+        if self._is_warned:
+            log.warning("brokers answer again, after %s without an answer", counted(self.failures, "metadata request"))
+            self._is_warned = False
         self.last, self.failures, self._unanswered = address, 0, None
         self.lost.clear()
         self._metrics.gauge("metadata_unanswered", 0)
@@ -124,7 +127,9 @@ class MetadataSources:
         # Not each time: where connections are refused they come every max_backoff_ms by then.
         if self.failures % UNREACHABLE_AFTER == 0 or now_s >= self._warn_at_s:
             self._warn_at_s = now_s + _WARN_AFTER_S
-            log.warning("%d metadata requests in a row were not answered: %s; trying again", self.failures, error)
+            self._is_warned = True
+            unanswered = counted(self.failures, "metadata request was", "metadata requests in a row were")
+            log.warning("%s not answered: %s; trying again", unanswered, error)
 
     async def _further_addresses(self, reasons: list[str]) -> list[HostPort]:
         if self._broker_source is None:

@@ -13,6 +13,7 @@ from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListedOffsets, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
+from kiel_groups.wording import counted
 
 __all__ = ["ELECTION_S", "Failure", "ask_leaders", "find_offsets", "list_offsets", "log_range", "policy_offsets"]
 
@@ -125,7 +126,8 @@ async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> tupl
 
 
 def _tell(failures: Mapping[TopicPartition, Failure]) -> None:
-    log.info("offsets of %d partitions are missing, such as: %s", len(failures), next(iter(failures.values())).error)
+    missing, first = counted(failures, "partition"), next(iter(failures.values()))
+    log.info("offsets of %s are missing, such as: %s", missing, first.error)
 
 
 async def ask_leaders(

@@ -29,6 +29,7 @@ from kiel_groups.wire.error_codes import (
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
+from kiel_groups.wording import counted
 
 __all__ = ["commit_offsets", "fetch_offsets", "check_offset_api"]
 
@@ -207,9 +208,9 @@ def _report(group: str, answers: Mapping[TopicPartition, ErrorCode], metrics: Me
     for error, partitions in refused.items():
         metrics.count("commits_refused", len(partitions), error=error.name)
         log.error(
-            "group %s: the offsets of %d partitions, first %s, were not stored: %s: %s",
+            "group %s: the offsets of %s, first %s, were not stored: %s: %s",
             group,
-            len(partitions),
+            counted(partitions, "partition"),
             min(partitions),
             error,
             error.hint,

@@ -32,6 +32,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Operation, Refused
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["LeaderDriver"]
 
@@ -199,7 +200,8 @@ class LeaderDriver:
         self._metrics.count("generations_published")
         self._metrics.gauge("generation", generation)
         group, cause = self._layout.group, self._cause
-        log.info("group %s: generation %d is published, %d partitions move: %s", group, generation, moved, cause)
+        moves = counted(moved, "partition moves", "partitions move")
+        log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
 
     def _expect(self) -> None:
         """What was planned stands there now."""

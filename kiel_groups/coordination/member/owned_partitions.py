@@ -38,6 +38,7 @@ from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["OwnedPartitions", "PartitionHandler", "jittered_s"]
 
@@ -217,10 +218,10 @@ class OwnedPartitions:
 
     async def _audit(self) -> None:
         """Without a hint: find deleted claims, changed offsets, moved leaders, and awaited claims that are free."""
-        gone = await self._claimant.verify(self._held())
-        gone &= self._held()
+        gone = await self._claimant.verify(self._held()) & self._held()
         if gone:
-            log.error("group %s: %d claims were deleted by somebody else", self._config.group, len(gone))
+            lost = counted(gone, "claim was", "claims were")
+            log.error("group %s: %s deleted from outside of this member", self._config.group, lost)
             self._feed(claims.ClaimGone(gone))
         await self._offsets.follow_resets()
         await self.confirm_leaders()
@@ -403,23 +404,18 @@ class OwnedPartitions:
                 self._tasks.start(self._drain_part(part))
 
     async def _drain_part(self, partitions: frozenset[TopicPartition]) -> None:
-        drained = asyncio.ensure_future(self._handler.drained(partitions))
-        started_s = asyncio.get_running_loop().time()
+        drained, now_s = asyncio.ensure_future(self._handler.drained(partitions)), asyncio.get_running_loop().time
+        started_s = now_s()
         try:
             while not (await asyncio.wait({drained}, timeout=self._config.drain_alarm_ms / 1000))[0]:
                 self._metrics.count("drain_alarms")
-                log.error(
-                    "group %s: %d partitions, first %s, are to be handed over, but the application has been processing"
-                    " for %.0f s; they are kept until it is done",
-                    self._config.group,
-                    len(partitions),
-                    min(partitions),
-                    asyncio.get_running_loop().time() - started_s,
-                )
+                text = "group %s: no hand-over of %s, first %s: the application has been processing records for %.0f s"
+                held = counted(partitions, "partition")
+                log.error(text, self._config.group, held, min(partitions), now_s() - started_s)
             await drained
         finally:
             drained.cancel()
-        self._metrics.observe("drain", asyncio.get_running_loop().time() - started_s)
+        self._metrics.observe("drain", now_s() - started_s)
         self._feed(claims.Drained(partitions))
 
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:

@@ -16,6 +16,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Check, Create, Delete, Failure, Operation
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["OwnerZnodes", "Releases"]
 
@@ -244,9 +245,9 @@ class OwnerZnodes:
         if partitions:
             self._metrics.count(counter, len(partitions))
             log.warning(
-                "group %s: offsets of %d partitions, first %s, %s",
+                "group %s: offsets of %s, first %s, %s",
                 self._layout.group,
-                len(partitions),
+                counted(partitions, "partition"),
                 min(partitions),
                 what,
             )

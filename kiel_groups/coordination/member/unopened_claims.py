@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, some
 
 __all__ = ["UnopenedClaims"]
 
@@ -56,9 +56,9 @@ class UnopenedClaims:
         self._show()
         if due:
             log.warning(
-                "group %s: the positions of %d claims of %s cannot be read yet (%s): %s; the brokers are asked again",
+                "group %s: the positions of %s of %s cannot be read yet (%s): %s; the brokers are asked again",
                 self._group,
-                len(due),
+                counted(due, "claim"),
                 topic,
                 some(due, most=_MOST_NAMES),
                 errors[due[0]],
@@ -77,10 +77,10 @@ class UnopenedClaims:
         self._metrics.count("open_alarms")
         known = [self._failures[partition].error for partition in sorted(partitions) if partition in self._failures]
         log.error(
-            "group %s: %d claims of %s (%s) have had no position for %.0f s: %s. Nothing of them is delivered, and no"
-            " other member can claim them; they open as soon as their offsets are known",
+            "group %s: %s of %s (%s) without a position for %.0f s: %s. Their records are not delivered, and no other"
+            " member can claim them; they open as soon as their offsets are known",
             self._group,
-            len(partitions),
+            counted(partitions, "claim"),
             topic,
             some(sorted(partitions), most=_MOST_NAMES),
             seconds,

@@ -11,6 +11,7 @@ from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["UnsubscribedTopics"]
 
@@ -81,13 +82,13 @@ class UnsubscribedTopics:
     def _report(self, level: int, found: MemberAssignment, count: int, topics: list[str]) -> None:
         log.log(
             level,
-            "group %s: the slice of %s, generation %d, names %d partitions of topics that this member has not"
+            "group %s: the assignment of %s, generation %d, names %s of topics that this member has not"
             " subscribed to: %s%s; they are not claimed. The leader corrects that with its next plan, whether it had"
             " not seen the latest subscription or somebody else has written the znode",
             self._group,
             self._member_id,
             found.generation,
-            count,
+            counted(count, "partition"),
             ", ".join(topics[:MOST_NAMED]),
             ", …" if len(topics) > MOST_NAMED else "",
         )

@@ -21,6 +21,7 @@ from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["Offsets"]
 
@@ -200,9 +201,9 @@ class Offsets:
             if left := self._subscription.mark_recreated(topic, created):
                 self._metrics.count("start_overs_put_off", len(left))
                 log.warning(
-                    "group %s: %d partitions of %s, which is another topic now, start over later: %s; again in %.1f s",
+                    "group %s: %s of %s, which is another topic now, are reset later: %s; again in %.1f s",
                     self._config.group,
-                    len(left),
+                    counted(left, "partition"),
                     topic,
                     reason,
                     pause_s,

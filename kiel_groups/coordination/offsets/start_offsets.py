@@ -20,7 +20,7 @@ from kiel_groups.group.znodes.contents import encode_offset
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Create, Operation, Put
 from kiel_groups.model import TopicPartition
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, some
 
 __all__ = ["LookUp", "StartOffsets"]
 
@@ -154,7 +154,8 @@ class StartOffsets:
 
     def _tell(self, topic: str, partitions: Sequence[TopicPartition], *, late: bool) -> None:
         policy = self._policy(late=late)
-        log.info("group %s: %d partitions of %s start at %s", self._layout.group, len(partitions), topic, policy)
+        start = counted(partitions, "partition")
+        log.info("group %s: %s of %s: start at %s", self._layout.group, start, topic, policy)
         if policy != self._reset:
             log.warning(
                 "group %s: %s: these start at the earliest offset, although auto_offset_reset is %r. Other partitions"

@@ -25,6 +25,7 @@ from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.transactions import Create, Failure, Operation, Put
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["Starts", "StoredOffset", "ZooKeeperOffsetStore"]
 
@@ -239,10 +240,10 @@ class ZooKeeperOffsetStore:
             if begun:
                 self._metrics.count("offsets_of_deleted_topic", len(begun))
                 log.warning(
-                    "group %s: topic %s was deleted and created again; %d partitions start at the earliest offset",
+                    "group %s: topic %s was deleted and created again; %s at the earliest offset",
                     self._layout.group,
                     topic,
-                    len(begun),
+                    counted(begun, "partition starts", "partitions start"),
                 )
         return standing
 

@@ -78,14 +78,14 @@ class DynamicConfig:
         """
         The drained slots that are none of these, and no ids of members that have gone: misspelt, most likely.
 
-        The id of a member ends in its session. After that session it means nothing, also if it is left in the list. One
-        that differs from a slot in a single character was meant to be that slot.
+        The id of a member ends in its session. After that session it means nothing, also if it is left in the list. An
+        id that ends in the session of another slot was meant to be that slot.
         """
+        sessions = {slot.rpartition("-")[2] for slot in slots if _MEMBER_ID.fullmatch(slot)}
         return tuple(
             drained
             for drained in sorted(self.drained)
-            if drained not in slots
-            and (not _MEMBER_ID.fullmatch(drained) or any(_is_slip(drained, slot) for slot in slots))
+            if drained not in slots and (not _MEMBER_ID.fullmatch(drained) or drained.rpartition("-")[2] in sessions)
         )
 
 
@@ -94,19 +94,6 @@ _MEMBER_ID = re.compile(r".+_.+-\d{13}-[0-9a-f]+")
 
 #: What people may set.
 _FIELDS = tuple(field.name for field in fields(DynamicConfig) if field.name != "unknown")
-
-
-def _is_slip(given: str, meant: str) -> bool:
-    """Whether one character was replaced, added or left out, or two neighbours changed places."""
-    given, meant = _without_shared_beginning(given, meant)
-    given, meant = _without_shared_beginning(given[::-1], meant[::-1])
-    return max(len(given), len(meant)) <= 1 or (len(given) == 2 and given == meant[::-1])
-
-
-def _without_shared_beginning(one: str, other: str) -> tuple[str, str]:
-    shorter = min(len(one), len(other))
-    shared = next((at for at in range(shorter) if one[at] != other[at]), shorter)
-    return one[shared:], other[shared:]
 
 
 def _allocator(given: Any) -> str | None:

@@ -23,6 +23,7 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.spark.checkpoint.query_offsets import Positions, Span
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
 from kiel_groups.spark.jobs.folders import draft_of, local_path, made_folder, moved, obstacle, open_folder
+from kiel_groups.wording import counted
 
 __all__ = ["ArchiveHome"]
 
@@ -267,15 +268,16 @@ class ArchiveHome:
         if output is None or local_path(self._settings.checkpoint_uri) is None:
             return 0
         self._check_batches()
-        counted = {path.rpartition("/")[2] for path in self.files()}
-        left = [path for path in output.glob("topic=*/date=*/part-*.parquet") if path.name not in counted]
+        listed = {path.rpartition("/")[2] for path in self.files()}
+        left = [path for path in output.glob("topic=*/date=*/part-*.parquet") if path.name not in listed]
         for path in left:
             aside = output / _ASIDE / path.relative_to(output)
             made_folder(aside.parent)
             moved(path, aside)
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         if left:
-            log.warning("%d files that do not count were put into %s", len(left), output / _ASIDE)
+            files = counted(left, "file that no batch lists was", "files that no batch lists were")
+            log.warning("%s moved into %s", files, output / _ASIDE)
         return len(left)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.jobs.folders import local_path, located
+from kiel_groups.spark.jobs.folders import local_path, located, names_a_host
 from kiel_groups.spark.options.read_options import ReadOptions
 from kiel_groups.spark.reader_factory import can_bound_batches
 
@@ -57,6 +57,11 @@ class ArchiveSettings:
             raise ConfigError("output: nothing given; name the folder that the archive is to stand in")
         if self.interval_s is not None and self.interval_s <= 0:
             raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
+        for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
+            if names_a_host(text):
+                raise ConfigError(
+                    f"{name}: {text!r} names a host; a folder of this machine is written as 'file:///folder'"
+                )
         inside = f"{self.output_uri}/"
         if self.checkpoint_uri.startswith(inside) and not self.checkpoint_uri.startswith(f"{inside}_"):
             raise ConfigError(

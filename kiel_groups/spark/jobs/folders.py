@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+from kiel_groups.errors import KielGroupsError
 
 __all__ = [
     "Folder",
+    "FolderError",
     "HadoopFolder",
     "LocalFolder",
     "draft_of",
@@ -24,12 +29,18 @@ __all__ = [
     "located",
     "made_folder",
     "moved",
+    "names_a_host",
     "obstacle",
     "open_folder",
 ]
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _LOCAL = "file:"
+
+
+def names_a_host(text: str) -> bool:
+    """Whether that is a ``file:`` URI of another machine, which no process can write."""
+    return re.match(r"file://[^/]", text) is not None
 
 
 def located(text: str) -> str:
@@ -54,8 +65,9 @@ def obstacle(folder: Path) -> str | None:
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         return f"this user may not write into {there}"
     try:
-        # Root may write everywhere, says the call before; /proc, a full disk or a read-only one say no only when asked.
-        TemporaryDirectory(dir=there, prefix=".probe-").cleanup()
+        # Root may write everywhere, says the call before; /proc, a full disk or a read-only one refuse only when asked.
+        with TemporaryDirectory(dir=there, prefix=".probe-") as probe:
+            (Path(probe) / "probe").write_bytes(b"probe")
     except OSError as error:
         return f"nothing can be made in {there}: {error.strerror}"
     return None
@@ -90,8 +102,12 @@ def _synced(path: Path) -> None:
         os.close(descriptor)
 
 
+class FolderError(KielGroupsError):
+    """A folder cannot be read or written; names it, and why."""
+
+
 class Folder(Protocol):
-    """A folder that may not be there yet; names are relative to it, with slashes."""
+    """A folder that may not be there yet; names are relative to it, with slashes. All methods raise FolderError."""
 
     def names(self, folder: str = "") -> list[str]:
         """What is in it, or in a folder of it, in no order; nothing where there is no such folder."""
@@ -124,10 +140,13 @@ class LocalFolder:
 
     def write(self, name: str, text: str) -> None:
         path = self._path / name
-        made_folder(path.parent)
-        draft = path.with_name(draft_of(path.name))
-        draft.write_text(text, encoding="utf-8")
-        moved(draft, path)
+        try:
+            made_folder(path.parent)
+            draft = path.with_name(draft_of(path.name))
+            draft.write_text(text, encoding="utf-8")
+            moved(draft, path)
+        except OSError as error:
+            raise FolderError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 class HadoopFolder:
@@ -137,29 +156,42 @@ class HadoopFolder:
         java: Any = spark._jvm
         self._path_of = java.org.apache.hadoop.fs.Path
         self._uri = uri
-        self._files = self._path_of(uri).getFileSystem(spark._jsc.hadoopConfiguration())
+        with self._reaching():
+            self._files = self._path_of(uri).getFileSystem(spark._jsc.hadoopConfiguration())
 
     def names(self, folder: str = "") -> list[str]:
-        path = self._path(folder)
-        found: Iterable[Any] = self._files.listStatus(path) if self._files.exists(path) else ()
-        return [each.getPath().getName() for each in found]
+        with self._reaching():
+            path = self._path(folder)
+            found: Iterable[Any] = self._files.listStatus(path) if self._files.exists(path) else ()
+            return [each.getPath().getName() for each in found]
 
     def read(self, name: str) -> str | None:
-        path = self._path(name)
-        if not self._files.exists(path):
-            return None
-        stream = self._files.open(path)
-        try:
-            return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
+        with self._reaching():
+            path = self._path(name)
+            if not self._files.exists(path):
+                return None
+            stream = self._files.open(path)
+            try:
+                return bytes(stream.readAllBytes()).decode()
+            finally:
+                stream.close()
 
     def write(self, name: str, text: str) -> None:
-        stream = self._files.create(self._path(name), True)
+        with self._reaching():
+            stream = self._files.create(self._path(name), True)
+            try:
+                stream.write(text.encode())
+            finally:
+                stream.close()
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Have what Java throws be a line without its trace."""
         try:
-            stream.write(text.encode())
-        finally:
-            stream.close()
+            yield
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.toString()).partition("\n")[0]
+            raise FolderError(f"{self._uri} cannot be used: {reason}") from error
 
     def _path(self, name: str) -> Any:
         return self._path_of(f"{self._uri}/{name}" if name else self._uri)

@@ -20,6 +20,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.offsets.log_view import LogView
 from kiel_groups.spark.options.read_options import ReadOptions
 from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wording import counted
 
 __all__ = ["GroupOffsets", "committed_offsets", "refuse_live_group"]
 
@@ -186,11 +187,11 @@ class GroupOffsets:
             return
         self._told_ahead.update(fresh)
         log.warning(
-            "group %s: what is stored of %d partitions is ahead of this query, first %s (%d, and the query is at %d);"
-            " it stays until the query has passed it. Where it is from before the topic was created again, set it:"
+            "group %s: the stored offsets of %s are ahead of this query, first %s (%d, and the query is at %d);"
+            " they stay until the query has passed them. If one is from before the topic was created again, set it:"
             " 'set %s %d' in zkCli",
             group,
-            len(fresh),
+            counted(fresh, "partition"),
             fresh[0],
             self._stored[fresh[0]],
             offsets[fresh[0]],

@@ -103,7 +103,10 @@ class WriteColumns:
                 continue
             allowed = _ALLOWED.get(name)
             if allowed is None:
-                raise ConfigError(f"column {field.name}: has no place in a message; select {', '.join(_ALLOWED)} only")
+                raise ConfigError(
+                    f"column {field.name}: has no place in a message; select {', '.join(_ALLOWED)} only"
+                    f" ({', '.join(sorted(_PASSED_OVER))} are ignored)"
+                )
             if field.dataType not in allowed:
                 kinds = " or ".join(kind.simpleString() for kind in allowed)
                 raise ConfigError(f"column {field.name}: is {field.dataType.simpleString()}, expected {kinds}; cast it")
