@@ -22,6 +22,7 @@ from kiel_groups.cli.terminal.progress_bar import bar, has_bar
 from kiel_groups.errors import KielGroupsError
 from tests.arguments import positive, positive_number
 from tests.chaos.judge import Limits, judge
+from tests.chaos.places import REPOSITORY
 from tests.chaos.report import print_report, report
 from tests.chaos.run import Progress, Run
 from tests.chaos.schedule import Schedule, ScheduleError, make_schedule
@@ -64,7 +65,12 @@ def _main(options: argparse.Namespace) -> int:
         with _progress(len(schedule.faults)) as progress:
             # At the end, too, a partition without an owner must be a finding.
             run = Run(
-                schedule, folder, rate=options.rate, quiet_end_s=limits.unowned_s + QUIET_MARGIN_S, progress=progress
+                schedule,
+                folder,
+                rate=options.rate,
+                quiet_end_s=limits.unowned_s + QUIET_MARGIN_S,
+                progress=progress,
+                checkouts=[REPOSITORY, *([options.other] if options.other else [])],
             )
             seen = asyncio.run(run.play())
     except KielGroupsError as error:
@@ -106,7 +112,17 @@ def _parse() -> argparse.Namespace:
         default=4.0,
         help="how long beyond the session timeout a partition may have no owner, in seconds (4); for slow machines",
     )
+    parser.add_argument(
+        "--other",
+        type=Path,
+        metavar="DIR",
+        help="another checkout of this project, whose code every second member runs; see scripts/mixed",
+    )
     options = parser.parse_args()
+    if options.other is not None:
+        options.other = options.other.absolute()
+        if not (options.other / "tests" / "chaos" / "member.py").is_file():
+            parser.error(f"--other: {options.other} is no checkout of this project; it has no tests/chaos/member.py")
     if options.replay is not None and (options.seed is not None or options.faults is not None):
         parser.error("--replay has faults and a seed of its own; expected neither --faults nor --seed beside it")
     return options

@@ -10,7 +10,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,15 +114,25 @@ class Place:
         folder: Where its processes write.
         zookeeper, brokers: Its ways to the servers.
         session_timeout_s: Of its sessions.
+        checkouts: Whose code its processes run, one after the other; this one's unless given.
     """
 
-    def __init__(self, number: int, folder: Path, zookeeper: Link, brokers: Link, session_timeout_s: float) -> None:
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        zookeeper: Link,
+        brokers: Link,
+        session_timeout_s: float,
+        checkouts: Sequence[Path] = (REPOSITORY,),
+    ) -> None:
         self.number = number
         self.zookeeper = zookeeper
         self.brokers = brokers
         self.lives: list[_Life] = []
         self._folder = folder
         self._session_timeout_s = session_timeout_s
+        self._checkouts = checkouts
 
     def __str__(self) -> str:
         return f"member-{self.number}"
@@ -150,7 +160,9 @@ class Place:
             "--history": str(history),
             "--session-timeout-ms": str(round(self._session_timeout_s * 1000)),
         }
-        process = program("tests.chaos.member", options, self._folder / f"{name}.log")
+        # Neighbours differ, and so do the processes of one place.
+        checkout = self._checkouts[(self.number + len(self.lives)) % len(self._checkouts)]
+        process = program("tests.chaos.member", options, self._folder / f"{name}.log", checkout)
         self.lives.append(_Life(process, boot_s(), GrowingFile(history), Deliveries(process.pid)))
 
     async def start_anew(self) -> None:
@@ -208,7 +220,7 @@ class Place:
             yield Process(pid, life.started_s, life.ended_s, life.trouble, tuple(life.resumed_s))
 
 
-def program(module: str, options: dict[str, str], log: Path) -> ChildProcess:
-    """Run a module of this folder with these options; its output goes to ``log``."""
+def program(module: str, options: dict[str, str], log: Path, checkout: Path = REPOSITORY) -> ChildProcess:
+    """Run a module of this folder with these options and the code of a checkout; its output goes to ``log``."""
     command = [sys.executable, "-m", module, *(word for option in options.items() for word in option)]
-    return ChildProcess(command, log=log, folder=REPOSITORY)
+    return ChildProcess(command, log=log, folder=checkout)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from kiel_groups.embedded.processes.server_process import in_thread
 from kiel_groups.errors import ServerError
 from tests.chaos.faults import inflict, target_name
 from tests.chaos.history import Delivery, History, Inflicted, group_history
-from tests.chaos.places import GROUP, TOPIC, boot_s
+from tests.chaos.places import GROUP, REPOSITORY, TOPIC, boot_s
 from tests.chaos.schedule import Fault, Schedule
 from tests.chaos.transaction_log import committed
 from tests.chaos.world import PARTITIONS, World
@@ -61,7 +61,8 @@ class Run:
         folder: Where servers and programs write.
         rate: Records a second.
         quiet_end_s: How long the group is left alone after the last fault, before the producer ends.
-        progress: Told now and then how far the run is.
+        progress: Called now and then with how far the run is.
+        checkouts: Whose code the members run, in turn; this one's unless given.
     """
 
     def __init__(
@@ -72,10 +73,11 @@ class Run:
         rate: float,
         quiet_end_s: float,
         progress: Callable[[Progress], object],
+        checkouts: Sequence[Path] = (REPOSITORY,),
     ) -> None:
         self._schedule = schedule
         self._folder = folder
-        self._world = World(folder, schedule, rate)
+        self._world = World(folder, schedule, rate, checkouts)
         self._quiet_end_s = quiet_end_s
         self._progress = progress
         self._under_way: dict[asyncio.Task[None], Fault] = {}

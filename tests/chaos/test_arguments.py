@@ -55,6 +55,7 @@ def status(monkeypatch: pytest.MonkeyPatch, arguments: str) -> object:
         ("--tolerance nan", "--tolerance: nan given; expected a number of more than 0"),
         ("--tolerance inf", "--tolerance: inf given; expected a number of more than 0"),
         ("--tolerance x", "--tolerance: x given; expected a number of more than 0"),
+        ("--other .", "is no checkout of this project; it has no tests/chaos/member.py"),
         ("--rate 0", "--rate: 0 given; expected a number of more than 0"),
         ("--rate -3", "--rate: -3 given; expected a number of more than 0"),
         ("--rate nan", "--rate: nan given; expected a number of more than 0"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -21,7 +21,7 @@ from kiel_groups.embedded.processes.child_process import ChildProcess
 from kiel_groups.embedded.processes.server_process import Startable, in_thread
 from kiel_groups.errors import CoordinationError, ServerError
 from tests.chaos.history import Acknowledged, GrowingFile, parse_receipt
-from tests.chaos.places import TOPIC, Link, Place, RegistryProxy, boot_s, program
+from tests.chaos.places import REPOSITORY, TOPIC, Link, Place, RegistryProxy, boot_s, program
 from tests.chaos.schedule import REPLICAS, ZOOKEEPERS, Schedule
 
 __all__ = ["PARTITIONS", "World"]
@@ -47,8 +47,11 @@ PRODUCER_END_S = 35.0
 class World(Startable):
     """All of it, for the time of an ``async with`` block; nothing of it outlives the block but files in ``folder``."""
 
-    def __init__(self, folder: Path, schedule: Schedule, rate: float) -> None:
+    def __init__(
+        self, folder: Path, schedule: Schedule, rate: float, checkouts: Sequence[Path] = (REPOSITORY,)
+    ) -> None:
         self.folder = folder
+        self._checkouts = checkouts
         self.schedule = schedule
         self.ensemble = ZooKeeperEnsemble(ZOOKEEPERS, "3.9.5", cuttable=True)
         self.brokers: list[KafkaBroker] = []
@@ -95,7 +98,7 @@ class World(Startable):
         brokers = self._link(KafkaProxy(broker.address, addresses=addresses) for broker in self.brokers)
         ports = {broker.port: proxy.port for broker, proxy in zip(self.brokers, brokers.proxies, strict=True)}
         zookeeper = self._link(RegistryProxy(server.address, ports) for server in self.ensemble.servers)
-        return Place(number, self.folder, zookeeper, brokers, self.schedule.session_timeout_s)
+        return Place(number, self.folder, zookeeper, brokers, self.schedule.session_timeout_s, self._checkouts)
 
     def _link(self, proxies: Iterable[FaultProxy]) -> Link:
         return Link([self._running.enter_context(proxy) for proxy in proxies])

@@ -140,7 +140,7 @@ def assert_a_foreign_record_is_shown(performance: Demo) -> None:
     command = [sys.executable, "-m", "kiel_groups", "produce", "page-views", "--brokers"]
     broker = told(performance.output, "produce page-views --brokers")
     subprocess.run([*command, broker], input="/index.html\n", text=True, check=True, timeout=60)
-    performance.wait_for("received a record that the demo has not sent: partition ", timeout_s=30)
+    performance.wait_for("received 1 record that the demo has not sent: partition ", timeout_s=30)
 
 
 def assert_the_end_of_a_consumer_is_shown(performance: Demo) -> None:

@@ -317,8 +317,8 @@ def test_what_others_commit_meanwhile_is_not_put_back(
         for stored in (35, 35, 40):
             slow.trigger()
             assert stored_offsets(client, group, name) == {0: stored}
-    assert caplog.text.count(f"is ahead of this query, first {name}:0 (35, and the query is at 20)") == 1
-    assert caplog.text.count("is ahead of this query") == 1
+    assert caplog.text.count(f"are ahead of this query, first {name}:0 (35, and the query is at 20)") == 1
+    assert caplog.text.count("are ahead of this query") == 1
 
 
 def test_a_member_that_comes_later_has_its_offsets_to_itself(
@@ -360,7 +360,7 @@ def test_a_groups_offsets_of_an_earlier_log_are_told(
         assert values_of(anew.trigger()) == [b"7", b"8"]
         assert anew.trigger() == []
     znode = GroupLayout(group).topic_offsets(name) + "/0"
-    assert f"is ahead of this query, first {name}:0 (100, and the query is at 2)" in caplog.text
+    assert f"are ahead of this query, first {name}:0 (100, and the query is at 2)" in caplog.text
     assert f"'set {znode} 2' in zkCli" in caplog.text
     by_group = Query(cluster_39, **options, startingOffsets="group")
     with running(by_group), pytest.raises(OffsetOutOfRangeError, match=f"'set {znode} 0' in zkCli"):
