@@ -124,7 +124,7 @@ async def test_an_owner_who_does_not_let_go_is_an_alarm_that_names_him(
         assert (
             f"{in_hand}, allocated to {late.consumer.member_id}: owned by {busy.consumer.member_id} for" in caplog.text
         )
-        assert "which does not let go: it is still processing, or hangs; look at its log" in caplog.text
+        assert "and not released: that member is still processing, or hangs; look at its log" in caplog.text
         busy.go_on.set()
         await eventually(lambda: late.partitions(topic) == [0, 1], "it lets go")
 

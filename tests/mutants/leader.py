@@ -53,7 +53,7 @@ MUTANTS = (
     Mutant(
         "a pointer compared instead of slices",
         _PLANNING,
-        "        not _matters(changes, layout, inputs)\n        and inputs.group_state is not None",
+        "        not _is_material(changes, layout, inputs)\n        and inputs.group_state is not None",
         "        inputs.group_state is not None",
         "tests/unit/test_group_planning.py",
     ),
@@ -67,8 +67,8 @@ MUTANTS = (
     Mutant(
         "a publication that goes on after a refusal",
         _LEADER,
-        "    if not isinstance(answer, Done):\n        return _again(",
-        "    if False:\n        return _again(",
+        "    if not isinstance(answer, Done):\n        return _replan_later(",
+        "    if False:\n        return _replan_later(",
         "tests/unit/test_group_leader.py",
     ),
     Mutant(
@@ -138,8 +138,8 @@ MUTANTS = (
     Mutant(
         "an unchanged plan that is published",
         _PLANNING,
-        "_says_the_same(inputs.group_state, group_state)\n    ):\n        return None\n",
-        "_says_the_same(inputs.group_state, group_state)\n    ):\n        pass\n",
+        "_is_equivalent(inputs.group_state, group_state)\n    ):\n        return None\n",
+        "_is_equivalent(inputs.group_state, group_state)\n    ):\n        pass\n",
         "tests/unit/test_group_planning.py",
     ),
     Mutant(

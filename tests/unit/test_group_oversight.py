@@ -37,7 +37,7 @@ def test_what_was_not_looked_at_stays_suspicious() -> None:
 
 
 def test_an_alarm_names_holder_and_cause_for_all_partitions_of_two_members() -> None:
-    """Nobody, somebody who lives and does not let go, and somebody who is no member: three kinds."""
+    """No owner, a live owner that does not release, and an owner that is no member: three kinds."""
     found = {
         P0: Suspicion("a", None, 0.0),
         P1: Suspicion("a", "b", 2.0),
@@ -53,7 +53,7 @@ def test_an_alarm_names_holder_and_cause_for_all_partitions_of_two_members() -> 
     ]
     unowned, held, orphaned = (alarm.text for alarm in told)
     assert unowned.startswith("t:0, allocated to a: no owner for 32 s")
-    assert held.startswith("2 partitions, first t:1, allocated to a: owned by b for 31 s, which does not let go")
+    assert held.startswith("2 partitions, first t:1, allocated to a: owned by b for 31 s, and not released")
     assert orphaned.startswith("t:3, allocated to a: owned by dead for 32 s, which is no member")
 
 

@@ -1,13 +1,13 @@
 """
-A candidate of the leader election: ZooKeeper's recipe as a level-triggered latch.
+The state machine of one candidate in the leader election: ZooKeeper's recipe, level-triggered.
 
 Rules
-  1. The candidate whose znode is the lowest leads, always; one that will not lead deletes its znode.
-  2. A candidate watches only the next lower one, so a death wakes one candidate and not all.
-  3. Names carry a uuid: a create whose answer was lost is found again by reading the candidates.
-  4. After a pause of the connection nothing is assumed: the candidates are read again, and a leader that still is
-     the lowest leads on, with a fresh plan.
-  5. A candidate whose znode was deleted by hand makes a new one.
+  1. The candidate with the lowest znode always leads; a candidate that will not lead deletes its znode.
+  2. A candidate watches only the next lower znode, so the end of one candidate wakes one other and not all.
+  3. Znode names carry a uuid: if the answer to a create was lost, reading the candidates finds the znode.
+  4. After a pause of the connection nothing is assumed: the candidates are read again. A leader whose znode is still
+     the lowest remains leader, with a fresh plan.
+  5. A candidate whose znode was deleted by an operator creates a new one.
 """
 
 from __future__ import annotations
@@ -38,28 +38,30 @@ __all__ = [
 ]
 
 
-#: ZooKeeper pads an int32 to ten.
+#: ZooKeeper pads a sequence number, an int32, to ten digits.
 SEQUENCE_DIGITS = 10
 
 
 class Standing(Enum):
-    #: Not a candidate: before the start and after the end.
+    #: Not a candidate: before the start and after the session's end.
     OUT = "out"
     #: Entry: asked to run. Duty: create the znode. Exit: it was created, or may have been.
     CREATING = "creating"
-    #: Entry: something changed. Duty: read the candidates. Exit: their names are there.
+    #: Entry: something changed. Duty: read the candidates. Exit: their names were read.
     READING = "reading"
-    #: Entry: somebody is lower. Duty: watch the next lower one. Exit: it is gone.
+    #: Entry: another znode is lower. Duty: watch the next lower one. Exit: that one is gone.
     FOLLOWING = "following"
-    #: Entry: nobody is lower. Duty: lead. Exit: only with the session, or when the znode was deleted by hand.
+    #: Entry: no znode is lower. Duty: lead. Exit: only at the session's end, or if its znode was deleted.
     LEADING = "leading"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """
-    ``uuid`` tells this candidate's znode from others, ``name`` is that znode's name once it is known. ``followed`` says
-    whether somebody else ever stood before it.
+    Where a candidate stands in the election.
+
+    ``uuid`` identifies this candidate's znode; ``name`` is that znode's name once it is known. ``followed`` says
+    whether another candidate ever preceded this one.
     """
 
     uuid: str
@@ -74,12 +76,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Take part."""
+    """Enter the election."""
 
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The create was answered, with the znode's name, or its outcome is unknown (None)."""
+    """The znode was created under this name; None: the outcome is unknown."""
 
     name: str | None
 
@@ -93,12 +95,12 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class PredecessorGone:
-    """The watched candidate is gone, or the watch ended for another reason."""
+    """The watched znode is gone, or the watch ended for another reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The connection came back with the same session, or it is time to look again."""
+    """The connection resumed with the same session, or a periodic check is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +118,19 @@ class CreateCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ReadCandidates:
-    """Read the children; answer with Candidates."""
+    """Read the names of all candidates; answer with Candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchPredecessor:
-    """Watch one candidate; answer with PredecessorGone, at once when it is not there."""
+    """Watch one candidate's znode; answer with PredecessorGone, at once if it does not exist."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class BecomeLeader:
-    """Lead, or lead on: plan anew. ``succeeds``: somebody led before, so the group has gathered already."""
+    """Lead, or continue to lead, with a fresh plan. One that ``succeeds`` a leader need not wait for members to join."""
 
     name: str
     succeeds: bool = False
@@ -136,14 +138,14 @@ class BecomeLeader:
 
 @dataclass(frozen=True, slots=True)
 class ResignLeader:
-    """Lead no more."""
+    """Stop leading."""
 
 
 Effect: TypeAlias = CreateCandidate | ReadCandidates | WatchPredecessor | BecomeLeader | ResignLeader
 
 
 def sequence(name: str) -> int | None:
-    """The number that ZooKeeper appended to a candidate's name, None where there is none."""
+    """Return the number that ZooKeeper appended to a candidate's name, None if there is none."""
     _, dash, digits = name.rpartition("_")
     if not dash or len(digits) > SEQUENCE_DIGITS or not (digits.isascii() and digits.isdigit()):
         return None
@@ -151,7 +153,7 @@ def sequence(name: str) -> int | None:
 
 
 def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, ...]]:
-    """What follows from an event: total and deterministic."""
+    """Return the next state and the effects of an event; total and deterministic."""
     match event:
         case SessionEnded():
             resign = (ResignLeader(),) if candidate.leads else ()
@@ -163,7 +165,7 @@ def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, .
         case PredecessorGone() if candidate.standing is Standing.FOLLOWING:
             return replace(candidate, standing=Standing.READING), (ReadCandidates(),)
         case Resumed() if candidate.standing in (Standing.FOLLOWING, Standing.LEADING, Standing.READING):
-            # A leader goes on leading while it looks: it stops only when its znode is gone.
+            # A leader continues to lead while it reads: it stops only if its znode is gone.
             return candidate, (ReadCandidates(),)
         case Candidates(names) if candidate.standing not in (Standing.OUT, Standing.CREATING):
             return _place(candidate, names)
@@ -171,7 +173,7 @@ def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, .
 
 
 def _place(candidate: Candidate, names: Iterable[str]) -> tuple[Candidate, tuple[Effect, ...]]:
-    """Find this candidate among all of them, and the next lower one."""
+    """Find this candidate among all candidates: it leads, follows the next lower one, or needs a new znode."""
     resign = (ResignLeader(),) if candidate.leads else ()
     ranked = sorted((number, name) for name in names if (number := sequence(name)) is not None)
     own = next(((number, name) for number, name in ranked if name.startswith(candidate.uuid)), None)

@@ -1,8 +1,8 @@
 """
-How much one session may own.
+Limit how many partitions one session may own.
 
-Closing a session writes all its ephemeral paths in one transaction, and a server that cannot take it loses its quorum
-(ZOOKEEPER-4306: 1.25 MB of paths survived, 2.5 MB did not). What is beyond the cap stays without an owner.
+Closing a session writes all its ephemeral paths in one transaction. If that is too large for a server, the ensemble
+loses its quorum (ZOOKEEPER-4306: 1.25 MB of paths survived, 2.5 MB did not). Partitions beyond the limit get no owner.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kiel_groups.model import TopicPartition
 
 __all__ = ["MOST_PATH_BYTES", "TOO_MANY", "capped"]
 
-#: Less than half of what survived: what a member is still draining comes on top of what a plan gives it.
+#: Less than half of what survived: the claims that a member is still draining come on top of its assignment.
 MOST_PATH_BYTES = 512 << 10
 
-#: Kept free for a member's other ephemeral znodes: itself, its consumer id, its candidacy.
+#: Reserved for a member's other ephemeral znodes: its member znode, its consumer id, its candidate.
 _OTHERS_BYTES = 2 << 10
 
 #: Why a partition has no owner although there is a member for it.
@@ -28,15 +28,16 @@ TOO_MANY = f"more than one session can own ({MOST_PATH_BYTES >> 10} KiB of paths
 
 def capped(target: Target, layout: GroupLayout, chroot: str) -> Target:
     """
-    The same target without what would be too much for one session.
+    Return the target without the partitions that would be too many for one session.
 
     Args:
-        target: What an allocator decided.
+        target: The allocation that an allocator decided.
         layout: The group's paths.
-        chroot: What stands before each of them at the server.
+        chroot: The chroot, which precedes each of these paths on the server.
     """
     left = MOST_PATH_BYTES - _OTHERS_BYTES
-    # The common case costs nothing: no member has so many that the longest path of all could matter.
+    # The common case is cheap: no member owns so many partitions that even paths of the greatest length would be too
+    # much. 300 bytes are the longest topic name (255), two slashes and the partition number.
     longest = len(chroot) + len(layout.owners) + 300
     if all(len(owned) * longest <= left for owned in target.allocation.values()):
         return target
@@ -51,7 +52,7 @@ def capped(target: Target, layout: GroupLayout, chroot: str) -> Target:
 def _surplus(
     owned: Collection[TopicPartition], layout: GroupLayout, chroot_bytes: int, left: int
 ) -> frozenset[TopicPartition]:
-    """The last ones, in order: what fits stays the same from plan to plan."""
+    """Return the last partitions in order, those that do not fit: what fits stays the same from plan to plan."""
     surplus = set()
     for partition in sorted(owned):
         left -= chroot_bytes + len(layout.owner(partition))

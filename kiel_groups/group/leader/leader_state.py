@@ -1,14 +1,15 @@
 """
-A leader: when to plan, and how a plan is published.
+The state machine of a leader: when it plans, and how it publishes a plan.
 
 Rules
-  1. Only an elected leader plans; what it began as leader it drops as soon as it leads no more. Questions and answers
-     carry the number of its term: an answer to what was asked in an earlier one is ignored.
-  2. Changes are collected: a plan is made when none came for the quiet time, at the latest at the bound after the
-     first one; the first plan of a group's first leader waits for the initial delay. What is urgent ends the waiting.
-  3. One plan at a time. What changes meanwhile makes the next plan, after this one is published.
-  4. Each write of a publication goes out when the one before was answered with "done". A refused one means that
-     somebody else leads or wrote: the plan is void, and everything is read again. So does an unknown outcome.
+  1. Only an elected leader plans. A deposed leader drops its plan at once. Effects and their answers carry the number
+     of the term; an answer from an earlier term is ignored.
+  2. Changes are debounced: the leader plans after a quiet time without changes, at the latest at the bound after the
+     first one. The first plan of a group's first leader waits for the initial delay. Urgent events bypass all of this.
+  3. Only one plan is in progress. Changes that arrive meanwhile cause the next plan, after this one is published.
+  4. Each write of a publication is sent after the previous one was answered with ``Done``. A refused write means that
+     another leader was elected or another process wrote: the plan is void, and everything is read again. The same
+     applies to a write whose outcome is unknown.
   5. A plan that changes nothing is not published.
 """
 
@@ -42,18 +43,18 @@ __all__ = [
     "step",
 ]
 
-#: How long a leader waits after a plan that could not be made or published, in seconds.
+#: Seconds from a plan that could not be made or published to the next attempt.
 RETRY_S = 0.5
 
 
 class Duty(Enum):
     #: Not elected. Exit: elected.
     NONE = "none"
-    #: Elected, and nothing to do. Exit: something changes.
+    #: Elected, and nothing to do. Exit: an input of the plan changes.
     WATCHING = "watching"
-    #: Entry: something changed. Duty: wait until the changes are over. Exit: the deadline.
+    #: Entry: an input changed. Duty: wait until the changes are over. Exit: the deadline.
     SETTLING = "settling"
-    #: Entry: the deadline passed. Duty: read everything, run the allocator. Exit: its plan.
+    #: Entry: the deadline passed. Duty: read all inputs, run the allocator. Exit: its plan.
     PLANNING = "planning"
     #: Entry: a plan that changes something. Duty: create the folders, then write, one by one. Exit: the last answer.
     PUBLISHING = "publishing"
@@ -62,9 +63,11 @@ class Duty(Enum):
 @dataclass(frozen=True, slots=True)
 class LeaderState:
     """
-    ``term`` counts its leaderships. ``due_s`` is when to plan (while settling), ``bound_s`` the latest moment for it,
-    both on the driver's clock, as ``since_s``, when the first change was seen. ``causes`` are why, in order; those
-    that came during a plan belong to the next one.
+    What a leader knows of its term and its plan.
+
+    ``term`` counts its elections. ``due_s`` is when to plan (while settling), ``bound_s`` the latest moment for that,
+    and ``since_s`` when the first change was seen; all are on the driver's clock. ``causes`` are the reasons for the
+    plan, in order; those that arrive during a plan belong to the next one. ``written`` counts answered writes.
     """
 
     debounce: DebounceConfig
@@ -82,8 +85,9 @@ class LeaderState:
 @dataclass(frozen=True, slots=True)
 class Elected:
     """
-    This candidate leads (or leads on, after a pause); ``candidate`` is the path of its znode. One that ``succeeds``
-    another finds a group that has gathered.
+    This candidate was elected, or still leads after a pause; ``candidate`` is the path of its znode.
+
+    If it ``succeeds`` another leader, the group's members have joined already, and the initial delay is skipped.
     """
 
     candidate: str
@@ -93,12 +97,12 @@ class Elected:
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """It leads no more."""
+    """This candidate is no longer the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Something that a plan is made from changed; ``cause`` says what. An urgent one is not waited with."""
+    """An input of the plan changed; ``cause`` says which. Urgent changes bypass the debounce."""
 
     cause: str
     now_s: float
@@ -107,19 +111,21 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The group has another debounce from now on."""
+    """The group's debounce was changed."""
 
     debounce: DebounceConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
+    """Time has passed."""
+
     now_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan is made; ``publication`` None: nothing is to be changed. ``failed``: none could be made, try again."""
+    """Planning ended: with nothing to change if ``publication`` is None, without a plan if it ``failed``."""
 
     term: int
     publication: Publication | None
@@ -129,7 +135,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The folders exist, or they could not be made."""
+    """The folders exist, or creating them ``failed``."""
 
     term: int
     now_s: float
@@ -138,6 +144,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Written:
+    """A write of the publication was answered."""
+
     term: int
     answer: Answer
     now_s: float
@@ -148,7 +156,7 @@ Event: TypeAlias = Elected | Deposed | Changed | Tuned | Tick | Planned | Prepar
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """Prove leadership, read, allocate; answer with Planned. ``since_s`` is when the first of its changes was seen."""
+    """Prove leadership, read, allocate; answer with Planned. ``since_s`` is when the first change was seen."""
 
     term: int
     candidate: str
@@ -166,7 +174,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One transaction; answer with Written."""
+    """Execute one transaction; answer with Written."""
 
     term: int
     operations: tuple[Operation, ...]
@@ -174,7 +182,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """For people and metrics."""
+    """A plan was published; for logs and metrics."""
 
     generation: int
     moved: int
@@ -184,7 +192,7 @@ Effect: TypeAlias = MakePlan | Prepare | Write | Published
 
 
 def step(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, ...]]:
-    """What follows from an event: total and deterministic."""
+    """Return the next state and the effects of an event; total and deterministic."""
     match event:
         case Deposed():
             return LeaderState(leader.debounce, leader.term), ()
@@ -202,7 +210,7 @@ def step(leader: LeaderState, event: Event) -> tuple[LeaderState, tuple[Effect, 
         case Prepared(term, now_s, failed) if leader.duty is Duty.PUBLISHING and term == leader.term:
             assert leader.publication is not None
             if failed:
-                return _again(leader, "retry", now_s), ()
+                return _replan_later(leader, "retry", now_s), ()
             return leader, (Write(term, leader.publication.writes[0]),)
         case Written(term, answer, now_s) if leader.duty is Duty.PUBLISHING and term == leader.term:
             assert leader.publication is not None
@@ -220,15 +228,15 @@ def _plan(leader: LeaderState) -> tuple[LeaderState, tuple[Effect, ...]]:
 def _planned(leader: LeaderState, planned: Planned) -> tuple[LeaderState, tuple[Effect, ...]]:
     publication = planned.publication
     if planned.failed:
-        return _again(leader, "retry", planned.now_s), ()
+        return _replan_later(leader, "retry", planned.now_s), ()
     if publication is None:
-        return _rest(leader, planned.now_s), ()
+        return _finish(leader, planned.now_s), ()
     publishing = replace(leader, duty=Duty.PUBLISHING, publication=publication, written=0)
     return publishing, (Prepare(leader.term, publication.folders),)
 
 
 def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: bool) -> LeaderState:
-    """A first leader waits for its group to gather; a later one, or one that leads on, plans as after any change."""
+    """Start a term. The group's first leader waits for members to join; any other plans as after a change."""
     if leader.duty is not Duty.NONE and leader.candidate == candidate:
         return _changed(leader, "leader resumed", now_s)
     debounce = leader.debounce
@@ -239,7 +247,7 @@ def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: boo
         duty=Duty.SETTLING,
         candidate=candidate,
         due_s=due_s,
-        # What changes before the first plan must not postpone it beyond the ordinary bound.
+        # Changes before the first plan must not postpone it beyond the ordinary bound.
         bound_s=max(due_s, now_s + leader.debounce.bound_ms / 1000),
         since_s=now_s,
         causes=("leader change" if succeeds else "first plan",),
@@ -259,17 +267,17 @@ def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
     )
 
 
-def _rest(leader: LeaderState, now_s: float) -> LeaderState:
-    """After a plan: go back to watching, or to what changed meanwhile."""
+def _finish(leader: LeaderState, now_s: float) -> LeaderState:
+    """End a plan: return to watching, or settle if something changed meanwhile."""
     idle = replace(leader, duty=Duty.WATCHING, publication=None, written=0, due_s=None, causes=())
     for cause in leader.causes:
         idle = _changed(idle, cause, now_s)
     return idle
 
 
-def _again(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
-    """Plan anew after a short while: what was read is not what stands there, or could not be read."""
-    settling = _changed(_rest(leader, now_s), cause, now_s)
+def _replan_later(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
+    """Schedule another plan after a pause: what this one was made from is outdated, or could not be read."""
+    settling = _changed(_finish(leader, now_s), cause, now_s)
     due_s = now_s + RETRY_S
     return replace(settling, due_s=due_s, bound_s=max(due_s, settling.bound_s))
 
@@ -278,8 +286,8 @@ def _written(
     leader: LeaderState, publication: Publication, answer: Answer, now_s: float
 ) -> tuple[LeaderState, tuple[Effect, ...]]:
     if not isinstance(answer, Done):
-        return _again(leader, "publication interrupted", now_s), ()
+        return _replan_later(leader, "publication interrupted", now_s), ()
     written = leader.written + 1
     if written == len(publication.writes):
-        return _rest(leader, now_s), (Published(publication.generation, publication.moved),)
+        return _finish(leader, now_s), (Published(publication.generation, publication.moved),)
     return replace(leader, written=written), (Write(leader.term, publication.writes[written]),)

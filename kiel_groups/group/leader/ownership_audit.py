@@ -1,4 +1,4 @@
-"""Whether owners are who the plan wants them to be, and what is wrong where they are not for too long: pure."""
+"""Compare the owners of partitions with the plan, and raise alarms for differences that last too long; pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Suspicion", "Alarm", "suspect", "alarms"]
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """A partition is wanted for one member and owned by another one, or by nobody (None), since ``since_s``."""
+    """A partition assigned to one member has had another owner, or none (None), since ``since_s``."""
 
     wanted: MemberId
     owner: MemberId | None
@@ -21,7 +21,7 @@ class Suspicion:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """What has been wrong for too long with some partitions, for people; ``kind`` names a metric."""
+    """Some partitions have had the wrong owner for too long; ``kind`` names a metric, ``text`` is for operators."""
 
     kind: str
     partitions: tuple[TopicPartition, ...]
@@ -35,13 +35,14 @@ def suspect(
     now_s: float,
 ) -> dict[TopicPartition, Suspicion]:
     """
-    What is not as it should be.
+    Return the partitions whose owner differs from the plan.
 
     Args:
-        before: What this returned the last time.
-        wanted: Who is to own what.
-        owners: Who owns what was looked at now, None for nobody; of the rest nothing new is known.
-        now_s: The time of the look; a suspicion counts from the first look that saw the same.
+        before: The result of the previous call.
+        wanted: The member that each partition is assigned to.
+        owners: The owners of the partitions that were read now, None for no owner. A partition that was not read keeps
+            its suspicion.
+        now_s: The time of this reading; a suspicion counts from the first reading that found the same difference.
     """
     found = {}
     for partition, member in wanted.items():
@@ -59,13 +60,13 @@ def alarms(
     suspicions: Mapping[TopicPartition, Suspicion], members: Container[MemberId], now_s: float, limit_s: float
 ) -> Iterator[Alarm]:
     """
-    One alarm for all partitions of the same two members that have been suspicious for the limit or longer.
+    Yield one alarm per pair of assigned member and owner for partitions that have been suspicious for ``limit_s``.
 
     Args:
-        suspicions: What ``suspect`` found.
-        members: Who is alive: what anybody else owns is an orphan.
-        now_s: On the clock of the suspicions.
-        limit_s: How long is too long.
+        suspicions: The result of ``suspect``.
+        members: The live members; a partition with any other owner is orphaned.
+        now_s: The present time, on the clock of the suspicions.
+        limit_s: The age from which a suspicion raises an alarm, in seconds.
     """
     together: dict[tuple[str, MemberId | None], list[TopicPartition]] = {}
     since_s: dict[tuple[str, MemberId | None], float] = {}
@@ -88,10 +89,10 @@ def _problem(
     partitions: tuple[TopicPartition, ...],
 ) -> tuple[str, tuple[TopicPartition, ...], str]:
     if owner is None:
-        told = f"{counted}: no owner for {for_s:.0f} s; that member does not claim them; look at its log"
-        return "partitions_unowned", partitions, told
+        text = f"{counted}: no owner for {for_s:.0f} s; that member does not claim them; look at its log"
+        return "partitions_unowned", partitions, text
     if owner in members:
-        why = "which does not let go: it is still processing, or hangs; look at its log"
+        why = "and not released: that member is still processing, or hangs; look at its log"
         return "partitions_wrongly_owned", partitions, f"{counted}: owned by {owner} for {for_s:.0f} s, {why}"
     why = "which is no member: its session is about to end, or its member znode was deleted"
     return "partitions_orphaned", partitions, f"{counted}: owned by {owner} for {for_s:.0f} s, {why}"

@@ -1,8 +1,9 @@
 """
-From what a leader has read to what it publishes: pure, and the same for every leader that reads the same.
+Compute the transactions that publish a plan: a pure function of what the leader has read.
 
-A plan is compared with the *stored slices*, never with the pointer: whatever an earlier leader left half-done is
-finished by this comparison. Its generation is above every one that stands in the pointer or in a slice.
+A plan is compared with the *stored assignments*, never with the group state, so the comparison also completes whatever
+an earlier leader left half-published. Its generation is above every generation in the group state, in an assignment
+or in the history.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ __all__ = [
     "NAMED_UNASSIGNED",
 ]
 
-#: So many unassigned partitions are named in the pointer; the rest are only counted.
+#: The group state names at most this many unassigned partitions; the rest are only counted.
 NAMED_UNASSIGNED = 100
 
-#: So many causes are told in the pointer; a thousand members that start at once need not all be named.
+#: The group state names at most this many causes: a thousand members may start at once.
 MOST_CAUSES = 10
 
 
@@ -43,10 +44,10 @@ class Inputs:
     """
     Everything that a plan is made from, read after a proof of leadership.
 
-    ``members`` holds one member a slot, the newest. ``assignments`` holds None for what cannot be read; ``away`` are
-    those of static slots whose member may come back; ``history`` the generations that are kept; ``weights`` the loads
-    that somebody measured, none where they are absent, and where they are unreadable those that were read before;
-    ``group_state`` is None where it is absent or unreadable, and ``group_state_version`` None where it is absent.
+    ``members`` holds one member per slot, the newest. ``assignments`` holds None for an assignment that cannot be read.
+    ``away`` holds the assignments of static slots whose member may come back, ``history`` the generations with a
+    history entry. ``weights`` are empty if the znode is absent; if it is unreadable, they are those read before.
+    ``group_state`` is None if the znode is absent or unreadable, ``group_state_version`` only if it is absent.
     """
 
     members: Mapping[Slot, MemberInfo]
@@ -63,9 +64,9 @@ class Inputs:
     @property
     def subscriptions(self) -> dict[Slot, tuple[str, ...]]:
         """
-        What every slot is to be given partitions of.
+        The topics of which each slot gets partitions.
 
-        Nothing where people drain it. A slot whose member is away counts with the topics of what it had.
+        A drained slot has none. A slot whose member is away has the topics of its stored assignment.
         """
         wanted = {slot: member.subscription for slot, member in self.members.items()}
         wanted |= {slot: tuple(sorted({p.topic for p in stored.partitions})) for slot, stored in self.away.items()}
@@ -84,17 +85,17 @@ class Inputs:
 
     @property
     def stored(self) -> dict[Slot, frozenset[TopicPartition]]:
-        """What the readable slices say."""
+        """The partitions of each slot whose stored assignment is readable."""
         return {slot: stored.partitions for slot, stored in self.assignments.items() if stored is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """
-    What an allocator decided.
+    The allocation that an allocator decided.
 
-    ``unassigned`` maps partitions to the reason why nobody may own them; ``fallback`` says what replaced a failing
-    allocator, "" where none failed.
+    ``unassigned`` maps partitions to the reason why no member may own them. ``fallback`` says what replaced a failing
+    allocator; it is "" if none failed.
     """
 
     allocation: Allocation
@@ -106,9 +107,9 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class Publication:
     """
-    The writes that publish a plan, in order; the next one goes out when the one before was answered.
+    The transactions that publish a plan, in order; each is sent after the previous one was answered.
 
-    ``folders`` are persistent znodes that must exist before the first of them.
+    ``folders`` are persistent znodes that must exist before the first write.
     """
 
     generation: int
@@ -129,29 +130,29 @@ def plan(
     took_ms: int = 0,
 ) -> Publication | None:
     """
-    What to write so that the stored slices say what the target says; None when they do already, or nobody was ever in
-    this group.
+    Return the writes that make the stored assignments match the target.
 
-    One transaction where it fits; else the pointer says ``publishing`` from the first one to the last.
+    Returns None if they match already, or if the group never had a member. A plan that fits is one transaction; for a
+    larger one, the group state says ``publishing`` from the first transaction until the last.
 
     Args:
         layout: The group's paths.
-        inputs: What was read.
+        inputs: What the leader has read.
         target: The allocation to publish, with an entry for every slot.
         leader: The publishing member's id.
-        candidate: Path of the leader's election znode: every write proves that it still exists.
-        cause: Why there is a new plan, for people.
+        candidate: Path of the leader's election znode; every write checks that it still exists.
+        cause: Why there is a new plan, for operators.
         now_ms: Wall-clock time, milliseconds since 1970.
-        took_ms: How long the first change that led here had to wait.
+        took_ms: Milliseconds from the first change that this plan answers to the plan.
     """
     if not inputs.members and _is_untouched(inputs):
         return None
-    group_state = _pointer(inputs, target, leader, cause, now_ms)
-    changes = _changed_slices(layout, inputs, target, group_state.generation)
+    group_state = _group_state(inputs, target, leader, cause, now_ms)
+    changes = _changed_assignments(layout, inputs, target, group_state.generation)
     if (
-        not _matters(changes, layout, inputs)
+        not _is_material(changes, layout, inputs)
         and inputs.group_state is not None
-        and _says_the_same(inputs.group_state, group_state)
+        and _is_equivalent(inputs.group_state, group_state)
     ):
         return None
     proof = Check(candidate)
@@ -169,7 +170,7 @@ def plan(
     batches = list(chunks(changes))
     writes: tuple[tuple[Operation, ...], ...]
     if len(batches) <= 1:
-        # Whole or not at all: nobody needs to finish it.
+        # A single transaction is atomic, so the state can be "done" at once: no leader ever has to complete it.
         writes = ((proof, replace(opening, data=done), *(batches[0] if batches else ()), *history),)
     else:
         closing = (proof, Put(layout.group_state, done, version), *history)
@@ -178,37 +179,38 @@ def plan(
 
 
 def _is_untouched(inputs: Inputs) -> bool:
-    """Whether nothing was ever published: a leader that is no member may wait for the first one."""
+    """Whether nothing was ever published: a leader that is not a member may precede the first member."""
     return inputs.group_state_version is None and not inputs.assignments and not inputs.history
 
 
-def _matters(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:
-    """Whether changes are worth a generation; empty slices of who is gone are cleared away with the next one."""
+def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inputs) -> bool:
+    """Whether changes justify a generation; departed members' empty assignments are deleted along with the next one."""
     empty = {layout.assignment(slot) for slot, owned in inputs.stored.items() if not owned}
     return any(not isinstance(change, Delete) or change.path not in empty for change in changes)
 
 
-def _says_the_same(stored: GroupState, fresh: GroupState) -> bool:
+def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
     """
-    Whether the stored pointer is complete and tells an operator what a fresh one would.
+    Whether the stored group state is complete and says what a fresh one would.
 
-    That the allocator fails is news, in which words it fails is not: they may be others at every look.
+    Only *whether* the allocator fails counts. The text of its error may differ at every attempt.
     """
-    told = ("members", "partitions", "unassigned", "allocator")
-    same = all(getattr(stored, name) == getattr(fresh, name) for name in told)
+    compared = ("members", "partitions", "unassigned", "allocator")
+    same = all(getattr(stored, name) == getattr(fresh, name) for name in compared)
     return stored.state == DONE and same and bool(stored.fallback) == bool(fresh.fallback)
 
 
-def _changed_slices(layout: GroupLayout, inputs: Inputs, target: Target, generation: int) -> list[Operation]:
+def _changed_assignments(layout: GroupLayout, inputs: Inputs, target: Target, generation: int) -> list[Operation]:
     """
-    The writes of slices that differ from the target: gaining slots first, then losing ones, then slots that are gone.
+    Return the writes for assignments that differ from the target: slots that gain, slots that lose, slots without use.
 
-    Who gains learns of it before who loses, so that its watch on the owner znode stands when that is released.
+    A member that gains a partition is notified before the one that loses it, so that its watch on the owner znode is
+    set by the time of the release.
     """
     ranked: list[tuple[bool, Slot, Operation]] = []
     for slot, wanted in target.allocation.items():
         stored = inputs.assignments.get(slot)
-        fresh = _slice(inputs, slot, generation, wanted)
+        fresh = _assignment(inputs, slot, generation, wanted)
         if stored is not None and replace(stored, generation=generation) == fresh:
             continue
         path, data = layout.assignment(slot), fresh.encode()
@@ -218,8 +220,8 @@ def _changed_slices(layout: GroupLayout, inputs: Inputs, target: Target, generat
     return [write for _, _, write in sorted(ranked, key=lambda row: row[:2])] + gone
 
 
-def _slice(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicPartition]) -> MemberAssignment:
-    """For the slot's member; one that is away finds its place under the name it had."""
+def _assignment(inputs: Inputs, slot: Slot, generation: int, wanted: frozenset[TopicPartition]) -> MemberAssignment:
+    """Return a slot's new assignment; while its member is away, it keeps that member's id."""
     if slot in inputs.members:
         return MemberAssignment(generation, inputs.members[slot].member_id, wanted)
     return replace(inputs.away[slot], generation=generation, partitions=wanted)
@@ -238,8 +240,8 @@ def _entry(group_state: GroupState, moved: int, took_ms: int) -> HistoryEntry:
     )
 
 
-def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
-    """The pointer of the next generation, which is above every stored one."""
+def _group_state(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_ms: int) -> GroupState:
+    """Return the group state of the next generation, whose number is above every stored one."""
     generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]
     if inputs.group_state is not None:
         generations.append(inputs.group_state.generation)
@@ -262,7 +264,7 @@ def _pointer(inputs: Inputs, target: Target, leader: MemberId, cause: str, now_m
 
 
 def _moved(inputs: Inputs, target: Target) -> int:
-    """How many partitions have another slot than before."""
+    """Count the partitions that move from one slot to another."""
     before = {partition: slot for slot, owned in inputs.stored.items() for partition in owned}
     return sum(
         1 for slot, owned in target.allocation.items() for partition in owned if before.get(partition, slot) != slot
@@ -270,7 +272,7 @@ def _moved(inputs: Inputs, target: Target) -> int:
 
 
 def _folders(layout: GroupLayout, inputs: Inputs) -> tuple[str, ...]:
-    """What old tools look for, what claims and commits are created under, and the past."""
+    """Return the parents of history entries, owner znodes and offset znodes; Kafka's tools expect the latter two."""
     return (
         layout.history,
         *(
@@ -283,10 +285,10 @@ def _folders(layout: GroupLayout, inputs: Inputs) -> tuple[str, ...]:
 
 def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
     """
-    What to publish where the group's allocator failed.
+    Return the plan to publish if the group's allocator failed.
 
-    The last plan, where it still fits. Otherwise ``fresh``, a plan by the sticky allocator: it moves no more than it
-    must.
+    It is the last plan if that still fits. Otherwise it is ``fresh``, a plan by the sticky allocator, which moves as
+    few partitions as possible.
     """
     if still_fits(inputs):
         return replace(fresh, allocation=inputs.stored, fallback=f"last plan kept: {reason}")
@@ -294,7 +296,7 @@ def fallback_target(inputs: Inputs, fresh: Target, reason: str) -> Target:
 
 
 def still_fits(inputs: Inputs) -> bool:
-    """Whether the stored slices are a plan: for exactly these slots, each subscribed to what it has, all of it once."""
+    """Whether the stored assignments are a valid plan: the same slots, subscribed topics only, each partition once."""
     stored, subscriptions = inputs.stored, inputs.subscriptions
     owned = [partition for slot in stored for partition in stored[slot]]
     wanted = {topic for topics in subscriptions.values() for topic in topics}
@@ -308,67 +310,67 @@ def still_fits(inputs: Inputs) -> bool:
 
 def describe_change(before: Inputs | None, after: Inputs) -> str:
     """
-    What happened between two plans, for people: ``join of m1, new partitions of t``; "" where nothing is to be seen.
+    Describe what changed between two plans, for operators: ``join of m1, new partitions of t``; "" if nothing did.
 
-    Who is about to leave subscribes to nothing first: whoever else is gone died, or lost its session. A new leader has
-    seen neither, and compares with the stored slices.
+    A member subscribes to nothing before it leaves; any other member that is gone died or lost its session. A new
+    leader has observed neither, and compares with the stored assignments.
 
     Args:
-        before: What the last plan was made from, None where this leader has not planned yet.
-        after: What this plan is made from.
+        before: The inputs of the last plan; None if this leader has not planned yet.
+        after: The inputs of this plan.
     """
     if before is None and after.group_state is None and not after.assignments:
         return ""
     if before is None:
-        # Nobody knows whether those who are gone have left: their leader has gone with them, or before.
-        told = [f"leader change, {counted(after.members, 'member', 'members')}"]
-        told += [f"join of {slot}" for slot in sorted(after.members.keys() - after.assignments.keys())]
-        told += [
+        # This leader cannot tell a leave from an expiry: only the previous one saw the members that are gone.
+        causes = [f"leader change, {counted(after.members, 'member', 'members')}"]
+        causes += [f"join of {slot}" for slot in sorted(after.members.keys() - after.assignments.keys())]
+        causes += [
             f"leave or expiry of {slot}"
             for slot in sorted(after.assignments.keys() - after.members.keys() - after.away.keys())
         ]
-        return _shortened(told)
-    told = [*_came_and_went(before, after), *(["config"] if after.tuning != before.tuning else [])]
-    # As long as they are not read again they are the very same: no need to compare 100,000 of them.
+        return _shortened(causes)
+    causes = [*_membership_changes(before, after), *(["config"] if after.tuning != before.tuning else [])]
+    # Until the znode is read again, both are the same object: skip the comparison of up to 100,000 weights.
     if after.weights is not before.weights and after.weights != before.weights:
-        told.append("weights")
+        causes.append("weights")
     for topic in sorted(after.topics.keys() | before.topics.keys()):
         then, now = before.topics.get(topic), after.topics.get(topic)
         if (then is None and topic not in before.subscribed) or (now is None and topic not in after.subscribed):
             continue
         if then is None:
-            told.append(f"new topic {topic}")
+            causes.append(f"new topic {topic}")
         elif now is None:
-            told.append(f"deleted topic {topic}")
+            causes.append(f"deleted topic {topic}")
         elif now != then:
-            told.append(f"new partitions of {topic}")
-    return _shortened(told)
+            causes.append(f"new partitions of {topic}")
+    return _shortened(causes)
 
 
-def _shortened(told: list[str]) -> str:
-    shown = told[:MOST_CAUSES]
-    return ", ".join([*shown, f"and {len(told) - len(shown)} more"] if len(told) > len(shown) else shown)
+def _shortened(causes: list[str]) -> str:
+    shown = causes[:MOST_CAUSES]
+    return ", ".join([*shown, f"and {len(causes) - len(shown)} more"] if len(causes) > len(shown) else shown)
 
 
 def describe_allocator(stored: GroupState | None, target: Target) -> str:
-    """Whether the allocator has begun to fail since the stored pointer was written, or to work again; "" if neither."""
+    """Say whether the allocator failed or recovered since the stored group state was written; "" if neither."""
     failed, fails = stored is not None and bool(stored.fallback), bool(target.fallback)
     if failed == fails:
         return ""
     return "allocator failed" if fails else "allocator recovered"
 
 
-def _came_and_went(before: Inputs, after: Inputs) -> list[str]:
+def _membership_changes(before: Inputs, after: Inputs) -> list[str]:
     then, now = before.members, after.members
-    told = [f"{'return' if slot in before.away else 'join'} of {slot}" for slot in sorted(now.keys() - then.keys())]
+    causes = [f"{'return' if slot in before.away else 'join'} of {slot}" for slot in sorted(now.keys() - then.keys())]
     for slot in sorted(then.keys() - now.keys()):
-        told.append(
+        causes.append(
             f"{'leave' if not then[slot].subscription else 'absence' if slot in after.away else 'expiry'} of {slot}"
         )
-    told += [f"end of grace of {slot}" for slot in sorted(before.away.keys() - after.away.keys() - now.keys())]
+    causes += [f"end of grace of {slot}" for slot in sorted(before.away.keys() - after.away.keys() - now.keys())]
     for slot in sorted(now.keys() & then.keys()):
         if now[slot].member_id != then[slot].member_id:
-            told.append(f"return of {slot}")
+            causes.append(f"return of {slot}")
         elif set(now[slot].subscription) != set(then[slot].subscription):
-            told.append(f"{'subscription' if now[slot].subscription else 'leave'} of {slot}")
-    return told
+            causes.append(f"{'subscription' if now[slot].subscription else 'leave'} of {slot}")
+    return causes

@@ -1,7 +1,7 @@
 """
-Static members that went: their places in the plan are kept for a while, so that a restart moves nothing.
+Absent static members: their slots keep their partitions for a grace period, so that a restart moves nothing.
 
-When a place became empty stands in its slice (``away_since``), so that the next leader knows it, too.
+The time at which a slot became empty is stored in its assignment (``away_since``), so that the next leader knows it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ def absences(
     assignments: Mapping[Slot, MemberAssignment | None], present: Container[Slot], now_ms: int, grace_ms: int
 ) -> dict[Slot, MemberAssignment]:
     """
-    The slices of static slots whose member went less than the grace ago, with the time of its going.
+    Return the assignments of static slots whose member left less than the grace period ago, with the time it left.
 
     Args:
-        slices: As they are stored; None for those that cannot be read, which are nobody's.
+        assignments: As they are stored; None for one that cannot be read, which keeps no slot.
         present: Slots that have a member.
-        now_ms: Wall-clock time, milliseconds since 1970. Clocks of leaders may differ: a time that lies in the future
-            counts as now.
-        grace_ms: How long a place is kept.
+        now_ms: Wall-clock time, milliseconds since 1970. Clocks of leaders may differ: a time in the future counts as
+            now.
+        grace_ms: How long a slot is kept.
     """
     away = {}
     for slot, stored in assignments.items():
-        # The slot of a dynamic member has that member's name, which nobody bears again.
+        # A dynamic member's slot is its member id, which no later member ever has.
         if stored is None or slot in present or stored.member_id == slot:
             continue
         since_ms = now_ms if stored.away_since_ms is None else min(stored.away_since_ms, now_ms)
@@ -40,7 +40,7 @@ def absences(
 
 
 def next_end_ms(away: Mapping[Slot, MemberAssignment], grace_ms: int) -> int | None:
-    """When the first of these graces ends, in milliseconds since 1970; None where nobody is away."""
+    """Return when the first grace period ends, in milliseconds since 1970; None if no member is away."""
     return min(
         (stored.away_since_ms + grace_ms for stored in away.values() if stored.away_since_ms is not None), default=None
     )
