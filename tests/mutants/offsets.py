@@ -367,8 +367,8 @@ MUTANTS = (
     Mutant(
         "a foreign offset that is not adopted",
         _SUBSCRIPTION,
-        '"""Resume at an offset that another one has stored."""\n        self.seek(partition, offset)\n',
-        '"""Resume at an offset that another one has stored."""\n',
+        '"""Resume at an offset that another writer has stored."""\n        self.seek(partition, offset)\n',
+        '"""Resume at an offset that another writer has stored."""\n',
     ),
     Mutant(
         "an offset that is adopted before the new topic is heard of, and overwritten by the start",

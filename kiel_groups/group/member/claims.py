@@ -1,22 +1,24 @@
 """
-The claims of one member: each partition is a small state machine of its own.
+The state machine of one member's claims: each partition moves through its own phases.
 
 Rules
-  1. Safety is in the owner znodes alone: a partition is handed out only between its claim and the end of its drain.
-  2. The machine is level-triggered: it compares what the slice wants with where each partition stands, whatever event
-     woke it, so a lost watch costs a delay and never a partition.
-  3. No partition waits for another: drains, waits and reads are effects, their outcomes come back as events.
-  4. A slice that is absent or unreadable means "unknown": what is held stays, nothing new is claimed. Only a valid
-     slice revokes, an empty one revokes everything.
-  5. A partition that somebody else owns is waited for by a watch on its owner znode; there is no retry budget.
-  6. A claim that is no longer wanted when its position has been read goes straight to its release: nothing of it was
-     handed out. If it is wanted again after that, it starts anew, at the claim.
-  7. A drain that began runs to its end, whatever the slice says meanwhile.
-  8. A partition of a topic that the member does not subscribe to is never claimed, whatever the slice says: it may be
-     garbled, or older than the subscription. Partitions that are claimed already stay until a slice revokes them: if a
-     member drops a topic, or leaves, the next plan revokes its partitions one by one.
-  9. A slice of this member's slot that is for another member: who has nothing takes it for unknown (a returning
-     instance is about to get its slice); who has something was replaced, gives everything back and claims no more.
+  1. Safety rests on the owner znodes alone: records are delivered only between a partition's claim and the end of its
+     drain.
+  2. Steps are level-triggered: whatever the event, the assignment is compared with the phase of every partition. A lost
+     watch therefore costs a delay and never a partition.
+  3. No partition waits for another: drains, watches and reads are effects; their outcomes return as events.
+  4. An assignment that is absent or unreadable is "unknown": current claims stay, and nothing new is claimed. Only a
+     valid assignment revokes; an empty one revokes everything.
+  5. If another session owns a partition, a watch on the owner znode waits for its release; there is no retry budget.
+  6. If a claim is no longer wanted once its position was read, it is released at once, since nothing was delivered.
+     If it is wanted again later, it starts anew with a claim.
+  7. A drain that has started runs to its end, whatever the assignment says meanwhile.
+  8. A partition of a topic that the member does not subscribe to is never claimed: the assignment may be garbled, or
+     older than the subscription. Existing claims stay until an assignment revokes them: if a member drops a topic, or
+     leaves, the next plan revokes its partitions one by one.
+  9. An assignment of this member's slot may name another member. A member without claims treats it as unknown: it is a
+     returning instance that gets its assignment soon. A member with claims was replaced: it releases everything and
+     claims no more.
 """
 
 from __future__ import annotations
@@ -59,19 +61,19 @@ Partitions: TypeAlias = frozenset[TopicPartition]
 
 
 class Phase(Enum):
-    """Where a partition stands; one that is in no phase is free."""
+    """The phase of a partition; a partition without a phase is free."""
 
-    #: Entry: wanted, but another session's owner znode stands there. Duty: a watch on it. Exit: it is gone.
+    #: Entry: assigned, but another session's owner znode exists. Duty: a watch on it. Exit: it is gone.
     WAITING = "waiting"
-    #: Entry: wanted and seen free. Duty: a transaction that creates the owner znode. Exit: its answer.
+    #: Entry: assigned and believed free. Duty: a transaction that creates the owner znode. Exit: its answer.
     CLAIMING = "claiming"
-    #: Entry: the owner znode is this session's. Duty: read the fencing token and the position. Exit: both are there.
+    #: Entry: the owner znode is this session's. Duty: read the fencing token and the position. Exit: both are read.
     OPENING = "opening"
-    #: Entry: the position is read. Duty: fetch and hand out. Exit: not wanted any more, leaving, or lost.
+    #: Entry: the position is read. Duty: fetch and deliver. Exit: revoked, leaving, or lost.
     HELD = "held"
-    #: Entry: held, and not wanted any more. Duty: finish what the application has, tell the listener. Exit: finished.
+    #: Entry: revoked. Duty: let in-flight records finish, notify the listener. Exit: finished.
     DRAINING = "draining"
-    #: Entry: nothing of it is being processed. Duty: commit and delete the owner znode at once. Exit: it is gone.
+    #: Entry: nothing is in flight. Duty: commit and delete the owner znode in one transaction. Exit: it is gone.
     RELEASING = "releasing"
 
 
@@ -90,10 +92,10 @@ MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
 @dataclass(frozen=True, slots=True)
 class Claims:
     """
-    Where every partition of this member stands.
+    The phase of every partition of this member.
 
-    ``want`` is its slice, None while that is unknown. ``topics`` is its subscription: no other topic is claimed.
-    ``ended`` is final: the session is over. ``replaced``: it leaves, because another member has its slot.
+    ``want`` is its assignment, None while that is unknown. ``topics`` is its subscription: no other topic is claimed.
+    ``ended`` is final: the session is over. ``replaced``: the member leaves because another member has its slot.
     """
 
     want: Partitions | None = None
@@ -104,105 +106,107 @@ class Claims:
     topics: frozenset[str] = frozenset()
 
     def in_phase(self, *phases: Phase) -> Partitions:
-        """The partitions that stand in one of these phases."""
+        """Return the partitions in any of these phases."""
         return frozenset([partition for partition, phase in self.phases.items() if phase in phases])
 
     def keeps(self, partition: TopicPartition) -> bool:
-        """Whether a claim of this partition is to be kept; an unknown slice takes nothing away."""
+        """Whether the claim of this partition must be kept; an unknown assignment revokes nothing."""
         return not self.not_kept((partition,))
 
     def not_kept(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
-        """Those of these whose claims are not to be kept, in their order."""
+        """Return the partitions whose claims must be released, in the given order."""
         if self.leaving or self.ended:
             return tuple(partitions)
         want = self.want
         return () if want is None else [partition for partition in partitions if partition not in want]
 
     def may_claim(self, partition: TopicPartition) -> bool:
-        """Whether a claim of this partition may be made: its topic is subscribed to."""
+        """Whether this partition may be claimed: the member subscribes to its topic."""
         return partition.topic in self.topics
 
     @property
     def settled(self) -> bool:
-        """True when what is held is what is wanted; for a leaving member, when nothing is left."""
+        """Whether the member owns exactly its assignment; for a leaving member, whether no claim is left."""
         if self.leaving or self.ended:
             return not self.phases
-        held = self.in_phase(Phase.HELD)
-        return held == self.want and len(held) == len(self.phases)
+        owned = self.in_phase(Phase.HELD)
+        return owned == self.want and len(owned) == len(self.phases)
 
 
-# Events: what the driver saw.
+# Events: what the driver observed.
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The slice was read; None: it is absent or unreadable."""
+    """The assignment was read; None: it is absent or unreadable."""
 
     partitions: Partitions | None
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The member subscribes to these topics now, and to no others."""
+    """The member now subscribes to exactly these topics."""
 
     topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """The slice was read, and it is for another member of this slot."""
+    """The slot's assignment was read, and it names another member."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerGone:
-    """The owner znodes of these were seen to be gone."""
+    """The owner znodes of these partitions no longer exist."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
+    """The owner znodes of these partitions are this session's."""
+
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Contended:
-    """Not claimed: another session owns them."""
+    """These partitions could not be claimed: another session owns them."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Their positions and tokens are read, and the positions written back."""
+    """Positions and fencing tokens were read, and the positions written back."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The application is done with them."""
+    """The application has finished these partitions."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Their owner znodes are gone, by this member's hand."""
+    """This member deleted the owner znodes."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimGone:
-    """Their owner znodes are gone, or another's, and this member did not do it."""
+    """The owner znodes are gone, or another session's, although this member did not release them."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Give everything back, claim nothing more."""
+    """The member leaves: it releases everything and claims no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +230,7 @@ Event: TypeAlias = (
 )
 
 
-# Effects: what the driver is to do.
+# Effects: what the driver must do.
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,35 +249,35 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Read tokens and positions; answer with Opened."""
+    """Read fencing tokens and positions; answer with Opened."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Hand them out from now on."""
+    """Start to fetch and deliver these partitions."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Stop fetching, let the application finish, tell the listener; answer with Drained."""
+    """Stop fetching, let the application finish, notify the listener; answer with Drained."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Commit what is finished and delete the owner znodes, in one transaction; answer with Released or ClaimGone."""
+    """Commit finished offsets and delete the owner znodes, in one transaction; answer with Released or ClaimGone."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Lose:
-    """Stop at once; nothing of these may be handed out or committed any more."""
+    """Stop at once; these partitions must be neither delivered nor committed any more."""
 
     partitions: Partitions
 
@@ -281,7 +285,7 @@ class Lose:
 Effect: TypeAlias = Claim | Await | Open | Start | Drain | Release | Lose
 
 _ORDER: tuple[tuple[Phase, Callable[[Partitions], Effect]], ...] = (
-    # What gives back comes before what takes: another member may be waiting.
+    # Releases precede claims: another member may be waiting.
     (Phase.DRAINING, Drain),
     (Phase.RELEASING, Release),
     (Phase.CLAIMING, Claim),
@@ -293,9 +297,9 @@ _ORDER: tuple[tuple[Phase, Callable[[Partitions], Effect]], ...] = (
 
 def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
     """
-    What follows from an event: total and deterministic.
+    Return the next state and the effects of an event; total and deterministic.
 
-    Answers about partitions that are no longer in the phase that asked are ignored.
+    An answer about a partition that has left the phase that asked for it is ignored.
     """
     if claims.ended:
         return claims, ()
@@ -320,7 +324,7 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
         case OwnerGone(partitions):
             moves = _moves(claims, partitions, Phase.WAITING, lambda _: None)
         case Claimed(partitions):
-            # Also of one that was waited for: an owner znode of this session, wherever it is seen, is a claim.
+            # A waiting partition counts, too: an owner znode of this session is a claim, whichever read finds it.
             moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.OPENING)
             moves |= _moves(claims, partitions, Phase.WAITING, lambda _: Phase.OPENING)
         case Contended(partitions):
@@ -346,14 +350,14 @@ def _moves(
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
-    owned = claims.in_phase(Phase.OPENING, Phase.HELD, Phase.DRAINING, Phase.RELEASING) & partitions
+    claimed = claims.in_phase(Phase.OPENING, Phase.HELD, Phase.DRAINING, Phase.RELEASING) & partitions
     lost = claims.in_phase(Phase.HELD, Phase.DRAINING, Phase.RELEASING) & partitions
-    after, effects = _reconcile(claims, dict.fromkeys(owned))
+    after, effects = _reconcile(claims, dict.fromkeys(claimed))
     return after, ((Lose(lost), *effects) if lost else effects)
 
 
 def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tuple[Claims, tuple[Effect, ...]]:
-    """Apply the moves, then those that follow from comparing the slice with where each partition stands."""
+    """Apply the moves, then those that follow from comparing the assignment with the phase of each partition."""
     phases = dict(claims.phases)
     entered: dict[TopicPartition, Phase] = {}
 

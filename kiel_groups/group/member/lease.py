@@ -1,8 +1,9 @@
 """
-How long a member may trust its claims.
+Compute how long a member may trust its claims.
 
-A claim is worth what ZooKeeper last confirmed of the session behind it. Only an answered quorum write confirms
-anything (pings and reads are answered by servers cut off from their quorum), and it confirms the moment it was *sent*.
+A claim is as valid as the session behind it was when ZooKeeper last confirmed it. Only an answered quorum write
+confirms a session, since a server cut off from its quorum still answers pings and reads. It proves that the session
+existed when the write was *sent*.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ LEASE_SHARE = 0.5
 
 def lease_deadline(last_proof_s: float, session_timeout_ms: int, *, reserve: float = LEASE_SHARE) -> float:
     """
-    The moment to stop trusting claims that ZooKeeper has not confirmed since.
+    Return the moment at which claims become untrusted unless ZooKeeper confirms the session before.
 
     Args:
         last_proof_s: Send time of the newest answered quorum write, in seconds on the boot-time clock.
         session_timeout_ms: The timeout that the server granted, in milliseconds.
-        reserve: Share of it kept for pauses and clock rate, ``0.5 <= reserve < 1``.
+        reserve: Share of the timeout reserved for pauses and clock drift, ``0.5 <= reserve < 1``.
 
     Returns:
-        Seconds on the same clock; fetching, handing out and committing have ceased by then.
+        Seconds on the same clock; fetching, delivering and committing must have ceased by then.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -44,15 +45,15 @@ def lease_deadline(last_proof_s: float, session_timeout_ms: int, *, reserve: flo
 
 def heartbeat_interval_s(session_timeout_ms: int, asked_ms: int | None = None) -> float:
     """
-    How often to beat.
+    Return the interval between heartbeats, in seconds.
 
     Args:
         session_timeout_ms: The timeout that the server granted, in milliseconds.
-        asked_ms: ``heartbeat_interval_ms``; None: a sixth of the timeout, so that two beats may be lost before a lease
-            of half the timeout ends.
+        asked_ms: ``heartbeat_interval_ms``. None is a sixth of the timeout, so that two heartbeats may be lost before a
+            lease of half the timeout ends.
 
     Returns:
-        Seconds between heartbeats; a third of the timeout where more was asked for.
+        The requested interval, but at most a third of the timeout.
     """
     timeout_s = session_timeout_ms / 1000
     if asked_ms is None:
@@ -62,7 +63,7 @@ def heartbeat_interval_s(session_timeout_ms: int, asked_ms: int | None = None) -
 
 def check_heartbeat_interval(session_timeout_ms: int, asked_ms: int | None) -> None:
     """
-    Refuse heartbeats so seldom that a single slow one would cost the lease.
+    Refuse an interval so long that a single slow heartbeat would end the lease.
 
     Raises:
         ConfigError: Over a third of the timeout that the server granted.
@@ -77,5 +78,5 @@ def check_heartbeat_interval(session_timeout_ms: int, asked_ms: int | None) -> N
 
 
 def answer_limit_s(session_timeout_ms: int) -> float:
-    """Seconds after which an unanswered heartbeat means a dead connection."""
+    """Return the seconds after which an unanswered heartbeat means a dead connection."""
     return session_timeout_ms / 1000 * HEARTBEAT_SHARE

@@ -1,8 +1,8 @@
 """
-The reset of a position that is not in its partition's log: retention overtook it, or the log was cut.
+The reset of a position that its partition's log lacks: retention passed it, or the log was truncated.
 
-A reset is *chosen* when the log's range is known, and *stored* once nothing older is buffered or in flight. What is
-stored never skips a record that the log still has and that nobody has finished (decision 0016).
+A reset is *chosen* when the log's range is known, and *stored* once no older record is buffered or in flight. The
+stored offset never skips an unfinished record that the log still has (decision 0016).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["PendingReset"]
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingReset:
     """
-    A position chosen for a partition, not stored yet.
+    A position that was chosen for a partition and is not stored yet.
 
-    ``lost`` is the position that the log does not have; ``start`` and ``end`` are the log's first and next offset at
-    the time of the choice; ``position`` is where the policy continues.
+    ``lost`` is the position that the log lacks. ``start`` and ``end`` are the log's first and next offset at the time
+    of the choice. ``position`` is where the reset policy continues.
     """
 
     lost: int
@@ -28,7 +28,7 @@ class PendingReset:
 
     def offset_after(self, done: int) -> int:
         """
-        The next offset to store where everything before ``done`` is done.
+        Return the next offset to store if all records before ``done`` are done.
 
         Records between ``done`` and the lost position that are still in the log must still be delivered. If there are
         any, the reset may move the offset back, but not forward past them.
