@@ -1,9 +1,9 @@
 """
-What stands in the znodes of a group: values, and their bytes.
+The data of a group's znodes: values, and how they are encoded and parsed.
 
-Everything is JSON that an operator can read with zkCli's ``get``, except owners and offsets, which are plain text as
-Kafka 0.8 writes them. Reading is strict: what is no such value raises ProtocolError naming the path, and the caller
-decides what that means (an unreadable member is left out, an unreadable slice means "unknown").
+All data is JSON that an operator can read with zkCli's ``get``, except owners and offsets, which are plain text as
+Kafka 0.8 writes them. Parsing is strict: any other data raises ProtocolError naming the path, and the caller decides
+what follows (an unreadable member is left out, an unreadable assignment means "unknown").
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ DONE: PointerState = "done"
 
 _VERSION = 1
 
-#: What the wire can carry: an int64 and an int32.
+#: The limits of Kafka's protocol: an int64 and an int32.
 LARGEST_OFFSET = 2**63 - 1
 LARGEST_PARTITION = 2**31 - 1
 
 
 def make_member_id(group: str, host: str, started_ms: int, session_id: int) -> MemberId:
     """
-    A name in the form and charset of Java consumer ids, with the whole session id in hex at its end.
+    Return a member id in the form and charset of Java consumer ids, ending in the whole session id in hex.
 
-    A session is never used twice, so neither is the name.
+    ZooKeeper never reuses a session id, so member ids are unique.
     """
     legal_host = "".join(
         letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in host
@@ -64,17 +64,17 @@ def make_member_id(group: str, host: str, started_ms: int, session_id: int) -> M
 
 
 def unsigned_hex(session_id: int) -> str:
-    """A session's number as people write it; ZooKeeper's is a signed int64."""
+    """Return a session id in hex, as ZooKeeper's tools print it; as a number it is a signed int64."""
     return f"{session_id & 0xFFFFFFFFFFFFFFFF:x}"
 
 
 def encode_object(fields: Mapping[str, Any]) -> bytes:
-    """A JSON object as it stands in a znode."""
+    """Encode a JSON object, with sorted keys and without blanks."""
     return ensure_binary(json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
 def parse_object(data: bytes, path: str) -> dict[str, Any]:
-    """Read a JSON object; raises ProtocolError for anything else."""
+    """Parse a JSON object; raises ProtocolError for anything else."""
     try:
         fields = json.loads(ensure_text(data))
     except (ValueError, RecursionError) as error:
@@ -85,7 +85,7 @@ def parse_object(data: bytes, path: str) -> dict[str, Any]:
 
 
 def typed_field(fields: Mapping[str, Any], name: str, kind: type, path: str) -> Any:
-    """A field of a JSON object; raises ProtocolError where it is missing or of another type."""
+    """Return a field of a JSON object; raises ProtocolError if it is missing or has another type."""
     value = fields.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"{path}: field {name!r} should be {kind.__name__}, found {value!r}")
@@ -95,9 +95,9 @@ def typed_field(fields: Mapping[str, Any], name: str, kind: type, path: str) -> 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberInfo:
     """
-    A member as it registers itself; ``session_timeout_ms`` is what the server granted.
+    A member's own description of itself; ``session_timeout_ms`` is the timeout that the server granted.
 
-    ``instance_id`` is the name by which a static member keeps its place in the plan, None for a dynamic one.
+    ``instance_id`` is the name by which a static member keeps its slot, None for a dynamic member.
     """
 
     member_id: MemberId
@@ -111,7 +111,7 @@ class MemberInfo:
 
     @property
     def slot(self) -> Slot:
-        """This member's place in the plan."""
+        """The slot that this member fills."""
         return self.instance_id or self.member_id
 
     def encode(self) -> bytes:
@@ -155,10 +155,10 @@ class MemberInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
     """
-    The ``allocation`` znode.
+    The state of the group's latest plan: the data of the ``allocation`` znode.
 
-    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason; ``unassigned_names`` are the
-    first hundred of them. ``fallback`` says what was used where the allocator failed, "" where it did not.
+    ``partitions`` and ``members`` are counts. ``unassigned`` counts partitions per reason; ``unassigned_names`` names
+    the first hundred of them. ``fallback`` says what replaced a failed allocator, "" if it did not fail.
     """
 
     generation: int
@@ -217,10 +217,10 @@ class GroupState:
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
     """
-    What one slot is to own, since ``generation``; ``member_id`` is the member that filled the slot then.
+    The partitions that one slot must own, since ``generation``; ``member_id`` is the member that filled the slot then.
 
-    ``away_since_ms`` is when the member of a static slot was first seen to be gone, in milliseconds since 1970; None
-    while there is one.
+    ``away_since_ms`` is when a leader first found the member of a static slot gone, in milliseconds since 1970; None
+    while the slot has a member.
     """
 
     generation: int
@@ -260,7 +260,7 @@ def _partitions(topics: Mapping[str, Any], path: str) -> Iterable[TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """What all members of a group must agree on; the first one writes it."""
+    """The settings that all members of a group must agree on; the first member writes them."""
 
     store: str
     mode: str
@@ -286,7 +286,7 @@ class GroupSettings:
         )
 
     def differences(self, other: GroupSettings) -> list[tuple[str, str, str]]:
-        """``(setting, here, there)`` for each setting that differs."""
+        """Return ``(setting, own value, other value)`` for each setting that differs."""
         return [
             (name, getattr(self, name), getattr(other, name))
             for name in ("store", "mode", "auto_offset_reset")
@@ -296,21 +296,21 @@ class GroupSettings:
 
 def encode_consumer_id(subscription: Iterable[str], started_ms: int) -> bytes:
     """
-    The ids znode as Kafka 0.8 reads it.
+    Encode the consumer id znode as Kafka 0.8 reads it.
 
-    Its JSON parser takes every number for an int32, so the time stands there as a string.
+    Its JSON parser takes every number for an int32, so the timestamp is a string.
     """
     topics = dict.fromkeys(sorted(subscription), 1)
     return encode_object({"version": 1, "subscription": topics, "pattern": "static", "timestamp": str(started_ms)})
 
 
 def encode_owner(member_id: MemberId) -> bytes:
-    """An owner znode as Kafka 0.8 reads it: a consumer id and the index of a thread; a member has one."""
+    """Encode an owner znode as Kafka 0.8 reads it: a consumer id and a thread index; a member has one thread."""
     return ensure_binary(f"{member_id}-0")
 
 
 def parse_owner(data: bytes, path: str) -> MemberId:
-    """The member that an owner znode names, without the index of its thread."""
+    """Return the member that an owner znode names, without the thread index."""
     member_id, dash, thread = ensure_text(data, errors="replace").rpartition("-")
     if not dash or not member_id or _number(thread, LARGEST_PARTITION) is None:
         raise ProtocolError(f"{path}: a consumer id and the index of a thread were expected, found {data[:80]!r}")
@@ -318,12 +318,12 @@ def parse_owner(data: bytes, path: str) -> MemberId:
 
 
 def encode_offset(offset: int) -> bytes:
-    """The next offset, plain decimal: no newline, blank or quotes, or old tools break."""
+    """Encode the next offset as plain decimal; a newline, a blank or quotes would break Kafka's own tools."""
     return ensure_binary(str(offset))
 
 
 def parse_offset(data: bytes, path: str) -> int:
-    """Read an offset znode; Kafka's own tools may have written it."""
+    """Parse an offset znode; Kafka's own tools may have written it."""
     text = ensure_text(data, errors="replace")
     offset = _number(text, LARGEST_OFFSET)
     if offset is None:
@@ -332,14 +332,14 @@ def parse_offset(data: bytes, path: str) -> int:
 
 
 def _number(text: str, largest: int) -> int | None:
-    """A plain decimal of 0 or more, None where it is none or too large."""
+    """Parse a plain decimal of 0 or more; None if it is anything else, or larger than ``largest``."""
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(largest)) or int(text) > largest:
         return None
     return int(text)
 
 
 def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
-    """The partition numbers of a topic, ascending, from its znode under ``/brokers/topics``."""
+    """Return the partition numbers of a topic, ascending, from its znode under ``/brokers/topics``."""
     partitions = typed_field(parse_object(data, path), "partitions", dict, path)
     numbers = [_number(text, LARGEST_PARTITION) for text in partitions]
     found = [number for number in numbers if number is not None]
@@ -349,12 +349,12 @@ def parse_topic(data: bytes, path: str) -> tuple[int, ...]:
 
 
 def parse_broker(data: bytes, path: str) -> tuple[str, int]:
-    """Host and port of a broker, from its znode under ``/brokers/ids``."""
+    """Return host and port of a broker, from its znode under ``/brokers/ids``."""
     fields = parse_object(data, path)
     return typed_field(fields, "host", str, path), typed_field(fields, "port", int, path)
 
 
 def parse_leader(data: bytes, path: str) -> int:
-    """The broker id of a partition's leader, from its ``state`` znode; −1 where there is none."""
+    """Return the broker id of a partition's leader, from its ``state`` znode; −1 if there is none."""
     leader: int = typed_field(parse_object(data, path), "leader", int, path)
     return leader

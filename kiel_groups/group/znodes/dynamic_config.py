@@ -1,8 +1,8 @@
 """
-What people may set for a whole group while it runs: fields of its ``config`` znode that the leader follows.
+Settings of a group that operators may change while it runs: fields of its ``config`` znode that the leader follows.
 
-They stand beside the settings that all members must agree on (see ``znodes.GroupSettings``), and win over what the
-leading process was started with.
+The same znode has the settings that all members must agree on (see ``contents.GroupSettings``). These fields take
+precedence over the settings that the leader's process was started with.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from kiel_groups.model import Slot
 __all__ = ["DynamicConfig"]
 
 _DURATIONS = tuple(field.name for field in fields(DebounceConfig))
-#: What else stands in that znode: what members agree on.
+#: The other fields of that znode: the settings that members agree on.
 _AGREED = ("version", *(field.name for field in fields(GroupSettings)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicConfig:
     """
-    Fields that are absent are None: the leader's own setting counts.
+    The dynamic settings of a group; where a field is absent (None, or empty), the leader's own setting applies.
 
-    ``allocator`` is one of ``allocators.ALLOCATORS``. ``debounce`` holds fields of ``DebounceConfig``, in milliseconds.
-    ``static_grace_ms`` is how long the place of a static member that went is kept. Slots in ``drained`` get nothing.
-    ``unknown`` are names of fields that mean nothing to this version: the next one may know them, so they are told of
-    and not refused.
+    ``allocator`` is one of ``allocators.ALLOCATORS``. ``debounce`` has fields of ``DebounceConfig``, in milliseconds.
+    ``static_grace_ms`` is how long the slot of an absent static member is kept. Slots in ``drained`` get no partitions.
+    ``unknown`` are field names that this version does not know. A later version may, so they are reported and not
+    refused.
     """
 
     allocator: str | None = None
@@ -49,7 +49,7 @@ class DynamicConfig:
         Read a group's ``config`` znode.
 
         Raises:
-            ProtocolError: Not JSON, or a field that cannot work; says which and what was expected.
+            ProtocolError: The data is not JSON, or a field is invalid; says which and what was expected.
         """
         found = parse_object(data, path)
         try:
@@ -64,11 +64,11 @@ class DynamicConfig:
             raise ProtocolError(f"{path}: {error}") from error
 
     def debounced(self, own: DebounceConfig) -> DebounceConfig:
-        """The debounce that counts for a leader with this one of its own."""
+        """Return the debounce of a leader whose own setting is ``own``."""
         return replace(own, **dict(self.debounce))
 
     def misspelt(self) -> Iterator[str]:
-        """A sentence for each field that nobody follows, with the one that was meant."""
+        """Yield a sentence for each unknown field, with the known field that was probably meant."""
         for name in self.unknown:
             near = get_close_matches(name, _FIELDS, 1)
             meant = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(_FIELDS)}"
@@ -76,10 +76,10 @@ class DynamicConfig:
 
     def strangers(self, slots: Collection[Slot]) -> tuple[Slot, ...]:
         """
-        The drained slots that are none of these, and no ids of members that have gone: misspelt, most likely.
+        Return the drained slots that are probably misspelt: neither among ``slots`` nor ids of departed members.
 
-        The id of a member ends in its session. After that session it means nothing, also if it is left in the list. An
-        id that ends in the session of another slot was meant to be that slot.
+        A member id ends in its session; after that session, an id left in the list is harmless. An id that ends in the
+        session of one of ``slots`` was meant to be that slot.
         """
         sessions = {slot.rpartition("-")[2] for slot in slots if _MEMBER_ID.fullmatch(slot)}
         return tuple(
@@ -92,7 +92,7 @@ class DynamicConfig:
 #: ``group_host-milliseconds-session``, the id of a member without an instance id.
 _MEMBER_ID = re.compile(r".+_.+-\d{13}-[0-9a-f]+")
 
-#: What people may set.
+#: The fields that operators may set.
 _FIELDS = tuple(field.name for field in fields(DynamicConfig) if field.name != "unknown")
 
 

@@ -1,4 +1,4 @@
-"""What a group keeps of its past: one znode a generation, the last ``MOST_KEPT`` of them."""
+"""The history of a group: one znode per generation, for the last ``MOST_KEPT`` generations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kiel_groups.model import MemberId
 
 __all__ = ["HistoryEntry", "generation_of", "record", "MOST_KEPT"]
 
-#: Enough for a bad night.
+#: Enough to reconstruct a night of incidents.
 MOST_KEPT = 100
 
 _DIGITS = 10
@@ -21,9 +21,10 @@ _DIGITS = 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
     """
-    Why there was a generation, and what it did.
+    The cause of a generation, and its effect.
 
-    ``moved`` partitions got another owner; ``took_ms`` passed from the first change that it is made from to the plan.
+    ``moved`` counts the partitions that changed owner. ``took_ms`` is the time from the first change that caused the
+    generation to its plan.
     """
 
     generation: int
@@ -40,7 +41,7 @@ class HistoryEntry:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> HistoryEntry:
-        """Read one; raises ProtocolError where a field is missing or of another type."""
+        """Parse an entry; raises ProtocolError if a field is missing or has another type."""
         found = parse_object(data, path)
         texts = {name: typed_field(found, name, str, path) for name in ("cause", "leader")}
         numbers = ("generation", "moved", "members", "partitions", "took_ms", "created_at_ms")
@@ -48,18 +49,18 @@ class HistoryEntry:
 
 
 def generation_of(name: str) -> int | None:
-    """The generation that a znode of this name is about, None where it is none of ours."""
+    """Return the generation of the history entry with this name, None if the name is not one of an entry."""
     return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() else None
 
 
 def record(layout: GroupLayout, entry: HistoryEntry, kept: Iterable[int]) -> Iterator[Operation]:
     """
-    What to write, with a publication, so that it is kept and the oldest ones are not.
+    Yield the writes, part of a publication, that add an entry and delete the oldest ones.
 
     Args:
         layout: The group's paths.
-        entry: What is new.
-        kept: The generations that are kept already.
+        entry: The new entry.
+        kept: The generations that have an entry already.
     """
     yield Create(_path(layout, entry.generation), entry.encode())
     for generation in sorted(kept)[: -(MOST_KEPT - 1)]:

@@ -1,8 +1,8 @@
 """
-Where everything of a group stands in ZooKeeper; all paths are below the chroot.
+The paths of a group's znodes in ZooKeeper, all relative to the chroot.
 
 The znodes under ``/consumers`` and ``/brokers`` are Kafka 0.8's own, byte-compatible, so that its tools see the group;
-those under ``/kiel-groups`` are ours.
+those under ``/kiel-groups`` are this package's.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 KIEL_GROUPS = "/kiel/groups"
 
-#: What the names of groups begin with in which Spark queries and archives commit that were given no group.
+#: The prefix of the groups in which Spark queries and archives commit if they are given no group.
 SPARK_GROUPS = "kiel-spark-"
 
-#: Between the uuid of a candidate and the sequence number that ZooKeeper appends.
+#: Separates a candidate's uuid from the sequence number that ZooKeeper appends.
 CANDIDATE_INFIX = "-n_"
 
 
 def topic_path(topic: str) -> str:
-    """The znode in which a broker registers a topic; its data lists partitions and replicas."""
+    """Return the znode in which a topic is registered; its data lists partitions and replicas."""
     return f"{TOPICS}/{topic}"
 
 
 def partition_state_path(partition: TopicPartition) -> str:
-    """The znode in which Kafka's controller writes who leads a partition."""
+    """Return the znode in which Kafka's controller writes a partition's leader."""
     return f"{topic_path(partition.topic)}/partitions/{partition.partition}/state"
 
 
 def consumer_root(group: str) -> str:
-    """Kafka 0.8's own folder of a group."""
+    """Return Kafka 0.8's own parent znode of a group."""
     return f"{CONSUMERS}/{group}"
 
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """The paths of one group; each is put together once."""
+    """The paths of one group; constant ones are computed once."""
 
     group: str
 
@@ -73,12 +73,12 @@ class GroupLayout:
         return f"{self.root}/election"
 
     def candidate_prefix(self, uuid: str) -> str:
-        """What a candidate asks ZooKeeper to create; the server appends ten digits."""
+        """Return the path that a candidate creates; ZooKeeper appends a sequence number of ten digits."""
         return f"{self.election}/{uuid}{CANDIDATE_INFIX}"
 
     @cached_property
     def group_state(self) -> str:
-        """The ``allocation`` znode: which generation is published, and whether its publication is complete."""
+        """The ``allocation`` znode: the published generation, and whether its publication is complete."""
         return f"{self.root}/allocation"
 
     def assignment(self, slot: Slot) -> str:
@@ -90,12 +90,12 @@ class GroupLayout:
 
     @cached_property
     def weights(self) -> str:
-        """What partitions weigh, for allocators that look at it."""
+        """The weights of partitions, for allocators that use them."""
         return f"{self.root}/weights"
 
     @cached_property
     def history(self) -> str:
-        """The folder of what past generations were about."""
+        """The parent of the history entries, one per generation."""
         return f"{self.root}/history"
 
     @cached_property
@@ -127,12 +127,12 @@ class GroupLayout:
 
     @cached_property
     def kiel_members(self) -> str:
-        """Where kiel, which computes its shares without owning anything, registers its members."""
+        """The znode under which kiel registers its members; kiel computes assignments without owner znodes."""
         return f"{KIEL_GROUPS}/{self.group}/members"
 
     @cached_property
     def parents(self) -> tuple[str, ...]:
-        """The persistent folders that must exist before a member registers, parents first."""
+        """The persistent znodes that must exist before a member registers, parents first."""
         return (
             ROOT,
             self.root,

@@ -1,8 +1,8 @@
 """
-What the ``weights`` znode of a group holds: the load of its partitions, as somebody measured it.
+The data of a group's ``weights`` znode: the load of its partitions, as an operator or a program measured it.
 
-Compressed, since 100,000 partitions are to have room in one znode: JSON, ``{"version": 1, "weights": {"t:0": 12.5}}``,
-packed by zlib. zkCli shows no more of it than that it is there; ``kiel-groups weights show`` shows it.
+It is JSON, ``{"version": 1, "weights": {"t:0": 12.5}}``, compressed by zlib so that 100,000 partitions fit into one
+znode. zkCli cannot show it; ``kiel-groups weights show`` does.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from kiel_groups.model import TopicPartition
 
 __all__ = ["Weights", "checked_weights", "encode_weights", "parse_weights", "printed_weights", "LARGEST_LOAD"]
 
-#: Loads by partition, in whatever unit they were measured.
+#: Loads by partition, in the unit in which they were measured.
 Weights: TypeAlias = Mapping[TopicPartition, float]
 
 _VERSION = 1
 
-#: More than anybody counts; sums of as many as there may be partitions stay exact enough.
+#: Larger than any realistic measure, and small enough that the sum over all partitions stays exact enough.
 LARGEST_LOAD = 10**15
 
-#: What a znode may unpack to: some 300,000 partitions. A few bytes of zlib can hold a gigabyte.
+#: The decompressed size at most, about 300,000 partitions: a few KiB of zlib may expand to gigabytes.
 LARGEST_TEXT = 32 << 20
 
 
 def checked_weights(given: Mapping[str, Any]) -> dict[TopicPartition, float]:
     """
-    Loads as people and programs write them, by ``topic:partition``; in that order.
+    Check loads as users and programs write them, by ``topic:partition``; the order is kept.
 
     Raises:
-        ConfigError: A name is no partition, or a load no number from 0 to ``LARGEST_LOAD``; says which.
+        ConfigError: A name is not a partition, or a load not a number from 0 to ``LARGEST_LOAD``; says which.
     """
     return {_partition(name): _load(name, load) for name, load in given.items()}
 
 
 def printed_weights(weights: Weights) -> dict[str, float]:
-    """As ``checked_weights`` takes them, by topic and number; six digits that count, whole numbers without a point."""
+    """Return weights in the form of ``checked_weights``, sorted, to six significant digits; whole numbers are ints."""
     return {str(partition): _rounded(weights[partition]) for partition in sorted(weights)}
 
 
 def encode_weights(weights: Weights) -> bytes:
     """
-    The znode's bytes. Of loads six digits are kept: what is measured is not known better, and needs room.
+    Encode the znode's data. Loads keep six significant digits: measurements are no more precise, and digits take room.
 
     Raises:
-        ConfigError: A znode has no room for that; says how large it would be.
+        ConfigError: The weights do not fit into a znode; says how large they are.
     """
     text = encode_object({"version": _VERSION, "weights": printed_weights(weights)})
     data = zlib.compress(text)
@@ -67,10 +67,10 @@ def encode_weights(weights: Weights) -> bytes:
 
 def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
     """
-    Read the znode.
+    Parse the znode's data.
 
     Raises:
-        ProtocolError: It is anything else, of another version, or unpacks to more than ``LARGEST_TEXT``.
+        ProtocolError: The data is invalid, has another version, or decompresses to more than ``LARGEST_TEXT``.
     """
     unpacking = zlib.decompressobj()
     try:
@@ -81,7 +81,7 @@ def parse_weights(data: bytes, path: str) -> dict[TopicPartition, float]:
         what = f"more than {LARGEST_TEXT >> 20} MiB" if unpacking.unconsumed_tail else "the beginning only"
         raise ProtocolError(f"{path}: weights packed by zlib were expected, found {what} of something")
     fields = parse_object(text, path)
-    # Another version may mean other units or names: loads that are read wrong move partitions for nothing.
+    # Another version may have other units or names, and loads that are misread move partitions for nothing.
     if (version := typed_field(fields, "version", int, path)) != _VERSION:
         raise ProtocolError(f"{path}: field 'version' should be {_VERSION}, found {version}")
     try:
@@ -102,7 +102,7 @@ def _partition(name: str) -> TopicPartition:
 
 
 def _load(name: str, given: Any) -> float:
-    # Of NaN neither is true.
+    # NaN fails both comparisons.
     if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= LARGEST_LOAD:
         raise ConfigError(f"weights: {given!r} given for {name}; expected a load, a number from 0 to {LARGEST_LOAD:,}")
     return given

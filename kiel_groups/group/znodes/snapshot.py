@@ -1,4 +1,4 @@
-"""Znodes as an onlooker reads them: what stands in them, whose session holds them, since when."""
+"""Znodes as a tool reads them: their data, their session, and when they were created and written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Znode:
     """
     One znode.
 
-    ``session`` is the session that an ephemeral one belongs to, 0 for a persistent one. ``created_ms`` and
-    ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time; ``czxid`` and
-    ``mzxid`` are the transactions that created and last wrote it, in one order for all znodes. Of a ``closed`` one
-    nothing else is known, nor what stands below it: its ACL does not let this reader in.
+    ``session`` is the session that an ephemeral znode belongs to, 0 for a persistent one. ``created_ms`` and
+    ``modified_ms`` are epoch milliseconds on the clock of the ZooKeeper server that led at the time. ``czxid`` and
+    ``mzxid`` are the transactions that created and last wrote it, in one order for all znodes. ``closed``: its ACL
+    refuses this reader, so neither the other fields nor its children are known.
     """
 
     data: bytes = b""
@@ -29,5 +29,5 @@ class Znode:
     mzxid: int = 0
 
 
-#: Path below the chroot → znode. Not of one moment: a level of the tree is read after the one above it.
+#: Path below the chroot → znode. It is not atomic: each level of the tree is read after the one above it.
 Snapshot: TypeAlias = Mapping[str, Znode]

@@ -1,8 +1,8 @@
 """
-Transactions on ZooKeeper as values: what a pure machine asks for, and what came of it.
+ZooKeeper transactions as values: the operations that a pure state machine requests, and their outcome.
 
-A transaction happens whole or not at all. Its answer is one of three: ``Done``, ``Refused`` (nothing happened; says
-which operation was in the way) or ``Unknown`` (the connection broke: it may have happened or not).
+A transaction is atomic. Its answer is one of three: ``Done``, ``Refused`` (nothing happened; says which operation
+failed) or ``Unknown`` (the connection broke: it may have happened or not).
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ __all__ = [
     "size_of",
 ]
 
-#: Operations in one transaction: few enough that one which is refused because of a single operation is cheap to repeat.
+#: Operations per transaction: few enough that repeating one that a single operation made fail is cheap.
 MOST_OPERATIONS = 200
 
-#: A server refuses requests of 1 MiB and more (jute.maxbuffer) by closing the connection: what can be cut is cut here …
+#: A server refuses requests of 1 MiB and more (jute.maxbuffer) by closing the connection. Writes that can be split are
+#: split at this size …
 MOST_BYTES = 512 << 10
-#: … and what cannot be is refused here.
+#: … and data that cannot be split is refused above this size.
 LARGEST_BYTES = 960 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The znode exists, at this version (−1: any)."""
+    """Require that the znode exists at this version (−1: any)."""
 
     path: str
     version: int = -1
@@ -49,6 +50,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Create:
+    """Create a znode; with ``sequence``, the server appends ten digits to its path."""
+
     path: str
     data: bytes = b""
     ephemeral: bool = False
@@ -57,7 +60,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Replace the data of a znode that stands at this version (−1: any)."""
+    """Replace the data of a znode at this version (−1: any)."""
 
     path: str
     data: bytes
@@ -66,6 +69,8 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
+    """Delete a znode at this version (−1: any)."""
+
     path: str
     version: int = -1
 
@@ -74,7 +79,7 @@ Operation: TypeAlias = Check | Create | Put | Delete
 
 
 class Failure(Enum):
-    """Why ZooKeeper refused an operation."""
+    """The reason why ZooKeeper refused an operation."""
 
     NO_NODE = auto()
     NODE_EXISTS = auto()
@@ -87,10 +92,10 @@ class Failure(Enum):
 @dataclass(frozen=True, slots=True)
 class Done:
     """
-    It happened.
+    The transaction was executed.
 
-    ``versions`` holds, per operation, the version a ``Put`` produced (None for the rest); ``paths`` the path a
-    ``Create`` produced, with the digits of a sequence.
+    Per operation, ``versions`` has the version that a ``Put`` produced, and ``paths`` the path that a ``Create``
+    produced, with the digits of a sequence; both are None for other operations.
     """
 
     versions: tuple[int | None, ...]
@@ -107,20 +112,20 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The connection broke before an answer came."""
+    """The connection broke before the answer: the transaction may have been executed or not."""
 
 
 Answer: TypeAlias = Done | Refused | Unknown
 
 
 def size_of(operation: Operation) -> int:
-    """About how many bytes an operation takes in a request."""
+    """Estimate the bytes that an operation takes in a request."""
     data = operation.data if isinstance(operation, (Create, Put)) else b""
     return len(operation.path) + len(data) + 64
 
 
 def chunks(operations: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
-    """Cut into transactions of at most MOST_OPERATIONS operations and about MOST_BYTES bytes each."""
+    """Split operations into transactions of at most MOST_OPERATIONS operations and about MOST_BYTES bytes each."""
     chunk: list[Operation] = []
     size = 0
     for operation in operations:
