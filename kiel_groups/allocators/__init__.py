@@ -1,13 +1,14 @@
 """
 Divide partitions among members: allocators as plain functions, and the adapter that runs one and checks its result.
 
-The leader's planner calls ``run_allocator``; applications pass allocators of their own, or take one of these.
+The leader calls ``run_allocator`` for every plan; applications pass allocators of their own, or choose one of these.
 Allocators are pure. They see members and partitions as strings, and nothing of ZooKeeper.
 
-An allocator is given two lists of strings, the members and the partitions as ``topic:partition``, both sorted as text
-(so ``t:10`` comes before ``t:2``; members may hold colons, topics hold none), and returns ``{member: {topic: [ids]}}``.
-Members that get nothing may be left out. An allocator that needs more, such as what members have now, also offers
-``allocate`` (``GroupAllocator``); one that needs the weights of partitions offers ``weighing`` (``WeighingAllocator``).
+An allocator gets two lists of strings, the members and the partitions as ``topic:partition``, both sorted as text (so
+``t:10`` comes before ``t:2``; member names may have colons, topic names have none). It returns ``{member: {topic:
+[ids]}}``; members without partitions may be left out. An allocator that needs more, such as the present owners, also
+has a method ``allocate`` (``GroupAllocator``); one that needs the weights of partitions has ``weighing``
+(``WeighingAllocator``).
 """
 
 from kiel_groups.allocators.adapter import (

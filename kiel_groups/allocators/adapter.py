@@ -1,4 +1,4 @@
-"""Runs an allocator for members whose subscriptions may differ, and checks what it returns."""
+"""Run an allocator for members whose subscriptions may differ, and check its result."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = [
     "run_allocator",
 ]
 
-#: Members and "topic:partition" strings, both sorted as text, to ``{member: {topic: [ids]}}``.
+#: A function of members and ``topic:partition`` strings, both sorted as text; it returns ``{member: {topic: [ids]}}``.
 Allocator: TypeAlias = Callable[[list[str], list[str]], Mapping[str, Mapping[str, Collection[int]]]]
 
 
 @runtime_checkable
 class GroupAllocator(Protocol):
     """
-    What an allocator may offer besides being called: it is then shown the whole group instead of names alone.
+    An allocator with this method sees the whole group, not only the names of members and partitions.
 
-    ``eligible`` holds the members that may have a topic's partitions, for every topic that anybody subscribes to, and
-    ``current`` what members have now, those included that are gone. Returns what an ``Allocator`` returns.
+    ``eligible`` has the members that may own a topic's partitions, for every topic with a subscriber. ``current`` has
+    the partitions that members own now, including members that are gone. The result is that of an ``Allocator``.
     """
 
     def allocate(
@@ -46,17 +46,17 @@ class GroupAllocator(Protocol):
 @runtime_checkable
 class WeighingAllocator(Protocol):
     """
-    What an allocator may offer besides that: it is shown what partitions weigh.
+    An allocator with this method sees the weights of partitions.
 
-    ``weighing`` is given the loads that somebody has set for the group, of some partitions or of none, and returns the
-    allocator to ask.
+    ``weighing`` gets the loads that an operator has set for the group, of some partitions or of none, and returns the
+    allocator to use.
     """
 
     def weighing(self, weights: Mapping[TopicPartition, float]) -> GroupAllocator: ...
 
 
 class _RoundRobin:
-    """Round robin balances over all topics at once."""
+    """Round robin as a ``GroupAllocator``: it balances over all topics at once."""
 
     def allocate(
         self, eligible: Mapping[str, Collection[Slot]], partitions: Collection[TopicPartition], current: Allocation
@@ -66,7 +66,7 @@ class _RoundRobin:
 
 _ROUND_ROBIN = _RoundRobin()
 
-#: Why a partition of a topic that nobody wants has no owner.
+#: The reason why a partition of a topic without subscribers has no owner.
 NO_SUBSCRIBER = "no member subscribes"
 
 
@@ -75,8 +75,7 @@ class AllocationOutcome:
     """
     A valid allocation.
 
-    ``allocation`` has an entry for every member; ``unassigned`` maps every other partition to the reason why nobody
-    owns it.
+    ``allocation`` has an entry for every member. ``unassigned`` maps each partition that no member gets to the reason.
     """
 
     allocation: Allocation
@@ -84,7 +83,7 @@ class AllocationOutcome:
 
 
 def allocator_name(allocator: Allocator | None) -> str:
-    """What to call an allocator in logs and errors; None is the default one."""
+    """Return the name of an allocator for logs and errors; None is the default allocator."""
     named = round_robin if allocator is None else allocator
     return str(getattr(named, "__name__", None) or type(named).__name__)
 
@@ -97,18 +96,17 @@ def run_allocator(
     weights: Mapping[TopicPartition, float] | None = None,
 ) -> AllocationOutcome:
     """
-    Hand the partitions out to the members that subscribe to their topics.
+    Assign the partitions to the members that subscribe to their topics.
 
-    A ``GroupAllocator`` is asked once. A plain function knows nothing of subscriptions: it is called once for each set
-    of topics that the same members subscribe to (once in all, where all subscribe to the same), with those members and
-    those partitions.
+    A ``GroupAllocator`` is called once. A plain function knows nothing of subscriptions: it is called once for each set
+    of topics with the same subscribers, with those members and partitions (so only once if all subscribe to the same).
 
     Args:
         allocator: The function; None is round robin.
         members: The topics that each member subscribes to.
-        partitions: All partitions there are.
-        current: What members have now, for allocators that ask.
-        weights: The load of partitions, as far as known, for allocators that ask.
+        partitions: All partitions that exist.
+        current: The partitions that members own now, for a ``GroupAllocator``.
+        weights: The known loads of partitions, for a ``WeighingAllocator``.
 
     Raises:
         AllocatorError: The function raised (its error is the cause), or what it returned is no valid allocation.
@@ -116,13 +114,13 @@ def run_allocator(
     eligible = _eligible(members, {partition.topic for partition in partitions})
     owned: dict[Slot, frozenset[TopicPartition]] = dict.fromkeys(members, frozenset())
     try:
-        whole = _seeing_the_group(allocator, weights or {})
-        for sharers, shared in _shares(eligible, partitions, together=whole is not None).items():
-            if whole is None:
+        group_allocator = _group_allocator(allocator, weights or {})
+        for sharers, shared in _shares(eligible, partitions, together=group_allocator is not None).items():
+            if group_allocator is None:
                 assert allocator is not None
                 result = _guarded(partial(allocator, sorted(sharers), sorted(map(str, shared))))
             else:
-                result = _guarded(partial(whole.allocate, eligible, sorted(shared), current or {}))
+                result = _guarded(partial(group_allocator.allocate, eligible, sorted(shared), current or {}))
             for member, given in validate(result, sharers, shared, eligible).items():
                 owned[member] |= given
     except AllocatorError as error:
@@ -131,27 +129,29 @@ def run_allocator(
     return AllocationOutcome(owned, unassigned)
 
 
-def _seeing_the_group(allocator: Allocator | None, weights: Mapping[TopicPartition, float]) -> GroupAllocator | None:
+def _group_allocator(allocator: Allocator | None, weights: Mapping[TopicPartition, float]) -> GroupAllocator | None:
+    """Return the allocator's form that sees the whole group, None for a plain function."""
     if allocator is None or allocator is round_robin:
         return _ROUND_ROBIN
-    asked: object = allocator
-    if isinstance(asked, WeighingAllocator):
-        asked = _guarded(partial(asked.weighing, weights))
-        if not isinstance(asked, GroupAllocator):
-            raise AllocatorError(f"its weighing returned {type(asked).__name__!r}; expected an object with allocate")
-    return asked if isinstance(asked, GroupAllocator) else None
+    offered: object = allocator
+    if isinstance(offered, WeighingAllocator):
+        offered = _guarded(partial(offered.weighing, weights))
+        if not isinstance(offered, GroupAllocator):
+            raise AllocatorError(f"its weighing returned {type(offered).__name__!r}; expected an object with allocate")
+    return offered if isinstance(offered, GroupAllocator) else None
 
 
 def _guarded(allocate: Callable[[], object]) -> object:
+    """Call the user's code, which may raise anything; raises AllocatorError instead."""
     try:
         return allocate()
-    except Exception as error:  # the user's code may raise anything
-        told = " ".join(str(error).split())
-        raise AllocatorError(f"it raised {type(error).__name__}" + (f": {told}" if told else "")) from error
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise AllocatorError(f"it raised {type(error).__name__}" + (f": {text}" if text else "")) from error
 
 
 def _eligible(members: Mapping[Slot, Collection[str]], topics: set[str]) -> dict[str, frozenset[Slot]]:
-    """The members subscribed to each topic that has any; topics with the same members have the very same set."""
+    """Return the subscribers of each topic that has any; topics with the same members share one set object."""
     subscribers: dict[str, list[Slot]] = {}
     for member, subscription in members.items():
         for topic in topics.intersection(subscription):
@@ -164,7 +164,7 @@ def _eligible(members: Mapping[Slot, Collection[str]], topics: set[str]) -> dict
 def _shares(
     eligible: Mapping[str, frozenset[Slot]], partitions: Iterable[TopicPartition], *, together: bool
 ) -> dict[frozenset[Slot], list[TopicPartition]]:
-    """Partitions by the members that may have them; ``together`` in one share of all these members."""
+    """Return partitions by their eligible members; if ``together``, all in one share of all these members."""
     everyone = frozenset().union(*set(eligible.values()))
     shares: dict[frozenset[Slot], list[TopicPartition]] = {}
     for partition in partitions:

@@ -1,13 +1,13 @@
 """
-From one allocation that is as equal as can be to one that is so and moves least: by rounds of exchanges.
+Turn an allocation that is as equal as possible into one that is as equal and moves least, by cyclic exchanges.
 
 Rules
-  1. In a round, each of some members passes one partition on to the next, which may have it. That costs 1 where the
-     giver had the partition to begin with, gains 1 where the taker had, and is free for one that moves anyway.
-  2. A round that closes leaves everybody's number as it was. One that begins with a member that has one more than the
-     last one has, leaves the numbers as equal: it counts as closed, too.
-  3. While there is a round that gains more than it costs, it is done. A flow without such rounds is a cheapest one: no
-     allocation that is as equal moves less.
+  1. In a cycle, each member passes one partition to the next member, which must be eligible for it. That costs 1 if the
+     giver is the partition's previous owner, gains 1 if the taker is, and is free for a partition that moves anyway.
+  2. A closed cycle leaves every member's count as it was. A path from a member to one that owns one partition less
+     swaps their counts, which leaves them as equal: it counts as closed, too.
+  3. While there is a cycle that gains more than it costs, it is applied. A flow without such cycles has the least cost:
+     no allocation that is as equal moves less.
 """
 
 from __future__ import annotations
@@ -19,37 +19,39 @@ from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["fewest_moves"]
 
-#: A member, the members that share some topics, or ``(number,)``: all who have so many may pass on to who has one more.
+#: A member, a pool of members, or ``(number,)``, which connects members of ``number`` partitions to those of one more.
 Node: TypeAlias = Slot | tuple[Slot, ...] | tuple[int]
 
 #: An ordered set.
-Held: TypeAlias = dict[TopicPartition, None]
+Owned: TypeAlias = dict[TopicPartition, None]
 
-#: So many links are gone along at most, which takes seconds. Groups of some hundred members need less.
-MOST_LINKS = 2_000_000
+#: The search follows at most this many edges, which takes seconds. Groups of some hundred members need fewer.
+MOST_EDGES = 2_000_000
 
 
 def fewest_moves(
     owners: Mapping[TopicPartition, Slot], homes: Mapping[TopicPartition, Slot], pools: Mapping[str, tuple[Slot, ...]]
 ) -> dict[TopicPartition, Slot]:
     """
-    Exchange partitions until none moves that need not; in very large groups, until enough has been tried.
+    Exchange partitions until no partition moves unnecessarily; in very large groups, until ``MOST_EDGES`` are searched.
 
     Args:
-        owners: An allocation as equal as can be.
-        homes: Who has a partition now, where that one may keep it.
-        pools: Who may have the partitions of each topic; ascending.
+        owners: An allocation that is as equal as possible.
+        homes: The previous owner of each partition that may keep it.
+        pools: The members eligible for each topic, ascending.
     """
     exchange = _Exchange(owners, homes, pools)
-    while exchange.do_short_rounds():
+    while exchange.apply_short_cycles():
         pass
-    while exchange.links < MOST_LINKS and (found := exchange.find_rounds()):
+    while exchange.edges < MOST_EDGES and (found := exchange.find_cycles()):
         for each in found:
-            exchange.do(each)
+            exchange.apply(each)
     return exchange.owners
 
 
 class _Exchange:
+    """The allocation during the exchange."""
+
     def __init__(
         self,
         owners: Mapping[TopicPartition, Slot],
@@ -57,95 +59,95 @@ class _Exchange:
         pools: Mapping[str, tuple[Slot, ...]],
     ) -> None:
         self.owners = dict(owners)
-        #: How many were gone along so far.
-        self.links = 0
+        #: The number of edges followed so far.
+        self.edges = 0
         self._homes = homes
         self._pools = pools
         members = sorted({member for pool in pools.values() for member in pool})
         self._sharers: dict[Node, frozenset[Slot]] = {pool: frozenset(pool) for pool in set(pools.values())}
         self._counts = dict.fromkeys(members, 0)
-        #: What each has of a pool's topics: what it had, and what moves.
-        self._kept: dict[Slot, dict[Node, Held]] = {member: {} for member in members}
-        self._moved: dict[Slot, dict[Node, Held]] = {member: {} for member in members}
-        #: What each has that another one had, and may keep.
-        self._astray: dict[Slot, dict[Slot, Held]] = {member: {} for member in members}
+        #: The partitions of each member, by pool: those it owned before, and those that move.
+        self._kept: dict[Slot, dict[Node, Owned]] = {member: {} for member in members}
+        self._moved: dict[Slot, dict[Node, Owned]] = {member: {} for member in members}
+        #: Those partitions of each member that another one owned before and may keep, by that previous owner.
+        self._displaced: dict[Slot, dict[Slot, Owned]] = {member: {} for member in members}
         for partition, owner in sorted(owners.items()):
             self._give(partition, owner)
 
     def _give(self, partition: TopicPartition, taker: Slot) -> None:
         self.owners[partition] = taker
         self._counts[taker] += 1
-        for held, key in self._places(partition, taker):
-            held.setdefault(key, {})[partition] = None
+        for index, key in self._indexes(partition, taker):
+            index.setdefault(key, {})[partition] = None
 
     def _take(self, partition: TopicPartition) -> None:
         giver = self.owners[partition]
         self._counts[giver] -= 1
-        for held, key in self._places(partition, giver):
-            del held[key][partition]
-            if not held[key]:
-                del held[key]
+        for index, key in self._indexes(partition, giver):
+            del index[key][partition]
+            if not index[key]:
+                del index[key]
 
-    def _places(self, partition: TopicPartition, owner: Slot) -> Iterator[tuple[dict[Node, Held], Node]]:
-        """Where it is kept, and under which key."""
+    def _indexes(self, partition: TopicPartition, owner: Slot) -> Iterator[tuple[dict[Node, Owned], Node]]:
+        """Yield the indexes that list a partition, and its key in each."""
         home = self._homes.get(partition)
         yield (self._kept if home == owner else self._moved)[owner], self._pools[partition.topic]
         if home not in (None, owner):
-            yield self._astray[owner], home  # type: ignore[misc]
+            yield self._displaced[owner], home  # type: ignore[misc]
 
-    def do_short_rounds(self) -> bool:
+    def apply_short_cycles(self) -> bool:
         """
-        Have partitions come home straight, or for one that the home can give in return; whether any did.
+        Return partitions to their previous owners, directly or in exchange for one that moves anyway.
 
-        Most rounds are like that, and these need no search.
+        Most cycles are of this kind, and finding them needs no search. Returns whether there was any.
         """
-        done = False
+        applied = False
         for member in self._counts:
-            for home in list(self._astray[member]):
-                while home in self._astray[member] and (closing := self._closing(member, home)):
-                    self.do([member, home, closing])
-                    done = True
-        return done
+            for home in list(self._displaced[member]):
+                while home in self._displaced[member] and (closing := self._closing_node(member, home)):
+                    self.apply([member, home, closing])
+                    applied = True
+        return applied
 
-    def _closing(self, member: Slot, home: Slot) -> Node | None:
-        """By which node a round from a member to a home leads back for nothing."""
-        self.links += 1 + len(self._moved[home])
+    def _closing_node(self, member: Slot, home: Slot) -> Node | None:
+        """Return the node that leads from the previous owner back to the member at no cost, None without one."""
+        self.edges += 1 + len(self._moved[home])
         if self._counts[member] == self._counts[home] + 1:
             return (self._counts[home],)
         return next((pool for pool in self._moved[home] if member in self._sharers[pool]), None)
 
-    def find_rounds(self) -> list[list[Node]]:
+    def find_cycles(self) -> list[list[Node]]:
         """
-        Rounds that gain, apart from each other, each with its nodes in order; none where there is none.
+        Return disjoint cycles that gain, each with its nodes in order; empty if there is none.
 
-        By Bellman and Ford, from everybody at once: who is reached for less than nothing, by whom; a circle of these
-        is a round.
+        This is the Bellman-Ford algorithm with all members as sources: a cycle among the predecessors of nodes with
+        negative distance has negative cost.
         """
         levels: dict[tuple[int], list[Slot]] = {}
         for member, count in self._counts.items():
             levels.setdefault((count - 1,), []).append(member)
         cost: dict[Node, int] = {}
         before: dict[Node, Node] = {}
-        active: Iterable[Node] = [member for member, astray in self._astray.items() if astray]
+        active: Iterable[Node] = [member for member, displaced in self._displaced.items() if displaced]
         while active:
             reached: dict[Node, None] = {}
             for node in active:
                 spent = cost.get(node, 0)
-                for further, price in self._links(node, levels):
-                    self.links += 1
-                    if spent + price < cost.get(further, 0):
-                        cost[further] = spent + price
-                        before[further] = node
-                        reached[further] = None
-            if found := list(_circles(before, reached)):
+                for successor, price in self._edges(node, levels):
+                    self.edges += 1
+                    if spent + price < cost.get(successor, 0):
+                        cost[successor] = spent + price
+                        before[successor] = node
+                        reached[successor] = None
+            if found := list(_cycles(before, reached)):
                 return found
             active = reached
         return []
 
-    def _links(self, node: Node, levels: Mapping[tuple[int], Sequence[Slot]]) -> Iterator[tuple[Node, int]]:
-        """Where a round may go on from here, and at which price."""
+    def _edges(self, node: Node, levels: Mapping[tuple[int], Sequence[Slot]]) -> Iterator[tuple[Node, int]]:
+        """Yield the successors of a node, with the cost of each edge."""
         if isinstance(node, str):
-            yield from ((home, -1) for home in self._astray[node])
+            yield from ((home, -1) for home in self._displaced[node])
             yield from ((pool, 0) for pool in self._moved[node])
             yield from ((pool, 1) for pool in self._kept[node])
             yield (self._counts[node],), 0
@@ -154,29 +156,30 @@ class _Exchange:
         else:
             yield from ((member, 0) for member in node)
 
-    def do(self, nodes: Sequence[Node]) -> None:
-        """Pass on what the round says, each of its givers one partition."""
+    def apply(self, nodes: Sequence[Node]) -> None:
+        """Apply a cycle: each of its members passes one partition on."""
         moves = []
-        for node, further, after in zip(nodes, [*nodes[1:], nodes[0]], [*nodes[2:], *nodes[:2]], strict=True):
+        for node, second, third in zip(nodes, [*nodes[1:], nodes[0]], [*nodes[2:], *nodes[:2]], strict=True):
             if not isinstance(node, str):
                 continue
-            if isinstance(further, str):
-                moves.append((next(iter(self._astray[node][further])), further))
-            elif isinstance(after, str) and not isinstance(further[0], int):
-                moves.append((self._any_of(node, further, after), after))
+            if isinstance(second, str):
+                moves.append((next(iter(self._displaced[node][second])), second))
+            elif isinstance(third, str) and not isinstance(second[0], int):
+                moves.append((self._choose(node, second, third), third))
         for partition, taker in moves:
             self._take(partition)
             self._give(partition, taker)
 
-    def _any_of(self, giver: Slot, pool: Node, taker: Slot) -> TopicPartition:
-        """Best one that comes home by this, else one that moves anyway."""
-        home = (partition for partition in self._astray[giver].get(taker, ()) if self._pools[partition.topic] == pool)
-        held = self._moved[giver].get(pool) or self._kept[giver][pool]
-        return next(home, None) or next(iter(held))
+    def _choose(self, giver: Slot, pool: Node, taker: Slot) -> TopicPartition:
+        """Prefer a partition that returns to its previous owner; otherwise take one that has to move anyway, if any."""
+        displaced = self._displaced[giver].get(taker, ())
+        returning = (partition for partition in displaced if self._pools[partition.topic] == pool)
+        others = self._moved[giver].get(pool) or self._kept[giver][pool]
+        return next(returning, None) or next(iter(others))
 
 
-def _circles(before: Mapping[Node, Node], starts: Iterable[Node]) -> Iterator[list[Node]]:
-    """Each circle among the links that lead back, in the order in which it was gone; they have no node in common."""
+def _cycles(before: Mapping[Node, Node], starts: Iterable[Node]) -> Iterator[list[Node]]:
+    """Yield each cycle among the predecessors, in forward order; cycles have no node in common."""
     seen: set[Node] = set()
     for start in starts:
         path: dict[Node, None] = {}

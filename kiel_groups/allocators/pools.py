@@ -1,4 +1,4 @@
-"""What allocators have in common that keep what can stay: how they are called, who may have what, who has it now."""
+"""The common part of allocators that keep partitions in place: their interface, eligible members, previous owners."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["Keeping", "Pool", "homes_of", "pools_of"]
 
-#: Members that may have the very same topics' partitions, ascending.
+#: Members that are eligible for the same topics, ascending.
 Pool: TypeAlias = tuple[Slot, ...]
 
 
 class Keeping(ABC):
-    """An allocator that is shown the whole group; as a plain function it deals out afresh."""
+    """An allocator that sees the whole group; called as a plain function, it starts from an empty allocation."""
 
     def __call__(self, members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
-        """Partition ids by topic by member, with an entry for every member; see ``Allocator``."""
+        """Return partition ids by topic by member, with an entry for every member; see ``Allocator``."""
         parsed = [TopicPartition.parse(text) for text in partitions]
         eligible = {partition.topic: frozenset(members) for partition in parsed if members}
         return {member: {} for member in members} | self.allocate(eligible, parsed, {})
@@ -31,17 +31,17 @@ class Keeping(ABC):
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> dict[Slot, dict[str, list[int]]]:
         """
-        Partition ids by topic by member.
+        Return partition ids by topic by member.
 
         Args:
-            eligible: The members that may have a topic's partitions, 1 or more; topics without any are left out.
-            partitions: All there are; those of topics that nobody may have are left out.
-            current: What members have now; what is no longer there counts for nothing.
+            eligible: The members that may own a topic's partitions. Topics without eligible members are ignored.
+            partitions: All partitions. Those of topics without eligible members stay unassigned.
+            current: The partitions that members own now. Members and partitions that no longer exist are ignored.
         """
 
 
 def pools_of(eligible: Mapping[str, Collection[Slot]]) -> dict[str, Pool]:
-    """Who may have the partitions of each topic that anybody may have; topics with the same members share a pool."""
+    """Return the pool of eligible members of each topic that has any; topics with the same members share one object."""
     same: dict[Pool, Pool] = {}
     pools: dict[str, Pool] = {}
     for topic, members in eligible.items():
@@ -57,20 +57,22 @@ def homes_of(
     current: Mapping[Slot, Collection[TopicPartition]],
 ) -> dict[TopicPartition, Slot]:
     """
-    Who has a partition now and may keep it, in the order of ``partitions``; of several the first by name.
+    Return the current owner of each partition that it may keep, in the order of ``partitions``.
+
+    If several members own a partition, the first one by name keeps it.
 
     Args:
-        partitions: All there are, of topics that have a pool.
-        pools: Who may have the partitions of each topic.
-        current: What members have now, those included that are gone.
+        partitions: All partitions of topics that have a pool.
+        pools: The members eligible for each topic.
+        current: The partitions that members own now, including members that are gone.
     """
-    holders: dict[TopicPartition, Slot] = {}
+    owners: dict[TopicPartition, Slot] = {}
     for member in sorted(current.keys() & {member for pool in set(pools.values()) for member in pool}):
         for partition in current[member]:
-            holders.setdefault(partition, member)
+            owners.setdefault(partition, member)
     allowed = {topic: frozenset(pool) for topic, pool in pools.items()}
     return {
-        partition: holder
+        partition: owner
         for partition in partitions
-        if (holder := holders.get(partition)) is not None and holder in allowed[partition.topic]
+        if (owner := owners.get(partition)) is not None and owner in allowed[partition.topic]
     }

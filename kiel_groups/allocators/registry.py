@@ -1,4 +1,4 @@
-"""Allocators that have a name of one word, for options and for a group's ``/config``."""
+"""The built-in allocators by name, for options and for a group's ``/config`` znode."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ALLOCATORS: Mapping[str, Allocator] = {"round_robin": round_robin, "sticky": sti
 
 def named_allocator(name: str, setting: str) -> Allocator:
     """
-    An allocator by its name.
+    Return a built-in allocator by its name.
 
     Args:
         name: One of ``ALLOCATORS``.
-        setting: What to call it in an error.
+        setting: The setting to name in an error.
 
     Raises:
-        ConfigError: There is none of that name; says which there are.
+        ConfigError: There is no allocator of that name; lists the names.
     """
     if name in ALLOCATORS:
         return ALLOCATORS[name]
@@ -36,10 +36,10 @@ def named_allocator(name: str, setting: str) -> Allocator:
 
 def allocator_of(given: Allocator | str | None, setting: str) -> Allocator:
     """
-    What a user chose: a function, the name of one, or nothing, which is round robin.
+    Return the allocator that a user chose: a function, the name of one, or None for round robin.
 
     Raises:
-        ConfigError: It can be none of these.
+        ConfigError: ``given`` is none of these.
     """
     if given is None:
         return round_robin

@@ -1,6 +1,4 @@
-"""
-Round robin, the default allocator: partitions are dealt out one by one, so that members end up equal to within one.
-"""
+"""Round robin, the default allocator: members take turns, so that their numbers of partitions differ by one at most."""
 
 from __future__ import annotations
 
@@ -13,14 +11,14 @@ __all__ = ["round_robin", "round_robin_by_topic"]
 
 def round_robin(members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
     """
-    Deal the partitions out to the members in turn, both in the order of their text.
+    Assign the partitions to the members in turn, both sorted as text.
 
     Args:
-        members: Their names; the order they come in does not matter.
-        partitions: ``topic:partition`` each.
+        members: The names of the members, in any order.
+        partitions: The partitions as ``topic:partition``, in any order.
 
     Returns:
-        Partition ids by topic by member, with an entry for every member. Any two members differ by one at most.
+        Partition ids by topic by member, with an entry for every member. Numbers of partitions differ by one at most.
     """
     names = sorted(members)
     owned: dict[str, dict[str, list[int]]] = {member: {} for member in names}
@@ -34,15 +32,15 @@ def round_robin_by_topic(
     eligible: Mapping[str, Collection[str]], partitions: Iterable[str]
 ) -> dict[str, dict[str, list[int]]]:
     """
-    Deal the partitions out where members subscribe to different topics.
+    Assign the partitions of members that subscribe to different topics.
 
-    Each partition goes to the member, among those that may have it, that has fewest so far. Topics with few such
-    members are dealt out first, while all others can still make up for it. Where all subscribe to the same topics the
-    result is that of :func:`round_robin`.
+    Each partition goes to the eligible member with the fewest partitions so far. Topics with few eligible members come
+    first, while the other topics can still compensate. If all members subscribe to the same topics, the result is that
+    of :func:`round_robin`.
 
     Args:
-        eligible: The members that may have a topic's partitions, 1 or more, for every topic in ``partitions``.
-        partitions: ``topic:partition`` each.
+        eligible: The members that may own a topic's partitions, 1 or more, for every topic in ``partitions``.
+        partitions: The partitions as ``topic:partition``.
 
     Returns:
         Partition ids by topic by member, with an entry for every member.

@@ -1,17 +1,17 @@
 """
-Sticky: members end up as equal as can be, and of all such allocations one that moves least.
+The sticky allocator: members own numbers of partitions that are as equal as possible, and as few partitions move.
 
 Rules
-  1. What a member has, is subscribed to, and shares with nobody, it keeps to begin with.
-  2. What nobody has goes to whom of those that may have it has least.
-  3. While a member has two more than another one and some of them could go there, one goes: straight where both may
-     have it, else along a shortest chain of members, each of which passes one on and gets one. No allocation is more
-     equal than one where that has come to an end (a semi-matching without a cost-reducing path is an optimal one).
-  4. What is moved already is moved first. Where several topics would do, it is the one of which the giver has most:
-     topics are spread as far as that costs nothing.
+  1. At first, a member keeps the partitions that it owns, is subscribed to, and shares with no other member.
+  2. Each unowned partition is assigned to the eligible member with the fewest partitions.
+  3. While a member owns two partitions more than another one that could take one of them, one moves: directly if both
+     are eligible, otherwise along a shortest chain of members, each of which passes one on and gets one. When no such
+     move is left, no allocation is more equal (a semi-matching without a cost-reducing path is optimal).
+  4. Partitions that move anyway are moved first. Among several topics, the giver passes on one of which it has most, so
+     that topics are spread as far as that costs no move.
 
-Where all members subscribe to the same topics, no allocation that is as equal moves less. Chains make no such promise;
-they are needed only where subscriptions overlap in part, and ``fewest_moves`` mends there what they moved too much.
+If all members subscribe to the same topics, no allocation that is as equal moves less. Chains give no such guarantee.
+They are needed only if subscriptions overlap in part, and there ``fewest_moves`` undoes unnecessary moves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["Sticky", "sticky"]
 
-#: Who gives, a partition of which topic, to whom.
+#: The giver, the topic of the partition, and the taker.
 Link: TypeAlias = tuple[Slot, str, Slot]
 
 
@@ -42,40 +42,40 @@ class Sticky(Keeping):
         partitions: Collection[TopicPartition],
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> dict[Slot, dict[str, list[int]]]:
-        """Partition ids by topic by member, as equal as can be, with as few moves as that takes; see ``Keeping``."""
+        """Return partition ids by topic by member, as equal as possible, with the fewest moves; see ``Keeping``."""
         shares = _Shares(eligible)
         unowned = shares.keep(sorted(p for p in partitions if eligible.get(p.topic)), current)
-        shares.deal_out(unowned)
+        shares.assign_unowned(unowned)
         shares.level()
-        shares.mend()
+        shares.minimize_moves()
         return shares.result()
 
 
 class _Shares:
-    """Who has what while it is being shared out."""
+    """The partitions of each member while they are being assigned."""
 
     def __init__(self, eligible: Mapping[str, Collection[Slot]]) -> None:
         self._pools = pools_of(eligible)
         members = sorted({member for pool in set(self._pools.values()) for member in pool})
         self._counts = dict.fromkeys(members, 0)
-        #: Who had a partition that it may keep.
+        #: The previous owner of each partition that it may keep.
         self._homes: dict[TopicPartition, Slot] = {}
-        #: Partition numbers by topic by member; the last of a list goes first.
+        #: Partition numbers by topic by member: those owned before, and those that move. The last of a list goes first.
         self._kept: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         self._new: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
 
     def keep(
         self, partitions: Sequence[TopicPartition], current: Mapping[Slot, Collection[TopicPartition]]
     ) -> list[TopicPartition]:
-        """Leave with every member what it may keep; returns the rest, in order."""
+        """Let every member keep what it may; return the unowned partitions, in order."""
         self._homes = homes_of(partitions, self._pools, current)
-        for partition, holder in self._homes.items():
-            self._counts[holder] += 1
-            self._kept[holder].setdefault(partition.topic, []).append(partition.partition)
+        for partition, owner in self._homes.items():
+            self._counts[owner] += 1
+            self._kept[owner].setdefault(partition.topic, []).append(partition.partition)
         return [partition for partition in partitions if partition not in self._homes]
 
-    def deal_out(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give each to the member with least; topics that few may have come first, others can make up for it."""
+    def assign_unowned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Assign each to the eligible member with fewest; small pools come first, since larger ones can compensate."""
         shared: dict[Pool, list[TopicPartition]] = {}
         for partition in partitions:
             shared.setdefault(self._pools[partition.topic], []).append(partition)
@@ -89,39 +89,39 @@ class _Shares:
             self._counts.update((member, count) for count, member in queue)
 
     def level(self) -> None:
-        """Pass partitions on until nobody has two more than somebody who could have one of them."""
+        """Move partitions until no member owns two more than another one that could take one of them."""
         topics: dict[Pool, set[str]] = {}
         for topic, pool in self._pools.items():
             topics.setdefault(pool, set()).add(topic)
         for pool in sorted(topics, key=lambda pool: (len(pool), pool)):
             self._level_within(pool, topics[pool])
-        # Straight moves of another pool, where there is one to make, are chains of one link.
+        # A direct move that chains make possible in another pool is found as a chain of one link.
         while len(topics) > 1 and (chain := self._find_chain()):
             for giver, topic, taker in chain:
                 self._move(giver, topic, taker)
 
-    def mend(self) -> None:
-        """Take back what was moved and need not be; nothing of the kind where all may have the same."""
+    def minimize_moves(self) -> None:
+        """Undo unnecessary moves; in a single pool there are none."""
         if len(set(self._pools.values())) < 2:
             return
         owners = {
             TopicPartition(topic, number): member
-            for held in (self._kept, self._new)
-            for member, topics in held.items()
+            for owned in (self._kept, self._new)
+            for member, topics in owned.items()
             for topic, numbers in topics.items()
             for number in numbers
         }
         self._kept = {member: {} for member in self._counts}
         self._new = {member: {} for member in self._counts}
         for partition, member in fewest_moves(owners, self._homes, self._pools).items():
-            held = self._kept if self._homes.get(partition) == member else self._new
-            held[member].setdefault(partition.topic, []).append(partition.partition)
+            owned = self._kept if self._homes.get(partition) == member else self._new
+            owned[member].setdefault(partition.topic, []).append(partition.partition)
 
     def _level_within(self, pool: Pool, topics: Set[str]) -> None:
         """
-        Straight moves among members that may have the same.
+        Make direct moves between the members of a pool.
 
-        Who has most gives to who has least, so nobody who gave ever takes, or the other way round.
+        The member with most gives to the member with least, so no giver ever becomes a taker, or the reverse.
         """
         queues = {member: self._queue(member, topics) for member in pool}
         givers = [(-self._counts[member], member) for member in pool if queues[member]]
@@ -141,9 +141,9 @@ class _Shares:
             heapreplace(takers, (least + 1, taker))
 
     def _queue(self, member: Slot, topics: Set[str]) -> list[tuple[bool, int, int, str]]:
-        """What to give away first: what is moved already, what there is most of, what was given least of."""
-        held = (self._kept[member].keys() | self._new[member].keys()) & topics
-        numbers = ((topic, self._number(member, topic)) for topic in held)
+        """Rank a member's topics: those with partitions that move anyway, then by most owned, then by fewest given."""
+        owned = (self._kept[member].keys() | self._new[member].keys()) & topics
+        numbers = ((topic, self._number(member, topic)) for topic in owned)
         return sorted((not self._new[member].get(topic), -number, 0, topic) for topic, number in numbers if number)
 
     def _number(self, member: Slot, topic: str) -> int:
@@ -156,10 +156,11 @@ class _Shares:
         self._counts[taker] += 1
 
     def _find_chain(self) -> list[Link]:
-        """A shortest chain from somebody to another one who has two less; empty where there is none."""
+        """Return a shortest chain from a member to one that owns two partitions less; empty if there is none."""
         barren: set[Slot] = set()
         for giver in sorted(self._counts, key=lambda member: (-self._counts[member], member)):
-            # Who was reached in vain from somebody with as many reaches nobody else.
+            # Givers come in descending order: what a member can reach was already searched, in vain, from a giver with
+            # at least as many partitions.
             if giver not in barren:
                 reached, end = self._search(giver)
                 if end is not None:
@@ -168,7 +169,7 @@ class _Shares:
         return []
 
     def _search(self, giver: Slot) -> tuple[dict[Slot, tuple[Slot, str] | None], Slot | None]:
-        """Breadth first along what could be passed on: who is reached by which link, and the first worth giving to."""
+        """Search breadth-first for a taker; return each reached member with the link to it, and the taker or None."""
         reached: dict[Slot, tuple[Slot, str] | None] = {giver: None}
         queue = deque([giver])
         walked: set[Pool] = set()
@@ -186,7 +187,7 @@ class _Shares:
         return reached, None
 
     def result(self) -> dict[Slot, dict[str, list[int]]]:
-        """Ascending everywhere."""
+        """Return partition ids by topic by member, ascending everywhere."""
         owned: dict[Slot, dict[str, list[int]]] = {}
         for member in self._counts:
             kept, new = self._kept[member], self._new[member]
@@ -196,7 +197,7 @@ class _Shares:
 
 
 def _chain_to(end: Slot, reached: Mapping[Slot, tuple[Slot, str] | None]) -> list[Link]:
-    """The links that lead to a member, first one first."""
+    """Return the links that lead to a member, in order."""
     links: list[Link] = []
     while (step := reached[end]) is not None:
         links.append((*step, end))
@@ -204,5 +205,5 @@ def _chain_to(end: Slot, reached: Mapping[Slot, tuple[Slot, str] | None]) -> lis
     return links[::-1]
 
 
-#: Keeps what can stay where it is.
+#: The sticky allocator: partitions stay with their owner where possible.
 sticky = Sticky()

@@ -1,4 +1,4 @@
-"""What an allocator returned is an allocation, or an error that says in one line why it is none."""
+"""Check that an allocator's result is a valid allocation, or say in one line why it is not."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def validate(
     eligible: Mapping[str, Collection[Slot]],
 ) -> Allocation:
     """
-    Check an allocator's result and give it the shape that the rest of the package works with.
+    Check an allocator's result and convert it to the shape that the rest of the package uses.
 
     Args:
-        result: Anything; right is ``{member: {topic: [partition ids]}}``, where members may be missing.
+        result: Any value; the valid shape is ``{member: {topic: [partition ids]}}``, where members may be missing.
         members: All members that exist.
-        partitions: What was to be handed out.
-        eligible: The members subscribed to a topic; partitions of topics without any must not be handed out.
+        partitions: The partitions to assign.
+        eligible: The members subscribed to each topic; partitions of topics without any must not be assigned.
 
     Returns:
-        The partitions of every member, an empty set for those that got none. Each partition with an eligible member
-        is in exactly one of them.
+        The partitions of every member, an empty set for a member without any. Each partition with an eligible member
+        is in exactly one of the sets.
 
     Raises:
-        AllocatorError: Anything else: a wrong type, an unknown member, topic or partition, a member that is not
-            subscribed, a partition handed out twice or not at all.
+        AllocatorError: The result is invalid: a wrong type, an unknown member, topic or partition, a member that is not
+            subscribed, a partition assigned twice or not at all.
     """
     left: dict[str, dict[int, TopicPartition]] = {}
     for partition in partitions:
@@ -45,7 +45,7 @@ def validate(
         if numbers and member not in eligible.get(topic, ()):
             raise _not_subscribed(member, topic, exists=topic in left)
         for number in numbers:
-            # A bool is an int to isinstance, and 1.0 is as good a key as 1: neither is a partition.
+            # isinstance takes a bool for an int, and as a key 1.0 equals 1: neither is a partition id.
             found = its.pop(number, None) if type(number) is int else None
             if found is None:
                 raise _not_to_give(member, topic, number, owned, partitions)
@@ -57,7 +57,7 @@ def validate(
 
 
 def _entries(result: object, members: Collection[Slot]) -> Iterator[tuple[Slot, str, Collection[object]]]:
-    """Member, topic and partition ids, one topic of one member after the other, with their types checked."""
+    """Yield member, topic and partition ids for each topic of each member, with their types checked."""
     if not isinstance(result, Mapping):
         raise AllocatorError(f"it returned {_kind(result)}; expected {_SHAPE}")
     for member, topics in result.items():

@@ -1,19 +1,19 @@
 """
-Weighted: members end up with equal load as far as single moves bring that about, and few partitions move.
+The weighted allocator: members get equal load, as far as single moves can achieve it, and few partitions move.
 
 Rules
-  1. What a member has, is subscribed to, and shares with nobody, it keeps to begin with.
-  2. What nobody has goes, heaviest first, to whom of those that may have it has least load.
-  3. While the load of two members that may have the same is too far apart, one partition goes from who has most to who
-     has least: one that is lighter than the difference, so that these two are more equal than before.
-  4. Too far apart is more than the heaviest partition that they may have, or a twentieth of their mean load if that is
-     less. Measured loads differ a little every day, and nothing is to move for that.
-  5. What is moved already is moved first. Of several the one goes whose load is nearest to what one has too much, or
-     the other one too little.
+  1. At first, a member keeps the partitions that it owns, is subscribed to, and shares with no other member.
+  2. Unowned partitions are assigned heaviest first, each to the eligible member with the least load.
+  3. While the loads of two members of a pool are too far apart, one partition moves from the member with the most load
+     to the one with the least. It is lighter than the difference, so these two become more equal.
+  4. Too far apart means more than the pool's heaviest partition, or more than a twentieth of its mean load if that is
+     less. Measured loads vary a little every day, and such noise must not move partitions.
+  5. Partitions that move anyway are moved first. Among several, the chosen partition has the load nearest to the
+     giver's excess or the taker's shortage, whichever is less.
   6. A partition of unknown load weighs as much as the median of the known ones.
 
-So members that subscribe to the same are within the load of the heaviest partition of each other. Where all partitions
-weigh the same, or no load is known, this is the sticky allocator.
+So members with the same subscription differ by at most the load of the heaviest partition. If all partitions weigh the
+same, or no load is known, the result is that of the sticky allocator.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["Weighted", "loads_of", "weighted"]
 
-#: Loads are counted in parts of the heaviest one: sums of whole numbers are the same in any order.
+#: Loads are counted in parts of the heaviest one: sums of integers do not depend on the order, sums of floats do.
 _PARTS = 2**40
 
-#: The part of the mean load by which members may differ at least.
+#: Members may differ by the mean load divided by this, or by the heaviest partition if that is less.
 _TOLERANCE = 20
 
-#: So many are passed on at most, which takes seconds: twice what 1,000 members take from one that had 100,000.
+#: A plan makes at most this many moves, which takes seconds: twice what moving 100,000 partitions from one member to
+#: 1,000 others takes.
 MOST_MOVES = 200_000
 
-#: Partitions by load, ascending.
-Held: TypeAlias = list[tuple[int, TopicPartition]]
+#: Partitions with their loads, by ascending load.
+Owned: TypeAlias = list[tuple[int, TopicPartition]]
 
 
 class Weighted(Keeping):
     """
-    The weighted allocator; :data:`weighted` is the one that knows of no loads yet.
+    The weighted allocator; the instance :data:`weighted` knows no loads.
 
     Args:
-        weights: The load of partitions, in any unit, 0 or more; those of partitions that there are not mean nothing.
+        weights: The load of partitions, in any unit, 0 or more. Partitions that do not exist are ignored.
     """
 
     __name__ = "weighted"
@@ -58,7 +59,7 @@ class Weighted(Keeping):
         self._weights = weights
 
     def weighing(self, weights: Mapping[TopicPartition, float]) -> Weighted:
-        """The same with these loads; see ``WeighingAllocator``."""
+        """Return this allocator with the given loads; see ``WeighingAllocator``."""
         return Weighted(weights)
 
     def allocate(
@@ -67,13 +68,13 @@ class Weighted(Keeping):
         partitions: Collection[TopicPartition],
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> dict[Slot, dict[str, list[int]]]:
-        """Partition ids by topic by member, of nearly equal load, with few moves; see ``Keeping``."""
+        """Return partition ids by topic by member, of nearly equal load, with few moves; see ``Keeping``."""
         wanted = sorted(partition for partition in partitions if eligible.get(partition.topic))
         loads = _in_parts(loads_of(wanted, self._weights))
         if len(set(loads.values())) < 2:
             return sticky.allocate(eligible, partitions, current)
         shares = _Shares(pools_of(eligible), loads, current)
-        shares.deal_out()
+        shares.assign_unowned()
         shares.level()
         return shares.result()
 
@@ -81,20 +82,20 @@ class Weighted(Keeping):
 def loads_of(
     partitions: Collection[TopicPartition], weights: Mapping[TopicPartition, float]
 ) -> dict[TopicPartition, float]:
-    """What each of these partitions counts for: its weight, or the median of those that are known; 1 without any."""
+    """Return the load of each partition: its weight, or the median of the known ones; 1 if none is known."""
     known = {partition: weights[partition] for partition in partitions if partition in weights}
     usual = median(known.values()) if known else 1
     return {partition: known.get(partition, usual) for partition in partitions}
 
 
 def _in_parts(loads: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
-    """In parts of the heaviest; at least one, so that those of no load are shared out as well."""
+    """Express loads in parts of the heaviest; at least one, so that partitions without load are balanced as well."""
     heaviest = max(loads.values(), default=1) or 1
     return {partition: max(1, round(load / heaviest * _PARTS)) for partition, load in loads.items()}
 
 
 class _Shares:
-    """Who has what while it is being shared out."""
+    """The partitions and the load of each member while they are being assigned."""
 
     def __init__(
         self,
@@ -103,13 +104,13 @@ class _Shares:
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> None:
         self._loads = loads
-        #: What few may have comes first: others can make up for it. From here on a pool is its number.
+        #: Small pools come first, since larger ones can still compensate. Below, a pool is named by its number.
         self._pools = sorted(set(pools.values()), key=lambda pool: (len(pool), pool))
         numbers = {pool: number for number, pool in enumerate(self._pools)}
         self._pool_of = {topic: numbers[pool] for topic, pool in pools.items()}
-        #: Who had a partition that it may keep.
+        #: The previous owner of each partition that it may keep.
         self._homes = homes_of(loads, pools, current)
-        #: Of each pool, what its heaviest partition weighs.
+        #: The load of each pool's heaviest partition.
         self._heaviest = dict.fromkeys(range(len(self._pools)), 0)
         for partition, load in loads.items():
             pool = self._pool_of[partition.topic]
@@ -119,19 +120,19 @@ class _Shares:
             for member in pool_members:
                 self._pools_of.setdefault(member, []).append(number)
         members = sorted(self._pools_of)
-        #: What each carries in all.
+        #: The total load of each member.
         self._carried = dict.fromkeys(members, 0)
-        #: What each has of a pool's topics: what it had, and what moves.
-        self._kept: dict[Slot, dict[int, Held]] = {member: {} for member in members}
-        self._moved: dict[Slot, dict[int, Held]] = {member: {} for member in members}
+        #: The partitions of each member, by pool: those it owned before, and those that move.
+        self._kept: dict[Slot, dict[int, Owned]] = {member: {} for member in members}
+        self._moved: dict[Slot, dict[int, Owned]] = {member: {} for member in members}
         for load, partition in sorted((loads[partition], partition) for partition in self._homes):
             member = self._homes[partition]
             self._carried[member] += load
             self._kept[member].setdefault(self._pool_of[partition.topic], []).append((load, partition))
 
-    def deal_out(self) -> None:
-        """Give what nobody has, heaviest first, to the member with least load."""
-        unowned: dict[int, Held] = {}
+    def assign_unowned(self) -> None:
+        """Assign unowned partitions, heaviest first, each to the eligible member with the least load."""
+        unowned: dict[int, Owned] = {}
         for partition, load in self._loads.items():
             if partition not in self._homes:
                 unowned.setdefault(self._pool_of[partition.topic], []).append((load, partition))
@@ -147,7 +148,7 @@ class _Shares:
                 self._moved[member].get(pool, []).sort()
 
     def level(self) -> None:
-        """Pass partitions on until no two members that may have the same are too far apart."""
+        """Move partitions until no two members of a pool are too far apart."""
         left = MOST_MOVES
         waiting = set(self._heaviest)
         while waiting and left > 0:
@@ -159,9 +160,10 @@ class _Shares:
 
     def _level_within(self, pool: int, most: int) -> tuple[set[Slot], int]:
         """
-        Straight moves among members that may have the same; returns whose load changed, and how many moves there were.
+        Move partitions between the members of a pool; return the members whose load changed, and the number of moves.
 
-        Who has nothing light enough for the one with least load never will: the least load only grows.
+        A giver without a partition light enough for the least loaded member needs no second look: while the least load
+        grows, the gap only shrinks.
         """
         carried, members = self._carried, self._pools[pool]
         mean = sum(carried[member] for member in members) // len(members)
@@ -175,7 +177,7 @@ class _Shares:
         while givers and moves < most:
             (most_carried, giver), (least_carried, taker) = givers[0], takers[0]
             if -most_carried != carried[giver]:
-                heappop(givers)  # It had so much earlier; what it has now is noted, too.
+                heappop(givers)  # An outdated entry: the member's present load has an entry of its own.
                 continue
             if least_carried != carried[taker]:
                 heappop(takers)
@@ -183,7 +185,7 @@ class _Shares:
             gap = carried[giver] - carried[taker]
             if gap <= slack:
                 break
-            # Half the slack beyond the mean is even enough, and takes fewer and larger ones.
+            # Half the slack beyond the mean is still equal enough, and needs fewer, larger moves.
             aim = min(carried[giver] - mean, mean - carried[taker]) + slack // 2
             chosen = self._choose(giver, pool, gap, aim)
             if chosen is None:
@@ -198,39 +200,39 @@ class _Shares:
         return changed, moves
 
     def _choose(self, giver: Slot, pool: int, gap: int, aim: int) -> tuple[int, TopicPartition] | None:
-        """What to give: lighter than the gap, and as near to the aim as there is; best what moves anyway."""
-        for held in (self._moved[giver].get(pool), self._kept[giver].get(pool)):
-            if held:
-                above = bisect_left(held, (aim,))
-                near = [each for each in held[max(0, above - 1) : above + 1] if each[0] < gap]
+        """Choose a partition lighter than the gap and nearest to the aim; prefer one that moves anyway."""
+        for owned in (self._moved[giver].get(pool), self._kept[giver].get(pool)):
+            if owned:
+                above = bisect_left(owned, (aim,))
+                near = [each for each in owned[max(0, above - 1) : above + 1] if each[0] < gap]
                 if near:
                     return min(near, key=lambda each: (abs(each[0] - aim), each))
         return None
 
     def _move(self, chosen: tuple[int, TopicPartition], giver: Slot, taker: Slot) -> None:
         load, partition = chosen
-        held = self._place(partition, giver)
-        del held[bisect_left(held, chosen)]
-        insort(self._place(partition, taker), chosen)
+        owned = self._list_of(partition, giver)
+        del owned[bisect_left(owned, chosen)]
+        insort(self._list_of(partition, taker), chosen)
         self._carried[giver] -= load
         self._carried[taker] += load
 
-    def _place(self, partition: TopicPartition, member: Slot) -> Held:
-        """Where a member has a partition, or is to have it."""
-        place = self._kept if self._homes.get(partition) == member else self._moved
-        return place[member].setdefault(self._pool_of[partition.topic], [])
+    def _list_of(self, partition: TopicPartition, member: Slot) -> Owned:
+        """Return the list of a member's partitions to which this one belongs."""
+        lists = self._kept if self._homes.get(partition) == member else self._moved
+        return lists[member].setdefault(self._pool_of[partition.topic], [])
 
     def result(self) -> dict[Slot, dict[str, list[int]]]:
-        """Ascending everywhere."""
+        """Return partition ids by topic by member, ascending everywhere."""
         owned: dict[Slot, dict[str, list[int]]] = {}
         for member in self._carried:
             topics: dict[str, list[int]] = {}
-            held = [each for place in (self._kept, self._moved) for some in place[member].values() for each in some]
-            for topic, number in sorted(partition for _, partition in held):
+            pairs = [each for lists in (self._kept, self._moved) for some in lists[member].values() for each in some]
+            for topic, number in sorted(partition for _, partition in pairs):
                 topics.setdefault(topic, []).append(number)
             owned[member] = topics
         return owned
 
 
-#: Equal load, where somebody has said what partitions weigh.
+#: The weighted allocator without loads; the leader adds the group's, if any, with ``weighing``.
 weighted = Weighted()

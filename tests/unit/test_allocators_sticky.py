@@ -105,11 +105,11 @@ def test_who_subscribes_to_what_costs_no_move_too_many(monkeypatch: pytest.Monke
 
     after = run_allocator(sticky, subscribed, everything, before).allocation
     assert run_allocator(sticky, subscribed, everything, after).allocation == after
-    monkeypatch.setattr(fewest_moves, "MOST_LINKS", 0)
-    monkeypatch.setattr(fewest_moves._Exchange, "do_short_rounds", lambda _: False)
-    unmended = run_allocator(sticky, subscribed, everything, before).allocation
-    assert sorted(map(len, after.values())) == sorted(map(len, unmended.values()))
-    assert moves(after) < moves(unmended)
+    monkeypatch.setattr(fewest_moves, "MOST_EDGES", 0)
+    monkeypatch.setattr(fewest_moves._Exchange, "apply_short_cycles", lambda _: False)
+    unimproved = run_allocator(sticky, subscribed, everything, before).allocation
+    assert sorted(map(len, after.values())) == sorted(map(len, unimproved.values()))
+    assert moves(after) < moves(unimproved)
 
 
 def test_names() -> None:

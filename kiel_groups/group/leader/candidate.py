@@ -130,7 +130,7 @@ class WatchPredecessor:
 
 @dataclass(frozen=True, slots=True)
 class BecomeLeader:
-    """Lead, or continue to lead, with a fresh plan. One that ``succeeds`` a leader need not wait for members to join."""
+    """Lead, or continue to lead, with a fresh plan. If it ``succeeds`` another leader, members have joined."""
 
     name: str
     succeeds: bool = False

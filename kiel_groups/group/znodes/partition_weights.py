@@ -27,7 +27,7 @@ _VERSION = 1
 #: Larger than any realistic measure, and small enough that the sum over all partitions stays exact enough.
 LARGEST_LOAD = 10**15
 
-#: The decompressed size at most, about 300,000 partitions: a few KiB of zlib may expand to gigabytes.
+#: The decompressed size at most, about 300,000 partitions: zlib may expand a thousandfold, 1 MB to 1 GB.
 LARGEST_TEXT = 32 << 20
 
 
