@@ -1,4 +1,4 @@
-"""``python -m kiel_groups``."""
+"""Run the command line: ``python -m kiel_groups``."""
 
 from kiel_groups.cli import main
 

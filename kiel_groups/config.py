@@ -1,8 +1,8 @@
 """
-Frozen settings, validated once, where they enter.
+The settings of clients and members: frozen dataclasses, validated when they are constructed.
 
-Every class raises ConfigError naming the setting, what was given and what was expected. Durations end in ``_ms`` or
-``_s``, sizes in ``_bytes``.
+Every class raises ConfigError, which names the setting, the given value and what was expected. Names of durations end
+in ``_ms``, names of sizes in ``_bytes``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
 KAFKA_PORT = 9092
 ZOOKEEPER_PORT = 2181
 
-#: What brokers are told, for their logs and metrics.
+#: The name that clients send to brokers, for their logs and metrics.
 CLIENT_ID = "kiel-groups"
 
-#: Group ids and topics of Kafka 0.8; ids of both become names of znodes.
+#: The names of groups and topics in Kafka 0.8; both become names of znodes.
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LONGEST_TOPIC = 255
 
@@ -43,7 +43,7 @@ _MOST_INT32 = (1 << 31) - 1
 #: Names, IPv4 addresses, and IPv6 addresses in brackets.
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 
-#: Who writes the offset znodes: the members themselves, with fences, or the brokers on request.
+#: The writers of the offset znodes: the members themselves, in fenced transactions, or the brokers on request.
 ZOOKEEPER_STORE = "zookeeper"
 BROKER_V0 = "broker-v0"
 STORES = (ZOOKEEPER_STORE, BROKER_V0)
@@ -52,7 +52,7 @@ ResetPolicy = Literal["earliest", "latest", "none"]
 
 
 class HostPort(NamedTuple):
-    """One server's address."""
+    """The address of one server."""
 
     host: str
     port: int
@@ -63,15 +63,15 @@ class HostPort(NamedTuple):
 
 def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> tuple[HostPort, ...]:
     """
-    Read ``host``, ``host:port`` or a comma-separated string of them.
+    Parse addresses of the form ``host`` or ``host:port``.
 
     Args:
-        hosts: A list of addresses or one string.
-        default_port: The port where one was left out.
-        setting: What to call the setting in an error.
+        hosts: A list of addresses, or one comma-separated string.
+        default_port: The port of addresses without one.
+        setting: The setting to name in an error.
 
     Raises:
-        ConfigError: Nothing was given, or an entry is no address.
+        ConfigError: There is no address, or an entry is not an address.
     """
     entries = text_of(hosts, setting).split(",")
     found = []
@@ -91,10 +91,10 @@ def parse_hosts(hosts: str | Iterable[str], default_port: int, setting: str) -> 
 
 def text_of(texts: str | Iterable[str], setting: str) -> str:
     """
-    A string, or a list of them as one with commas.
+    Return a string as it is, and a list of strings joined by commas.
 
     Raises:
-        ConfigError: Neither the one nor the other.
+        ConfigError: ``texts`` is neither a string nor a list of strings.
     """
     if isinstance(texts, str):
         return texts
@@ -108,10 +108,11 @@ def text_of(texts: str | Iterable[str], setting: str) -> str:
 
 def check_name(name: str, setting: str) -> str:
     """
-    Return a legal group or topic name as it is.
+    Return a group or topic name unchanged if it is legal.
 
     Raises:
-        ConfigError: Empty, over 255 characters, ``.`` or ``..``, or with a character outside ``[a-zA-Z0-9._-]``.
+        ConfigError: The name is empty, longer than 255 characters, ``.`` or ``..``, or has a character outside
+            ``[a-zA-Z0-9._-]``.
     """
     if not isinstance(name, str) or not _LEGAL_NAME.fullmatch(name) or name in {".", ".."}:
         raise ConfigError(
@@ -124,10 +125,10 @@ def check_name(name: str, setting: str) -> str:
 
 def topic_names(topics: object) -> list[str]:
     """
-    What a program gave to name one topic, or several: their legal names, each once.
+    Return the names in an argument that names one topic or several, each once.
 
     Raises:
-        ConfigError: A name that no topic of Kafka 0.8 can have, or what holds no names.
+        ConfigError: A name is not legal in Kafka 0.8, or the argument is not a name or a list of names.
     """
     if not isinstance(topics, Iterable) or isinstance(topics, bytes):
         raise ConfigError(f"topic: {topics!r} given; expected the name of a topic, or a list of names")
@@ -142,7 +143,7 @@ def _at_least(least: int, **settings: int) -> None:
 
 
 def _fits_int32(**settings: int) -> None:
-    """For what goes over the wire, after ``_at_least``."""
+    """Check settings that are sent to brokers as int32; ``_at_least`` has checked their types."""
     for setting, value in settings.items():
         if value > _MOST_INT32:
             raise ConfigError(f"{setting}: {value!r} given; the protocol has room for {_MOST_INT32} at most")
@@ -151,11 +152,12 @@ def _fits_int32(**settings: int) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """
-    How to reach the brokers.
+    How a client connects to the brokers.
 
-    ``hosts`` are tried in turn until one answers; the rest of the cluster is learnt from it. ``backoff_ms`` doubles
-    up to ``max_backoff_ms``, with jitter. Every ``metadata_max_age_ms``, a client that fetches or produces asks another
-    broker than last time for metadata.
+    The client tries ``hosts`` in turn until one answers, and discovers the rest of the cluster from it. ``client_id``
+    appears in the brokers' logs and metrics. The pause between retries starts at ``backoff_ms`` and doubles up to
+    ``max_backoff_ms``, with jitter. A client that fetches or produces refreshes its metadata every
+    ``metadata_max_age_ms``, each time from another broker than before.
     """
 
     hosts: tuple[HostPort, ...]
@@ -180,11 +182,13 @@ class BrokerConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchConfig:
     """
-    How to fetch.
+    How a consumer fetches.
 
-    A broker answers when ``min_bytes`` are there or ``max_wait_ms`` have passed. ``max_bytes`` is what one answer may
-    hold in all, shared among its partitions; a message larger than its share makes that partition's share grow up to
-    ``max_message_bytes``, and then is an error. ``max_decompressed_bytes`` bounds what one compressed set unpacks to.
+    A broker answers a fetch when it has ``min_bytes`` of new messages, or after ``max_wait_ms``. One answer has at most
+    ``max_bytes``, divided among its partitions. If a message is larger than its partition's share, the share grows up
+    to ``max_message_bytes``; a message beyond that is an error. A compressed message set may decompress to at most
+    ``max_decompressed_bytes``. ``auto_offset_reset`` decides where to start without a committed offset, and where to
+    continue if the log lacks the position: ``"earliest"``, ``"latest"``, or ``"none"`` for an error.
     """
 
     max_wait_ms: int = 1_000
@@ -217,13 +221,15 @@ class FetchConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """
-    How to produce.
+    How a producer batches, sends and retries.
 
-    ``required_acks`` is -1 (all in-sync replicas have it), 0 (send and forget), 1 (the leader has it), or how many
-    replicas are to have it; ``ack_timeout_ms`` is how long the broker may wait for them. With ``linger_ms``, a batch
-    goes out when a partition has ``batch_size`` records, or when its oldest one has waited so long. Without it, records
-    go out when ``batch_size`` of them wait in all, however long that takes. ``retries`` counts further tries after
-    errors that may heal. ``max_buffered_bytes`` may wait for their outcome.
+    ``required_acks`` is the number of replicas that must store a record before the broker acknowledges it: -1 (all
+    in-sync replicas), 0 (no acknowledgement), 1 (the leader), or more. The broker waits for them at most
+    ``ack_timeout_ms``. With ``linger_ms``, a partition's batch is sent when it has ``batch_size`` records, or when its
+    oldest record has waited that long. Without ``linger_ms``, records are sent when ``batch_size`` of them wait in all
+    partitions together, however long that takes. ``compression`` is the name of a codec, None for none. ``retries``
+    is how often a batch is sent again after a retriable error. A request is filled up to ``max_request_bytes``.
+    Records without an outcome may take ``max_buffered_bytes``; further records are refused.
     """
 
     required_acks: int = -1
@@ -255,12 +261,12 @@ class ProducerConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperConfig:
     """
-    How to reach ZooKeeper.
+    How a member connects to ZooKeeper.
 
-    ``hosts`` is kazoo's connection string: ``host:port,host:port/chroot``. The server may grant another session
-    timeout than asked; everything that depends on it uses the granted one. ``connect_timeout_ms`` bounds all that
-    joining a group takes, from the first connection to the registration. ``heartbeat_interval_ms`` is how often a
-    member proves that its session lives; None: every sixth of the granted timeout, at most every third of it.
+    ``hosts`` is kazoo's connection string: ``host:port,host:port/chroot``. The server may grant a session timeout other
+    than ``session_timeout_ms``; everything that depends on the timeout uses the granted one. ``connect_timeout_ms``
+    limits the time to join a group, from the first connection to the registration. ``heartbeat_interval_ms`` is how
+    often a member proves that its session is alive: at most a third of the granted timeout; None is a sixth of it.
     """
 
     hosts: str
@@ -278,7 +284,7 @@ class ZooKeeperConfig:
     def parse(
         cls, zk_hosts: str | Iterable[str], *, heartbeat_interval_ms: int | None = None, **settings: int
     ) -> ZooKeeperConfig:
-        """Read a list or a string of hosts; a chroot may follow the last one, a port left out is 2181."""
+        """Parse a list or a string of hosts; a chroot may follow the last host, and the default port is 2181."""
         text = text_of(zk_hosts, "zk_hosts")
         addresses, slash, chroot = text.partition("/")
         hosts = parse_hosts(addresses, ZOOKEEPER_PORT, "zk_hosts")
@@ -290,17 +296,17 @@ class ZooKeeperConfig:
 
     @property
     def chroot(self) -> str:
-        """The chroot with its slash, "" where there is none."""
+        """The chroot with its leading slash, "" without a chroot."""
         return "".join(self.hosts.partition("/")[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebounceConfig:
     """
-    How long a leader waits for a burst of changes to end.
+    How long a leader waits for a burst of changes to end before it plans.
 
-    A plan is made when nothing has changed for ``quiet_ms``, at the latest ``bound_ms`` after the first change; the
-    first plan of a new leader waits ``initial_delay_ms``.
+    It plans when nothing has changed for ``quiet_ms``, at the latest ``bound_ms`` after the first change. The first
+    leader of a group waits for ``initial_delay_ms`` before its first plan, so that more members can join.
     """
 
     quiet_ms: int = 100
@@ -319,21 +325,24 @@ class DebounceConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
     """
-    Membership of one group.
+    How a consumer is a member of its group.
 
-    ``store``, ``mode`` and ``auto_offset_reset`` must be the same for all its members; the first member writes them to
-    the group's ``/config`` znode and every other is checked against it. ``reconcile_interval_ms`` is how often a member
-    reads its own slice and claims although no watch fired, with jitter.
+    ``store``, ``mode`` and ``auto_offset_reset`` must be the same for all members of a group: the first member writes
+    them to the group's ``/config`` znode, and every other member is checked against it. With ``autocommit``, finished
+    records are committed every ``auto_commit_interval_ms``. Every ``reconcile_interval_ms``, with jitter, a member
+    reads its assignment and its claims although no watch fired. A revocation that waits for the application for
+    ``drain_alarm_ms`` is reported. A leader's allocator may take ``allocator_timeout_ms`` for a plan.
 
-    ``instance_id`` makes a static member: its place in the plan outlives its session for ``static_grace_ms`` (the
-    leader's counts), and a restart moves nothing. The watchdog ends the session of a member that is alive and does not
-    get on: one that has had the same record or values in hand, or the same hook of the listener under way, for
-    ``max_poll_interval_ms``, or whose event loop was blocked for ``loop_stall_ms``; 0 switches either off. The default,
-    Kafka's five minutes, is generous: what is taken from a member that is only slow is delivered again to one that may
-    take as long.
+    ``instance_id`` makes a static member: its slot outlives its session by ``static_grace_ms`` (the leader's setting
+    applies), so a restart moves no partitions.
 
-    ``client`` is the kind of program that the member is, for tools; ``job`` is part of its id, where operators are to
-    know it by more than its host.
+    The watchdog closes the session of a member that is alive but makes no progress: the same records have been in
+    flight, or the same listener hook has been running, for ``max_poll_interval_ms``, or the event loop has been blocked
+    for ``loop_stall_ms``. 0 disables either limit. The default, Kafka's five minutes, is generous, because the records
+    of a member that is merely slow are delivered again to another one that may be as slow.
+
+    ``client`` names the kind of program for tools. ``job`` becomes part of the member id, where the host alone would
+    not tell operators which program it is.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""Numbers and names of Kafka 0.8, under the names that programs written for kiel import."""
+"""Constants of Kafka 0.8, under the names that programs written for kiel import."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ __all__ = [
     "RETRIABLE_CODES",
 ]
 
-#: Start at the oldest record that the log still has; brokers know the same number.
+#: Start at the oldest record in the log; the protocol uses the same number.
 BEGINNING: Final = EARLIEST
-#: Start with what is written from now on; brokers know the same number.
+#: Start with the records written from now on; the protocol uses the same number.
 END: Final = LATEST
 
 GZIP: Final = codec_named("gzip").number
 SNAPPY: Final = codec_named("snappy").number
 LZ4: Final = codec_named("lz4").number
-#: What a producer takes for its ``compression``, besides the codecs' names.
+#: The values of a producer's ``compression``, besides the codecs' names.
 SUPPORTED_COMPRESSION: Final = (None, GZIP, SNAPPY, LZ4)
 
 DEFAULT_KAFKA_PORT: Final = KAFKA_PORT
 
-#: Brokers have ids from 0 on; clients fetch as this one.
+#: The replica id with which clients fetch; brokers have ids of 0 or more.
 CONSUMER_REPLICA_ID: Final = CLIENT_REPLICA_ID
 
-#: The version of every request that is sent.
+#: The version of every request.
 API_VERSION: Final = 0
-#: The number of each kind of request, under kiel's names; those from 10 on are never sent.
+#: The number of each request type, under kiel's names; types from 10 on are never sent.
 API_KEYS: Final = {
     "produce": 0,
     "fetch": 1,
@@ -61,7 +61,7 @@ API_KEYS: Final = {
     "list_groups": 16,
 }
 
-#: Where kiel calls an error otherwise than Kafka does.
+#: The errors whose names in kiel differ from Kafka's.
 _KIELS_NAMES: Final = {
     4: "invalid_message_size",
     6: "not_partition_leader",
@@ -69,7 +69,7 @@ _KIELS_NAMES: Final = {
     16: "not_coordinator",
     18: "record_list_too_large",
 }
-#: The name of each error code, as kiel spells them.
+#: The name of each error code, as kiel spells it.
 ERROR_CODES: Final = {number: error_code(number).name.lower() for number in range(-1, 32)} | _KIELS_NAMES
-#: The names of those that kiel takes for passing; ``BrokerError.retriable`` says what this package tries again.
+#: The names of the errors that kiel retries; ``BrokerError.retriable`` says which ones this package retries.
 RETRIABLE_CODES: Final = frozenset(ERROR_CODES[number] for number in (2, 3, 5, 6, 7, 14, 15, 16, 19, 20))

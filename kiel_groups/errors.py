@@ -1,9 +1,9 @@
 """
-The whole hierarchy of errors, by who can act.
+The hierarchy of errors, grouped by the party that can act.
 
-``ConfigError`` is the user's, ``CoordinationError`` ZooKeeper's, ``BrokerError`` a broker's (with the Kafka code),
-``ProtocolError`` means bytes that nobody could have meant. ``retriable`` stands on the class: True where the same
-call may succeed later without anybody changing anything. All of them survive pickling.
+``ConfigError`` concerns the user's settings and arguments, ``CoordinationError`` ZooKeeper and ``BrokerError`` a broker
+(with the Kafka code); ``ProtocolError`` means malformed bytes. The class attribute ``retriable`` is True if the same
+call may succeed later without any intervention. All errors can be pickled.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = [
 
 
 class KielGroupsError(Exception):
-    """Everything that this package raises on purpose."""
+    """The base class of all errors that this package raises deliberately."""
 
     retriable: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default calls the class with self.args, which breaks every subclass with keyword-only fields.
+        # The default calls the class with self.args, which fails for subclasses with keyword-only fields.
         return _rebuild, (type(self), self.args, self.__dict__.copy())
 
 
@@ -57,27 +57,27 @@ def _rebuild(cls: type[KielGroupsError], args: tuple[Any, ...], fields: dict[str
 
 
 class ConfigError(KielGroupsError, ValueError):
-    """A setting or argument that cannot work; says which one, what was expected and what to do."""
+    """A setting or argument is invalid; the message says which one, what was expected and what to do."""
 
 
 class UnknownTopicError(ConfigError):
-    """A topic that no broker of the cluster knows."""
+    """No broker of the cluster knows the topic."""
 
 
 class UnknownGroupError(ConfigError):
-    """A group of which nothing stands in ZooKeeper."""
+    """ZooKeeper has no znodes of the group."""
 
 
 class GroupConfigError(ConfigError):
-    """This member disagrees with the group's ``/config`` znode, or that znode cannot be read."""
+    """This member's settings differ from the group's ``/config`` znode, or that znode is unreadable."""
 
 
 class AllocatorError(KielGroupsError):
-    """An allocator raised, took too long, or returned something that is no allocation."""
+    """An allocator raised, took too long, or returned an invalid allocation."""
 
 
 class CoordinationError(KielGroupsError):
-    """ZooKeeper could not do, or did not answer, what the group needs."""
+    """ZooKeeper refused a request that the group needs, or did not answer it."""
 
 
 class NoZooKeeperError(CoordinationError):
@@ -91,24 +91,24 @@ class ChrootMissingError(CoordinationError):
 
 
 class SessionLostError(CoordinationError):
-    """The session that a call belonged to is over; its claims are gone with it."""
+    """The session of a call has ended, and its claims with it."""
 
     retriable = True
 
 
 class ForeignMemberError(CoordinationError):
-    """Members that are not ours (Java consumers, pykafka, kiel) are alive in the group."""
+    """Foreign members (Java consumers, pykafka, kiel) are alive in the group."""
 
 
 class DuplicateInstanceError(CoordinationError):
-    """Another member of the same ``instance_id`` joined later and has its place; this one stopped."""
+    """A later member with the same ``instance_id`` took over the slot; this one has stopped."""
 
 
 class BrokerError(KielGroupsError):
     """
     A broker answered with an error code, or could not be reached.
 
-    ``code`` is the Kafka error number, None where no broker answered.
+    ``code`` is the Kafka error number, None if no broker answered.
     """
 
     def __init__(self, message: str, *, code: int | None = None) -> None:
@@ -117,7 +117,7 @@ class BrokerError(KielGroupsError):
 
 
 class RetriableBrokerError(BrokerError):
-    """A broker refused for the moment; a later try may succeed, at times at another broker."""
+    """A broker refused a request for now; a retry may succeed, sometimes only at another broker."""
 
     retriable = True
 
@@ -135,8 +135,8 @@ class BrokerConnectionError(BrokerError):
     """
     A connection to a broker could not be opened, or broke.
 
-    ``host``, ``port`` and ``broker_id`` are those of the broker, None where they are not known. kiel's programs make
-    it of these three, in this order; with a port, the first argument is the host.
+    ``host``, ``port`` and ``broker_id`` are those of the broker, None if unknown. Programs written for kiel construct
+    it from these three, in this order: if ``port`` is given, the first argument is the host.
     """
 
     retriable = True
@@ -164,11 +164,11 @@ class RequestTimeoutError(BrokerError):
 
 class OutcomeUnknownError(BrokerError):
     """
-    A record was sent, and no broker said whether it stored it: the record may or may not be in its partition.
+    A record was sent, but no broker said whether it was stored: it may or may not be in its partition.
 
-    ``topic`` and ``partition`` say where it was sent. The cause is the last failure, or a ClosedError where the
-    producer was closed before the answer came; ``code`` is the cause's. Producing the record again loses nothing, and
-    may store it twice.
+    ``topic`` and ``partition`` say where it was sent. The cause is the last failure, or a ClosedError if the producer
+    was closed before the answer; ``code`` is the cause's code. Producing the record again loses nothing, but may store
+    it twice.
     """
 
     retriable = True
@@ -188,23 +188,23 @@ class NoOffsetsError(BrokerError):
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """A position lies outside the log of its partition, and the reset policy is ``none``."""
+    """A position is outside its partition's log, and the reset policy is ``none``."""
 
 
 class ProtocolError(KielGroupsError):
-    """Bytes from the wire, or from a znode, that do not mean anything."""
+    """Bytes from a broker or from a znode are malformed."""
 
 
 class MessageTooLargeError(ProtocolError):
-    """A message, or what it decompresses to, is larger than the bound."""
+    """A message is larger than the limit, compressed or decompressed."""
 
 
 class ServerError(KielGroupsError):
-    """An embedded server did not start, died, or its jars could not be had."""
+    """An embedded server did not start, or died, or its jars could not be obtained."""
 
 
 class BufferFullError(KielGroupsError):
-    """The producer holds as many unsent bytes as it may."""
+    """The producer's buffer is full: records that wait for their outcome take ``max_buffered_bytes``."""
 
     retriable = True
 

@@ -1,4 +1,4 @@
-"""The errors by the names that programs written for kiel import; ``kiel_groups.errors`` has all of them."""
+"""Errors under the names that programs written for kiel import; ``kiel_groups.errors`` defines all errors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ __all__ = [
     "UnhandledResponseError",
 ]
 
-#: kiel's name for everything that is raised on purpose.
+#: kiel's name for the base class of all errors.
 KielError = KielGroupsError
 
-#: kiel's name for a connection to a broker that went bad; it hides the built-in one from whoever imports it.
+#: kiel's name for a failed connection to a broker; in a module that imports it, it shadows the built-in error.
 ConnectionError = BrokerConnectionError  # noqa: A001 -- the name is what programs import
 
 
 class UnhandledResponseError(KielError):
     """
-    For programs that catch it. kiel raises it where a client lacks the handler of an answer; here answers belong to
-    their requests, and nothing raises it.
+    An error that exists for programs that catch it, and that this package never raises.
+
+    kiel raises it if a client lacks a handler for a response; here every response belongs to its request.
     """
 
     def __init__(self, api: str) -> None:

@@ -1,4 +1,4 @@
-"""What a consumer tells the application: typed protocols, one hook each."""
+"""The protocols of listeners: hooks by which a consumer notifies the application."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ __all__ = ["RebalanceListener", "StallListener", "Stall", "StallKind"]
 @runtime_checkable
 class RebalanceListener(Protocol):
     """
-    Called on the member's event loop, never two at once; a hook may be a plain function or a coroutine function.
+    A listener is notified when its member gains, gives up or loses partitions.
 
-    What raises in a hook is logged and counted, and the hand-over goes on.
+    Hooks run on the member's event loop, one at a time; each may be a plain function or a coroutine function. An
+    exception in a hook is logged and counted, and the rebalance continues.
     """
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
-        """Before the partitions' offsets are committed and their claims released; may commit."""
+        """Called before the partitions' offsets are committed and their claims released. The hook may commit."""
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
-        """After the partitions were claimed and their positions read, before the first record is handed out."""
+        """Called after the partitions were claimed and their positions read, before their first record is delivered."""
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
-        """The claims are gone, others may own the partitions already: forget their work, do not commit."""
+        """
+        Called after claims were lost without a revocation, for example because the session expired.
+
+        Other members may own the partitions already: discard unfinished work on them, and do not commit.
+        """
 
 
-#: What does not get on: a record or values in hand, a hook of the listener, or the event loop itself.
+#: What makes no progress: in-flight records, a hook of the listener, or the event loop itself.
 StallKind: TypeAlias = Literal["processing", "listener", "loop"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
     """
-    The application has been busy with the same for too long.
+    A report that the application has made no progress for ``elapsed_s`` seconds.
 
-    ``partitions`` are those that wait for it, none where the event loop is blocked. After ``limit_s`` seconds the
-    member's session is closed.
+    ``partitions`` are those that wait for it, none if the event loop is blocked. At ``limit_s`` seconds the watchdog
+    closes the member's session.
     """
 
     kind: StallKind
@@ -63,12 +68,12 @@ class Stall:
 @runtime_checkable
 class StallListener(Protocol):
     """
-    What a listener may have besides: a hook that is told to hurry, before the watchdog ends the member's session.
+    An optional hook of a listener: a warning before the watchdog closes the member's session.
 
-    It is called on a daemon thread of its own, for the event loop may be what is blocked: it may set a flag that the
-    work looks at, or dump the stacks. Never two calls at once; the session is closed in time whether or not it has
-    returned. What raises in it, ``SystemExit`` included, is logged and counted, and ends nothing.
+    The hook runs on a daemon thread of its own, because the event loop itself may be blocked; calls never overlap. It
+    can set a flag that the application checks, or dump the stacks of all threads. The session is closed at the limit
+    whether or not the hook has returned. Any exception in it, even ``SystemExit``, is logged and counted only.
     """
 
     def on_stalled(self, stall: Stall) -> None:
-        """Half of the time is over."""
+        """Called when half of the limit has passed without progress."""

@@ -1,8 +1,8 @@
 """
-An in-process registry: counters, gauges and latencies, each with labels.
+An in-process registry of metrics: counters, gauges and latencies, each with labels.
 
-It knows no exporter. Increments come from the event loop and from kazoo's threads alike, so every change takes a lock
-(about 0.2 µs uncontended); hot paths count locally and add once a batch.
+It has no exporter. The event loop and kazoo's threads both update it, so every change takes a lock (about 0.2 µs
+uncontended); hot paths count locally and add once per batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What was observed of one duration, all in seconds."""
+    """The number, sum and maximum of the observations of one duration, in seconds."""
 
     count: int = 0
     total_s: float = 0.0
@@ -27,7 +27,7 @@ class Latency:
 
 
 class Metrics:
-    """One registry, shared by the parts of one client; names are ``snake_case``, units are in the name."""
+    """A registry that the parts of one client share; names are ``snake_case`` and include the unit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,22 +55,22 @@ class Metrics:
             self._latencies[key] = Latency(seen.count + 1, seen.total_s + seconds, max(seen.max_s, seconds))
 
     def counter(self, name: str, **labels: str) -> int:
-        """What a counter stands at; 0 if it was never touched."""
+        """Return the value of a counter; 0 if it was never incremented."""
         with self._lock:
             return self._counters.get((name, tuple(sorted(labels.items()))), 0)
 
     def total(self, name: str) -> int:
-        """A counter summed over all its labels."""
+        """Return the sum of a counter over all its labels."""
         with self._lock:
             return sum(value for (counter, _), value in self._counters.items() if counter == name)
 
     def latency(self, name: str, **labels: str) -> Latency:
-        """What was observed of a duration so far."""
+        """Return the observations of a duration so far."""
         with self._lock:
             return self._latencies.get((name, tuple(sorted(labels.items()))), Latency())
 
     def samples(self) -> Iterator[tuple[str, Labels, float]]:
-        """Every counter and gauge as ``(name, labels, value)``, latencies as their ``_count`` and ``_seconds_sum``."""
+        """Return all metrics as ``(name, labels, value)``; a latency has two, ``_count`` and ``_seconds_sum``."""
         with self._lock:
             rows = [(name, labels, float(value)) for (name, labels), value in self._counters.items()]
             rows += [(name, labels, value) for (name, labels), value in self._gauges.items()]

@@ -1,4 +1,4 @@
-"""The values that every room speaks in: frozen, comparable, picklable."""
+"""The values that all packages share, such as partitions and records: comparable and picklable."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 __all__ = ["TopicPartition", "Record", "Batch", "PartitionBatch", "Slot", "MemberId", "Allocation"]
 
-#: A member's name: one consumer, exactly one ZooKeeper session, in the charset of Java consumer ids.
+#: The id of a member in exactly one ZooKeeper session, in the charset of Java consumer ids.
 MemberId: TypeAlias = str
 
-#: The stable place of a member in the plan: its instance id if it has one, else its member id.
+#: The key of a member in the plan: its instance id if it has one, so that it survives a restart, else its member id.
 Slot: TypeAlias = str
 
 
@@ -27,10 +27,10 @@ class TopicPartition(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> TopicPartition:
         """
-        Read ``topic:partition``; splits on the last colon, since topics of 0.8 hold none.
+        Parse ``topic:partition``, split at the last colon; topic names of Kafka 0.8 have none.
 
         Raises:
-            ValueError: There is no colon, an empty topic, or no partition number (decimal, 0 or more).
+            ValueError: There is no colon, the topic is empty, or the partition is not a decimal number of 0 or more.
         """
         topic, colon, number = text.rpartition(":")
         if not colon or not topic or not (number.isascii() and number.isdigit()):
@@ -38,17 +38,17 @@ class TopicPartition(NamedTuple):
         return cls(topic, int(number))
 
 
-#: What each slot is to own. Every slot of the generation has an entry, an empty one too.
+#: The partitions that each slot must own. Every slot of the generation has an entry, even without partitions.
 Allocation: TypeAlias = Mapping[Slot, frozenset[TopicPartition]]
 
 
 class Record(NamedTuple):
     """
-    One message as a consumer hands it out.
+    One message as a consumer delivers it.
 
-    ``offset`` is its place in the log of its partition; committing it means storing ``offset + 1``, the *next* offset.
-    ``key`` and ``value`` are bytes or None, unless a deserialiser made something else of the value. Messages of 0.8
-    (magic 0) carry no timestamp.
+    ``offset`` is the message's position in its partition's log; to commit it is to store ``offset + 1``, the *next*
+    offset. ``key`` and ``value`` are bytes or None; with a deserializer, ``value`` is what that returned. Messages of
+    Kafka 0.8 (magic 0) have no timestamp.
     """
 
     topic: str
@@ -59,28 +59,29 @@ class Record(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """The partition that the record belongs to."""
         return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionBatch:
     """
-    What a batch brought of one partition, and the claim under which it was handed out.
+    The values of one partition in a batch, and the fencing token of the claim under which they were delivered.
 
-    ``fencing_token`` is the czxid of the owner znode by which the partition was held at that moment; it stays what it
-    is, whatever becomes of the claim, or who claims the partition again. A store that refuses what comes with a smaller
-    token than it has seen for ``topic_partition`` is safe from late writes.
+    ``fencing_token`` grows with every claim of the partition, by any member; it is the czxid of the owner znode. It
+    never changes, even if the claim is lost or another member claims the partition. A store is safe from late writes
+    if it refuses any write with a smaller token than the largest one that it has seen for ``topic_partition``.
     """
 
     topic_partition: TopicPartition
     fencing_token: int
     values: Sequence[Any]
-    #: What the values were made of, one for each.
+    #: The records as they were fetched, one for each value.
     fetched: Sequence[Record] = field(repr=False)
 
     @property
     def records(self) -> list[Record]:
-        """The records, by ascending offset, with ``values`` for values; made anew at each look."""
+        """The records with the batch's values, by ascending offset; each access builds a new list."""
         return [
             Record(fetched.topic, fetched.partition, fetched.offset, fetched.key, value)
             for fetched, value in zip(self.fetched, self.values, strict=True)
@@ -89,10 +90,10 @@ class PartitionBatch:
 
 class Batch(list[Any]):
     """
-    Values of one topic, as ``consume()`` of a grouped consumer returns them: a list, which also knows where from.
+    The values of one topic, as ``consume()`` of a grouped consumer returns them: a list that also knows their origin.
 
-    ``parts`` are what it is made of, in the order of the values; a partition may come several times. They stay as they
-    were when the list itself is changed.
+    ``parts`` are the per-partition pieces, in the order of the values; a partition may occur more than once. They do
+    not change if the list does.
     """
 
     __slots__ = ("parts",)
