@@ -179,6 +179,7 @@ class _Shares:
                 return reached, member
             for *_, topic in self._queue(member, self._pools.keys()):
                 pool = self._pools[topic]
+                # All members of a pool are reached from the first one that can give of it: no pool is searched twice.
                 if pool not in walked:
                     walked.add(pool)
                     takers = [taker for taker in pool if taker not in reached]

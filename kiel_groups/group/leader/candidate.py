@@ -58,7 +58,7 @@ class Standing(Enum):
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """
-    Where a candidate stands in the election.
+    The state of one candidate in the election.
 
     ``uuid`` identifies this candidate's znode; ``name`` is that znode's name once it is known. ``followed`` says
     whether another candidate ever preceded this one.
@@ -176,6 +176,7 @@ def _place(candidate: Candidate, names: Iterable[str]) -> tuple[Candidate, tuple
     """Find this candidate among all candidates: it leads, follows the next lower one, or needs a new znode."""
     resign = (ResignLeader(),) if candidate.leads else ()
     ranked = sorted((number, name) for name in names if (number := sequence(name)) is not None)
+    # The uuid finds the candidate's znode even if the answer to its creation was lost.
     own = next(((number, name) for number, name in ranked if name.startswith(candidate.uuid)), None)
     if own is None:
         return replace(candidate, standing=Standing.CREATING, name=None), (*resign, CreateCandidate())

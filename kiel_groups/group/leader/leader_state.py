@@ -260,6 +260,7 @@ def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
         return replace(leader, causes=causes)
     quiet_s = now_s + leader.debounce.quiet_ms / 1000
     if leader.duty is Duty.SETTLING and leader.due_s is not None:
+        # Changes extend the wait up to the bound, and never shorten it: the initial delay of a first leader stays.
         return replace(leader, causes=causes, due_s=max(leader.due_s, min(quiet_s, leader.bound_s)))
     bound_s = now_s + leader.debounce.bound_ms / 1000
     return replace(

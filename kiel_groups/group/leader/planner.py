@@ -163,6 +163,8 @@ def plan(
     else:
         version = inputs.group_state_version + 1
         opening = Put(layout.group_state, group_state.encode(), inputs.group_state_version)
+    # Every later transaction requires the version that the opening one produced: once another leader or an operator
+    # has written the group state, no remaining write of this plan can succeed.
     guard = (proof, Check(layout.group_state, version))
     done = replace(group_state, state=DONE).encode()
     moved = _moved(inputs, target)

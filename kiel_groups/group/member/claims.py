@@ -316,6 +316,7 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
             dropped = [p for p in claims.in_phase(Phase.WAITING) if not after.may_claim(p)]
             return _reconcile(after, dict.fromkeys(dropped))
         case Replaced():
+            # Rule 9: a member without claims keeps waiting for its own assignment, one with claims was replaced.
             if claims.leaving or not claims.phases.keys() - claims.in_phase(Phase.WAITING):
                 return _reconcile(replace(claims, want=None), {})
             return _reconcile(replace(claims, leaving=True, replaced=True), {})

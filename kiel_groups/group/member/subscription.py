@@ -83,7 +83,12 @@ class PartitionState:
         return version == self.version + 1 and offset in self.sent
 
     def knows(self, offset: int | None, version: int) -> bool:
-        """Whether this consumer found the stored offset when it claimed the partition, or wrote it itself."""
+        """
+        Whether this consumer found the stored offset when it claimed the partition, or wrote it itself.
+
+        An adopted offset does not count: another writer may have set it for the log of a topic that was created again,
+        before this consumer learned of that. It must then survive the reset to the new log.
+        """
         return version == self.version != self.adopted or self.made(offset, version)
 
 
