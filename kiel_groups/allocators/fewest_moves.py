@@ -30,17 +30,19 @@ MOST_EDGES = 2_000_000
 
 
 def fewest_moves(
-    owners: Mapping[TopicPartition, Slot], homes: Mapping[TopicPartition, Slot], pools: Mapping[str, tuple[Slot, ...]]
+    owners: Mapping[TopicPartition, Slot],
+    previous: Mapping[TopicPartition, Slot],
+    pools: Mapping[str, tuple[Slot, ...]],
 ) -> dict[TopicPartition, Slot]:
     """
     Exchange partitions until no partition moves unnecessarily; in very large groups, until ``MOST_EDGES`` are searched.
 
     Args:
         owners: An allocation that is as equal as possible.
-        homes: The previous owner of each partition that may keep it.
+        previous: The previous owner of each partition that may keep it.
         pools: The members eligible for each topic, ascending.
     """
-    exchange = _Exchange(owners, homes, pools)
+    exchange = _Exchange(owners, previous, pools)
     while exchange.apply_short_cycles():
         pass
     while exchange.edges < MOST_EDGES and (found := exchange.find_cycles()):
@@ -55,13 +57,13 @@ class _Exchange:
     def __init__(
         self,
         owners: Mapping[TopicPartition, Slot],
-        homes: Mapping[TopicPartition, Slot],
+        previous: Mapping[TopicPartition, Slot],
         pools: Mapping[str, tuple[Slot, ...]],
     ) -> None:
         self.owners = dict(owners)
         #: The number of edges followed so far.
         self.edges = 0
-        self._homes = homes
+        self._previous = previous
         self._pools = pools
         members = sorted({member for pool in pools.values() for member in pool})
         self._sharers: dict[Node, frozenset[Slot]] = {pool: frozenset(pool) for pool in set(pools.values())}
@@ -75,12 +77,14 @@ class _Exchange:
             self._give(partition, owner)
 
     def _give(self, partition: TopicPartition, taker: Slot) -> None:
+        """Assign a partition that has no owner."""
         self.owners[partition] = taker
         self._counts[taker] += 1
         for index, key in self._indexes(partition, taker):
             index.setdefault(key, {})[partition] = None
 
     def _take(self, partition: TopicPartition) -> None:
+        """Unassign a partition from its owner."""
         giver = self.owners[partition]
         self._counts[giver] -= 1
         for index, key in self._indexes(partition, giver):
@@ -90,10 +94,10 @@ class _Exchange:
 
     def _indexes(self, partition: TopicPartition, owner: Slot) -> Iterator[tuple[dict[Node, Owned], Node]]:
         """Yield the indexes that list a partition, and its key in each."""
-        home = self._homes.get(partition)
-        yield (self._kept if home == owner else self._moved)[owner], self._pools[partition.topic]
-        if home not in (None, owner):
-            yield self._displaced[owner], home  # type: ignore[misc]
+        owner_before = self._previous.get(partition)
+        yield (self._kept if owner_before == owner else self._moved)[owner], self._pools[partition.topic]
+        if owner_before not in (None, owner):
+            yield self._displaced[owner], owner_before  # type: ignore[misc]
 
     def apply_short_cycles(self) -> bool:
         """
@@ -103,18 +107,18 @@ class _Exchange:
         """
         applied = False
         for member in self._counts:
-            for home in list(self._displaced[member]):
-                while home in self._displaced[member] and (closing := self._closing_node(member, home)):
-                    self.apply([member, home, closing])
+            for owner_before in list(self._displaced[member]):
+                while owner_before in self._displaced[member] and (closing := self._closing_node(member, owner_before)):
+                    self.apply([member, owner_before, closing])
                     applied = True
         return applied
 
-    def _closing_node(self, member: Slot, home: Slot) -> Node | None:
+    def _closing_node(self, member: Slot, owner_before: Slot) -> Node | None:
         """Return the node that leads from the previous owner back to the member at no cost, None without one."""
-        self.edges += 1 + len(self._moved[home])
-        if self._counts[member] == self._counts[home] + 1:
-            return (self._counts[home],)
-        return next((pool for pool in self._moved[home] if member in self._sharers[pool]), None)
+        self.edges += 1 + len(self._moved[owner_before])
+        if self._counts[member] == self._counts[owner_before] + 1:
+            return (self._counts[owner_before],)
+        return next((pool for pool in self._moved[owner_before] if member in self._sharers[pool]), None)
 
     def find_cycles(self) -> list[list[Node]]:
         """
@@ -147,7 +151,7 @@ class _Exchange:
     def _edges(self, node: Node, levels: Mapping[tuple[int], Sequence[Slot]]) -> Iterator[tuple[Node, int]]:
         """Yield the successors of a node, with the cost of each edge."""
         if isinstance(node, str):
-            yield from ((home, -1) for home in self._displaced[node])
+            yield from ((owner_before, -1) for owner_before in self._displaced[node])
             yield from ((pool, 0) for pool in self._moved[node])
             yield from ((pool, 1) for pool in self._kept[node])
             yield (self._counts[node],), 0

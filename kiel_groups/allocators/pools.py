@@ -8,13 +8,13 @@ from typing import TypeAlias
 
 from kiel_groups.model import Slot, TopicPartition
 
-__all__ = ["Keeping", "Pool", "homes_of", "pools_of"]
+__all__ = ["GroupAllocatorBase", "Pool", "pools_of", "previous_owners"]
 
 #: Members that are eligible for the same topics, ascending.
 Pool: TypeAlias = tuple[Slot, ...]
 
 
-class Keeping(ABC):
+class GroupAllocatorBase(ABC):
     """An allocator that sees the whole group; called as a plain function, it starts from an empty allocation."""
 
     def __call__(self, members: list[str], partitions: list[str]) -> dict[str, dict[str, list[int]]]:
@@ -51,7 +51,7 @@ def pools_of(eligible: Mapping[str, Collection[Slot]]) -> dict[str, Pool]:
     return pools
 
 
-def homes_of(
+def previous_owners(
     partitions: Iterable[TopicPartition],
     pools: Mapping[str, Pool],
     current: Mapping[Slot, Collection[TopicPartition]],

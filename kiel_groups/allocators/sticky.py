@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
 from kiel_groups.allocators.fewest_moves import fewest_moves
-from kiel_groups.allocators.pools import Keeping, Pool, homes_of, pools_of
+from kiel_groups.allocators.pools import GroupAllocatorBase, Pool, pools_of, previous_owners
 from kiel_groups.model import Slot, TopicPartition
 
 __all__ = ["Sticky", "sticky"]
@@ -31,7 +31,7 @@ __all__ = ["Sticky", "sticky"]
 Link: TypeAlias = tuple[Slot, str, Slot]
 
 
-class Sticky(Keeping):
+class Sticky(GroupAllocatorBase):
     """The sticky allocator; its one instance is :data:`sticky`."""
 
     __name__ = "sticky"
@@ -42,7 +42,7 @@ class Sticky(Keeping):
         partitions: Collection[TopicPartition],
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> dict[Slot, dict[str, list[int]]]:
-        """Return partition ids by topic by member, as equal as possible, with the fewest moves; see ``Keeping``."""
+        """Return partition ids by topic by member, as equal as possible, with the fewest moves."""
         shares = _Shares(eligible)
         unowned = shares.keep(sorted(p for p in partitions if eligible.get(p.topic)), current)
         shares.assign_unowned(unowned)
@@ -59,7 +59,7 @@ class _Shares:
         members = sorted({member for pool in set(self._pools.values()) for member in pool})
         self._counts = dict.fromkeys(members, 0)
         #: The previous owner of each partition that it may keep.
-        self._homes: dict[TopicPartition, Slot] = {}
+        self._previous: dict[TopicPartition, Slot] = {}
         #: Partition numbers by topic by member: those owned before, and those that move. The last of a list goes first.
         self._kept: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
         self._new: dict[Slot, dict[str, list[int]]] = {member: {} for member in members}
@@ -68,11 +68,11 @@ class _Shares:
         self, partitions: Sequence[TopicPartition], current: Mapping[Slot, Collection[TopicPartition]]
     ) -> list[TopicPartition]:
         """Let every member keep what it may; return the unowned partitions, in order."""
-        self._homes = homes_of(partitions, self._pools, current)
-        for partition, owner in self._homes.items():
+        self._previous = previous_owners(partitions, self._pools, current)
+        for partition, owner in self._previous.items():
             self._counts[owner] += 1
             self._kept[owner].setdefault(partition.topic, []).append(partition.partition)
-        return [partition for partition in partitions if partition not in self._homes]
+        return [partition for partition in partitions if partition not in self._previous]
 
     def assign_unowned(self, partitions: Sequence[TopicPartition]) -> None:
         """Assign each to the eligible member with fewest; small pools come first, since larger ones can compensate."""
@@ -113,8 +113,8 @@ class _Shares:
         }
         self._kept = {member: {} for member in self._counts}
         self._new = {member: {} for member in self._counts}
-        for partition, member in fewest_moves(owners, self._homes, self._pools).items():
-            owned = self._kept if self._homes.get(partition) == member else self._new
+        for partition, member in fewest_moves(owners, self._previous, self._pools).items():
+            owned = self._kept if self._previous.get(partition) == member else self._new
             owned[member].setdefault(partition.topic, []).append(partition.partition)
 
     def _level_within(self, pool: Pool, topics: Set[str]) -> None:

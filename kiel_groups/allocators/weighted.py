@@ -25,7 +25,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import TypeAlias
 
-from kiel_groups.allocators.pools import Keeping, Pool, homes_of, pools_of
+from kiel_groups.allocators.pools import GroupAllocatorBase, Pool, pools_of, previous_owners
 from kiel_groups.allocators.sticky import sticky
 from kiel_groups.model import Slot, TopicPartition
 
@@ -45,7 +45,7 @@ MOST_MOVES = 200_000
 Owned: TypeAlias = list[tuple[int, TopicPartition]]
 
 
-class Weighted(Keeping):
+class Weighted(GroupAllocatorBase):
     """
     The weighted allocator; the instance :data:`weighted` knows no loads.
 
@@ -68,7 +68,7 @@ class Weighted(Keeping):
         partitions: Collection[TopicPartition],
         current: Mapping[Slot, Collection[TopicPartition]],
     ) -> dict[Slot, dict[str, list[int]]]:
-        """Return partition ids by topic by member, of nearly equal load, with few moves; see ``Keeping``."""
+        """Return partition ids by topic by member, of nearly equal load, with few moves."""
         wanted = sorted(partition for partition in partitions if eligible.get(partition.topic))
         loads = _in_parts(loads_of(wanted, self._weights))
         if len(set(loads.values())) < 2:
@@ -109,7 +109,7 @@ class _Shares:
         numbers = {pool: number for number, pool in enumerate(self._pools)}
         self._pool_of = {topic: numbers[pool] for topic, pool in pools.items()}
         #: The previous owner of each partition that it may keep.
-        self._homes = homes_of(loads, pools, current)
+        self._previous = previous_owners(loads, pools, current)
         #: The load of each pool's heaviest partition.
         self._heaviest = dict.fromkeys(range(len(self._pools)), 0)
         for partition, load in loads.items():
@@ -125,8 +125,8 @@ class _Shares:
         #: The partitions of each member, by pool: those it owned before, and those that move.
         self._kept: dict[Slot, dict[int, Owned]] = {member: {} for member in members}
         self._moved: dict[Slot, dict[int, Owned]] = {member: {} for member in members}
-        for load, partition in sorted((loads[partition], partition) for partition in self._homes):
-            member = self._homes[partition]
+        for load, partition in sorted((loads[partition], partition) for partition in self._previous):
+            member = self._previous[partition]
             self._carried[member] += load
             self._kept[member].setdefault(self._pool_of[partition.topic], []).append((load, partition))
 
@@ -134,7 +134,7 @@ class _Shares:
         """Assign unowned partitions, heaviest first, each to the eligible member with the least load."""
         unowned: dict[int, Owned] = {}
         for partition, load in self._loads.items():
-            if partition not in self._homes:
+            if partition not in self._previous:
                 unowned.setdefault(self._pool_of[partition.topic], []).append((load, partition))
         for pool in sorted(unowned):
             queue = [(self._carried[member], member) for member in self._pools[pool]]
@@ -219,7 +219,7 @@ class _Shares:
 
     def _list_of(self, partition: TopicPartition, member: Slot) -> Owned:
         """Return the list of a member's partitions to which this one belongs."""
-        lists = self._kept if self._homes.get(partition) == member else self._moved
+        lists = self._kept if self._previous.get(partition) == member else self._moved
         return lists[member].setdefault(self._pool_of[partition.topic], [])
 
     def result(self) -> dict[Slot, dict[str, list[int]]]:

@@ -43,6 +43,8 @@ SEQUENCE_DIGITS = 10
 
 
 class Standing(Enum):
+    """The position of a candidate in the election."""
+
     #: Not a candidate: before the start and after the session's end.
     OUT = "out"
     #: Entry: asked to run. Duty: create the znode. Exit: it was created, or may have been.

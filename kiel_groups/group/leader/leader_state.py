@@ -48,6 +48,8 @@ RETRY_S = 0.5
 
 
 class Duty(Enum):
+    """The present task of a leader."""
+
     #: Not elected. Exit: elected.
     NONE = "none"
     #: Elected, and nothing to do. Exit: an input of the plan changes.
@@ -255,6 +257,7 @@ def _elected(leader: LeaderState, candidate: str, now_s: float, *, succeeds: boo
 
 
 def _changed(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
+    """Note a change: it extends the wait, starts one, or is kept for after the present plan."""
     causes = (*leader.causes, cause)
     if leader.duty in (Duty.PLANNING, Duty.PUBLISHING):
         return replace(leader, causes=causes)
@@ -286,6 +289,7 @@ def _replan_later(leader: LeaderState, cause: str, now_s: float) -> LeaderState:
 def _written(
     leader: LeaderState, publication: Publication, answer: Answer, now_s: float
 ) -> tuple[LeaderState, tuple[Effect, ...]]:
+    """Send the next write, or end the publication after the last one; give up at any other answer."""
     if not isinstance(answer, Done):
         return _replan_later(leader, "publication interrupted", now_s), ()
     written = leader.written + 1

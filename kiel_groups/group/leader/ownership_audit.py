@@ -88,6 +88,7 @@ def _problem(
     for_s: float,
     partitions: tuple[TopicPartition, ...],
 ) -> tuple[str, tuple[TopicPartition, ...], str]:
+    """Return the fields of an alarm: its metric, its partitions, and the likely cause for operators."""
     if owner is None:
         text = f"{counted}: no owner for {for_s:.0f} s; that member does not claim them; look at its log"
         return "partitions_unowned", partitions, text

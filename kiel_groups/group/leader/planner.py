@@ -74,6 +74,7 @@ class Inputs:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
+        """All partitions of the topics."""
         return frozenset(
             TopicPartition(topic, partition) for topic, numbers in self.topics.items() for partition in numbers
         )
@@ -363,6 +364,7 @@ def describe_allocator(stored: GroupState | None, target: Target) -> str:
 
 
 def _membership_changes(before: Inputs, after: Inputs) -> list[str]:
+    """Describe joins, returns, leaves, expiries, absences and new subscriptions."""
     then, now = before.members, after.members
     causes = [f"{'return' if slot in before.away else 'join'} of {slot}" for slot in sorted(now.keys() - then.keys())]
     for slot in sorted(then.keys() - now.keys()):

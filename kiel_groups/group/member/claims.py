@@ -347,10 +347,12 @@ def _moves(
     source: Phase,
     target: Callable[[TopicPartition], Phase | None],
 ) -> dict[TopicPartition, Phase | None]:
+    """Return the moves of those partitions that are in the ``source`` phase."""
     return {partition: target(partition) for partition in partitions if claims.phases.get(partition) is source}
 
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
+    """Free the partitions; those that may have been delivered from are lost first, before they are claimed again."""
     claimed = claims.in_phase(Phase.OPENING, Phase.HELD, Phase.DRAINING, Phase.RELEASING) & partitions
     lost = claims.in_phase(Phase.HELD, Phase.DRAINING, Phase.RELEASING) & partitions
     after, effects = _reconcile(claims, dict.fromkeys(claimed))

@@ -70,6 +70,7 @@ class GroupLayout:
 
     @cached_property
     def election(self) -> str:
+        """The parent of the candidates' znodes."""
         return f"{self.root}/election"
 
     def candidate_prefix(self, uuid: str) -> str:
@@ -82,10 +83,12 @@ class GroupLayout:
         return f"{self.root}/allocation"
 
     def assignment(self, slot: Slot) -> str:
+        """Return the znode of one slot's assignment."""
         return f"{self.group_state}/{slot}"
 
     @cached_property
     def config(self) -> str:
+        """The settings that members agree on, and those that operators change while the group runs."""
         return f"{self.root}/config"
 
     @cached_property
@@ -100,6 +103,7 @@ class GroupLayout:
 
     @cached_property
     def ids(self) -> str:
+        """The parent of Kafka's consumer ids, one per member."""
         return f"{consumer_root(self.group)}/ids"
 
     def consumer_id(self, member_id: MemberId) -> str:
@@ -107,6 +111,7 @@ class GroupLayout:
 
     @cached_property
     def owners(self) -> str:
+        """The parent of the owner znodes, by topic: each is the claim of one partition."""
         return f"{consumer_root(self.group)}/owners"
 
     def topic_owners(self, topic: str) -> str:
@@ -117,6 +122,7 @@ class GroupLayout:
 
     @cached_property
     def offsets(self) -> str:
+        """The parent of the offset znodes, by topic."""
         return f"{consumer_root(self.group)}/offsets"
 
     def topic_offsets(self, topic: str) -> str:
