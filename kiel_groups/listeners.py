@@ -14,10 +14,11 @@ __all__ = ["RebalanceListener", "StallListener", "Stall", "StallKind"]
 @runtime_checkable
 class RebalanceListener(Protocol):
     """
-    A listener is notified when its member gains, gives up or loses partitions.
+    Hooks that a member calls when it gains, gives up or loses partitions.
 
     Hooks run on the member's event loop, one at a time; each may be a plain function or a coroutine function. An
-    exception in a hook is logged and counted, and the rebalance continues.
+    exception in a hook is logged and counted, and the rebalance continues. A running hook is cancelled if all of its
+    partitions are lost.
     """
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
@@ -28,7 +29,7 @@ class RebalanceListener(Protocol):
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
         """
-        Called after claims were lost without a revocation, for example because the session expired.
+        Called after claims were lost, for example because the session expired.
 
         Other members may own the partitions already: discard unfinished work on them, and do not commit.
         """
