@@ -111,9 +111,9 @@ class Claims:
 
     def keeps(self, partition: TopicPartition) -> bool:
         """Whether the claim of this partition must be kept; an unknown assignment revokes nothing."""
-        return not self.not_kept((partition,))
+        return not self.to_release((partition,))
 
-    def not_kept(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+    def to_release(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """Return the partitions whose claims must be released, in the given order."""
         if self.leaving or self.ended:
             return tuple(partitions)
@@ -374,7 +374,7 @@ def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tup
 
     for partition, target in moves.items():
         move(partition, target)
-    for partition in claims.not_kept(phases):
+    for partition in claims.to_release(phases):
         phase = phases[partition]
         if phase is Phase.HELD:
             move(partition, Phase.DRAINING)

@@ -22,7 +22,7 @@ from kiel_groups.model import MemberId, Slot, TopicPartition
 __all__ = [
     "MemberInfo",
     "GroupState",
-    "PointerState",
+    "PublicationState",
     "MemberAssignment",
     "GroupSettings",
     "make_member_id",
@@ -40,9 +40,9 @@ __all__ = [
     "typed_field",
 ]
 
-PointerState = str
-PUBLISHING: PointerState = "publishing"
-DONE: PointerState = "done"
+PublicationState = str
+PUBLISHING: PublicationState = "publishing"
+DONE: PublicationState = "done"
 
 _VERSION = 1
 
@@ -162,7 +162,7 @@ class GroupState:
     """
 
     generation: int
-    state: PointerState
+    state: PublicationState
     leader: MemberId
     allocator: str = ""
     cause: str = ""
