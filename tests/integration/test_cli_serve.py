@@ -73,7 +73,7 @@ async def test_of_two_the_second_takes_over(cluster_39: Cluster, unique: Unique)
         with serving(cluster_39, name) as second, zookeeper(cluster_39) as client:
             folder = GroupLayout(name).election
             await eventually(lambda: len(client.get_children(folder)) == 2, "both stand for election")
-            stands_by = " stands by, another leads"
+            stands_by = " is standing by, another process leads"
             await eventually(lambda: any(line.endswith(stands_by) for line in second.errors), "the second says so")
             assert not any(stands_by in line for line in first.errors)
             assert await asyncio.to_thread(first.end, signal.SIGTERM) == 143

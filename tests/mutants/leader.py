@@ -254,7 +254,7 @@ MUTANTS = (
     Mutant(
         "a znode that cannot be read and that ends all planning",
         _PLAN_READER,
-        '            log.error("group %s: %s; it is left out", self._layout.group, error)\n',
+        '            log.error("group %s: %s; ignoring it", self._layout.group, error)\n',
         "            raise\n",
         "tests/unit/test_leading_driver.py",
     ),
@@ -325,7 +325,7 @@ MUTANTS = (
     Mutant(
         "a leader that resigned and watches owners on",
         _LEADING,
-        "        self._overseer.stop()\n        self._feed(leader_state.Deposed())\n",
+        "        self._ownership_monitor.stop()\n        self._feed(leader_state.Deposed())\n",
         "        self._feed(leader_state.Deposed())\n",
         "tests/sim/test_leading.py",
     ),

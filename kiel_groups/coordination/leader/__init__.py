@@ -1,6 +1,6 @@
 """
-Drive the leader of a group: the election, reading the inputs of plans, publishing them, and watching their owners.
+The driver of a group's leader: it runs the election, reads the inputs of plans, publishes plans, monitors owners.
 
-Every session of a member or of an allocator process runs it, mostly idle.
+Each session of a member or an allocator process has one; it is idle unless the session leads.
 It performs what ``group.leader`` decides, and never touches an owner znode.
 """

@@ -1,4 +1,4 @@
-"""The driver of the leader election: performs what ``group.leader.candidate`` decides, on one member's session."""
+"""The driver of the leader election: it performs what ``group.leader.candidate`` decides, on one session."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Election"]
 
 log = logging.getLogger(__name__)
 
-#: Before a refused candidacy is tried again, in seconds.
+#: The pause before a refused candidacy is repeated, in seconds.
 RETRY_S = 0.2
 
 
 class Election:
     """
-    One candidacy, for the life of one session.
+    One candidacy, on one session.
 
-    ``proof`` is a znode that must be there for this candidate to stand: a member's own. ``on_leading`` gets the path of
-    the election znode whenever this candidate leads, or leads on after a pause; ``on_resigned`` is called when it leads
-    no more.
+    ``proof`` is the znode that must exist for a candidacy: a member's own. ``on_leading`` is called with the path of
+    the election znode when this candidate becomes the leader, and when a later check confirms it. ``on_resigned`` is
+    called when it is no longer the leader.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Election:
         return self._candidate.leads
 
     def feed(self, event: candidate.Event) -> None:
-        """Take an event, do what follows."""
+        """Apply an event, and perform its effects."""
         before = self._candidate
         self._candidate, effects = candidate.step(before, event)
         if self._candidate.followed and not before.followed:
-            log.info("group %s: %s stands by, another leads", self._layout.group, self._member_id)
+            log.info("group %s: %s is standing by, another process leads", self._layout.group, self._member_id)
         for effect in effects:
             self._perform(effect)
 
@@ -92,9 +92,9 @@ class Election:
             ]
         )
         if isinstance(answer, Refused):
-            # Either the member znode was deleted by hand, which the heartbeat finds, or the election folder was.
+            # Either the member znode was deleted, which the heartbeat will find, or the election folder was.
             self._metrics.count("candidacies_refused")
-            log.warning("group %s: could not stand for election (%s); again", self._layout.group, answer.failure.name)
+            log.warning("group %s: could not join the election (%s); retrying", self._layout.group, answer.failure.name)
             await self._session.ensure(self._layout.parents)
             await asyncio.sleep(RETRY_S)
         name = answer.paths[1] if isinstance(answer, Done) else None

@@ -1,8 +1,8 @@
 """
-Members that do not take part in the protocol: Java's consumers, pykafka's, kiel's.
+Foreign members: Java, pykafka and kiel consumers, which do not take part in this library's protocol.
 
-They would read, and commit, what ours own. Found first they refuse a join; found later they are an alarm, since nothing
-that a leader could write would stop them.
+They would read and commit partitions that members own. A member refuses to join a group that has some. The leader can
+only raise an alarm when they come later, because nothing that it writes would stop them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kiel_groups.group.znodes.contents import unsigned_hex
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 
-__all__ = ["ForeignMembers", "ForeignMemberMonitor", "find_foreigners"]
+__all__ = ["ForeignMembers", "ForeignMemberMonitor", "find_foreign_members"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignMembers:
-    """Names of foreign members and the folder that they stand in; of both kinds, those under ``/consumers``."""
+    """The names of foreign members, and the folder that lists them; ``/consumers`` comes first if there are both."""
 
     names: tuple[str, ...] = ()
     folder: str = ""
@@ -36,19 +36,19 @@ class ForeignMembers:
         )
 
 
-async def find_foreigners(
+async def find_foreign_members(
     session: Session, layout: GroupLayout, watcher: Callable[[], None] | None = None
 ) -> ForeignMembers:
     """
-    Look for foreign members.
+    Find the foreign members of a group.
 
-    The two folders cannot be read at one moment: an id that stands there before and after the members were read is not
-    one of a member that came or went meanwhile.
+    The two folders cannot be read in one step. So consumer ids are read before and after the members: an id that exists
+    both times does not belong to a member that joined or left meanwhile.
 
     Args:
-        session: Where to look.
+        session: The session to read with.
         layout: The group.
-        watcher: Called when consumers, or members of kiel's, come or go.
+        watcher: Called when the consumer ids or kiel's members change.
     """
     before = set(await session.children(layout.ids, watcher) or ())
     foreign = before - set(await session.children(layout.members) or ())
@@ -65,9 +65,9 @@ async def find_foreigners(
 
 async def _without_our_own(session: Session, layout: GroupLayout, names: Sequence[str]) -> set[str]:
     """
-    Leave out ids that end in the number of the session which owns them: that is how our members are named.
+    Leave out consumer ids that end in the id of the session that owns them, as the ids of members do.
 
-    Such a member has lost its member znode, by hand or by a forced release, and will find out at its next heartbeat.
+    Such a member has lost its member znode to an operator or a forced release, and finds out at its next heartbeat.
     """
     nodes = await session.exists_many([layout.consumer_id(name) for name in names])
     return {
@@ -78,7 +78,7 @@ async def _without_our_own(session: Session, layout: GroupLayout, names: Sequenc
 
 
 class ForeignMemberMonitor:
-    """A leader's eye on foreign members: an error in the log and a gauge while there are any."""
+    """Watches for foreign members while this process leads: it logs an error and sets a gauge if there are any."""
 
     def __init__(self, session: Session, layout: GroupLayout, tasks: TaskSet, metrics: Metrics) -> None:
         self._session = session
@@ -91,12 +91,12 @@ class ForeignMemberMonitor:
         self._seen = ForeignMembers()
 
     def start(self) -> None:
-        """This process leads, or leads on: look, and keep looking."""
+        """Look for foreign members now and at each change; called whenever this process leads."""
         self._active = True
         self._changed()
 
     def stop(self) -> None:
-        """It leads no more; the next leader looks, and what this one saw is no news of its next term."""
+        """Stop, and forget what was found: this process is no longer the leader, and the next one looks."""
         self._active = self._again = False
         if self._seen.names:
             self._metrics.gauge("foreign_members", 0)
@@ -112,13 +112,13 @@ class ForeignMemberMonitor:
         try:
             while self._again:
                 self._again = False
-                found = await find_foreigners(self._session, self._layout, self._changed)
-                if self._active:  # It may have been stopped meanwhile.
-                    self._tell(found)
+                found = await find_foreign_members(self._session, self._layout, self._changed)
+                if self._active:  # The monitor may have been stopped meanwhile.
+                    self._report(found)
         finally:
             self._looking = False
 
-    def _tell(self, found: ForeignMembers) -> None:
+    def _report(self, found: ForeignMembers) -> None:
         if found == self._seen:
             return
         self._seen = found

@@ -1,4 +1,4 @@
-"""The driver of a leader: performs what ``group.leader.leader_state`` decides, on one member's session."""
+"""The driver of a leader: it performs what ``group.leader.leader_state`` decides, on one session."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ DRAINED = "all its subscribers are drained"
 
 class LeaderDriver:
     """
-    What a member does for its group while it leads; it exists, idle, in every member.
+    Plans and publishes assignments while this process leads its group; otherwise it is idle.
 
-    ``on_doubt`` is called when ZooKeeper does not confirm that this member's election znode is there.
+    ``on_doubt`` is called when ZooKeeper does not confirm that this process's election znode exists.
     """
 
     def __init__(
@@ -70,21 +70,21 @@ class LeaderDriver:
         self._on_doubt = on_doubt
         self._state = leader_state.LeaderState(config.debounce)
         self._timer: asyncio.TimerHandle | None = None
-        # What the last published plan was made from, and what the newest plan was made from.
+        # The inputs of the last published plan, and those of the newest plan.
         self._before: Inputs | None = None
         self._planned_from: Inputs | None = None
         self._reader = PlanReader(session, layout, config, metrics, self._on_change)
-        self._overseer = OwnershipMonitor(session, layout, tasks, metrics, config.drain_alarm_ms / 1000)
-        #: What the newest plan wants: who is to own what.
+        self._ownership_monitor = OwnershipMonitor(session, layout, tasks, metrics, config.drain_alarm_ms / 1000)
+        #: The owner of each partition in the newest plan.
         self._wanted: dict[TopicPartition, MemberId] = {}
-        #: The newest plan itself.
+        #: The allocation of the newest plan.
         self._allocation: Allocation = {}
-        #: Why there is a newest plan, for people.
+        #: The cause of the newest plan, for the log.
         self._cause = ""
         self._grace_timer: asyncio.TimerHandle | None = None
-        #: Whether the last plan was withheld because nothing was in sight.
+        #: Whether the last plan was withheld because no broker or no topic was in sight.
         self._withheld = False
-        #: Folders that a plan needs and that are there.
+        #: The folders of plans that exist.
         self._folders: set[str] = set()
 
     @property
@@ -93,14 +93,14 @@ class LeaderDriver:
 
     @property
     def alone(self) -> bool:
-        """Whether this leader knows of no member but itself."""
+        """Whether this process leads and knows of no other member."""
         known = self._planned_from
         return (
             self.is_leader and known is not None and {m.member_id for m in known.members.values()} <= {self._member_id}
         )
 
     def lead(self, candidate: str, *, succeeds: bool) -> None:
-        """This candidate was elected, after somebody else (``succeeds``) or as the first one, or it leads on."""
+        """Start to lead, or confirm that this candidate still leads; ``succeeds``: another leader came before it."""
         if not self.is_leader:
             log.info("group %s: %s leads", self._layout.group, self._member_id)
             self._metrics.count("elections_won")
@@ -110,13 +110,13 @@ class LeaderDriver:
         self._feed(leader_state.Elected(candidate, _now_s(), succeeds))
 
     def resign(self) -> None:
-        """This member leads no more."""
-        log.info("group %s: %s leads no more", self._layout.group, self._member_id)
-        self._overseer.stop()
+        """Stop leading."""
+        log.info("group %s: %s is no longer the leader", self._layout.group, self._member_id)
+        self._ownership_monitor.stop()
         self._feed(leader_state.Deposed())
 
     def changed(self, cause: str) -> None:
-        """Something may have changed: look again."""
+        """Plan again, after the debounce: inputs of the plan may have changed."""
         self._feed(leader_state.Changed(cause, _now_s()))
 
     def _on_change(self, cause: str) -> None:
@@ -125,17 +125,17 @@ class LeaderDriver:
             self._tasks.start(self._look_for_returned(tuple(self._planned_from.away)))
 
     async def _look_for_returned(self, away: tuple[Slot, ...]) -> None:
-        """Whose place was kept need not wait for it: nothing has to be gathered for that."""
+        """Plan at once if a static member is back: its partitions were kept, so there is nothing to debounce."""
         if await self._reader.returned(away):
             self._feed(leader_state.Changed("return", _now_s(), urgent=True))
 
     def close(self) -> None:
-        """No timer of this leader goes off any more."""
+        """Cancel all timers."""
         for timer in (self._timer, self._grace_timer):
             if timer is not None:
                 timer.cancel()
         self._timer = self._grace_timer = None
-        self._overseer.stop()
+        self._ownership_monitor.stop()
 
     def _feed(self, event: leader_state.Event) -> None:
         self._state, effects = leader_state.step(self._state, event)
@@ -174,7 +174,7 @@ class LeaderDriver:
         except SessionLostError:
             raise
         except CoordinationError as error:
-            log.error("group %s: %s; again soon", self._layout.group, error)
+            log.error("group %s: %s; retrying soon", self._layout.group, error)
             failed = True
         self._feed(leader_state.Prepared(term, _now_s(), failed))
 
@@ -184,45 +184,45 @@ class LeaderDriver:
         self._feed(leader_state.Written(term, answer, _now_s()))
 
     def _check(self, answer: Answer, what: str) -> bool:
-        """Whether a write that begins with the proof of leadership was done; says so where it was not."""
+        """Whether a transaction that begins with the proof of leadership was done; logs a warning if not."""
         if isinstance(answer, Done):
             return True
-        log.warning("group %s: %s (%s); planning anew", self._layout.group, what, answer)
+        log.warning("group %s: %s (%s); planning again", self._layout.group, what, answer)
         self._metrics.count("publications_interrupted")
-        # Some of them may have been deleted by hand, and then every publication would be refused.
+        # An operator may have deleted some of them, and without them every publication would be refused.
         self._folders.clear()
         if isinstance(answer, Refused) and answer.index == 0:
             self._on_doubt()
         return False
 
     def _published(self, generation: int, moved: int) -> None:
-        self._expect()
+        self._monitor_owners()
         self._metrics.count("generations_published")
         self._metrics.gauge("generation", generation)
         group, cause = self._layout.group, self._cause
         moves = counted(moved, "partition moves", "partitions move")
         log.info("group %s: generation %d is published, %s: %s", group, generation, moves, cause)
 
-    def _expect(self) -> None:
-        """What was planned stands there now."""
+    def _monitor_owners(self) -> None:
+        """Note that the newest plan is the published one, and monitor its owners."""
         assert self._planned_from is not None
         self._before = self._planned_from
-        self._overseer.expect(self._wanted, {member.member_id for member in self._before.members.values()})
+        self._ownership_monitor.expect(self._wanted, {member.member_id for member in self._before.members.values()})
 
     async def _make_plan(self, term: int, candidate: str, cause: str, since_s: float) -> None:
-        """Prove leadership, read, allocate, compare."""
+        """Prove leadership, read the inputs, run the allocator, and compare its result with the published plan."""
         try:
-            # Sent before the reads, and so before them at the server: they need not wait for its answer.
+            # The server handles requests in order, so the reads follow the proof without waiting for its answer.
             proving = self._session.submit([Check(candidate)])
             proof, inputs = await asyncio.gather(proving, self._reader.read())
             if not self._check(proof, "leadership could not be proved"):
                 self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
                 return
-            self._follow(inputs)
+            self._apply_tuning(inputs)
             publication = None
             if self._may_plan(inputs):
                 target = capped(await self._allocate(inputs), self._layout, self._session.client.chroot)
-                cause = self._why(cause, inputs, target)
+                cause = self._describe_cause(cause, inputs, target)
                 publication = plan(
                     self._layout,
                     inputs,
@@ -241,32 +241,32 @@ class LeaderDriver:
                     for partition in owned
                 }
                 if publication is None:
-                    self._expect()
+                    self._monitor_owners()
         except SessionLostError:
             raise
         except Exception:
-            # A leader that stops planning leaves partitions without an owner: say so, and go on trying.
-            log.exception("group %s: no plan could be made; again soon", self._layout.group)
+            # A leader that stops planning leaves partitions without an owner, so it retries after any error.
+            log.exception("group %s: no plan could be made; retrying soon", self._layout.group)
             self._metrics.count("plans_failed")
             self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
             return
         self._feed(leader_state.Planned(term, publication, _now_s()))
 
-    def _why(self, cause: str, inputs: Inputs, target: Target) -> str:
-        """What makes this plan another one than the last that was published, for people."""
+    def _describe_cause(self, cause: str, inputs: Inputs, target: Target) -> str:
+        """Describe, for the log and the group state, why this plan differs from the last published one."""
         changed = describe_change(self._before, inputs) or (cause if self._before is None else "")
-        told = ", ".join(filter(None, (changed, describe_allocator(inputs.group_state, target))))
-        if told:
-            return told
+        described = ", ".join(filter(None, (changed, describe_allocator(inputs.group_state, target))))
+        if described:
+            return described
         if self._planned_from is not self._before:
-            # What stands there may be of a plan that nobody knows to be published, for changes that are undone by now.
+            # The stored plan may come from an interrupted publication, for changes that have been undone since.
             return "publication interrupted"
-        # An allocator may look at what no leader reads. Where it does not, somebody has changed what a leader wrote.
+        # An allocator may depend on data that no leader reads. Otherwise, an operator has changed the stored plan.
         stored, published, wanted = map(_owned, (inputs.stored, self._allocation, target.allocation))
         return "allocator" if stored == published != wanted else "manual"
 
-    def _follow(self, inputs: Inputs) -> None:
-        """What people have set counts from now on; a place that is kept is looked at again when that ends."""
+    def _apply_tuning(self, inputs: Inputs) -> None:
+        """Apply the group's dynamic settings, and plan again when the next grace of a static member ends."""
         self._feed(leader_state.Tuned(inputs.tuning.debounced(self._config.debounce)))
         if self._grace_timer is not None:
             self._grace_timer.cancel()
@@ -277,7 +277,7 @@ class LeaderDriver:
             self._grace_timer = asyncio.get_running_loop().call_later(delay_s, self.changed, "end of grace")
 
     def _may_plan(self, inputs: Inputs) -> bool:
-        """With no broker or no topic in sight, what is allocated stays allocated."""
+        """Whether to plan; with no broker or no topic in sight, the current allocation stays."""
         if inputs.subscribed and (not inputs.brokers or not inputs.topics):
             missing = "broker" if not inputs.brokers else "topic of its subscription"
             log.warning("group %s: no %s in sight, the allocation stays as it is", self._layout.group, missing)
@@ -302,12 +302,12 @@ class LeaderDriver:
             log.error("group %s: %s", self._layout.group, target.fallback)
             return target
         if inputs.away and still_fits(inputs):
-            # While somebody is away nothing moves that need not: an allocator may know nothing of that.
+            # While a static member is away, no partition moves unnecessarily; an allocator does not know of absences.
             target = replace(target, allocation=inputs.stored)
         return target
 
     async def _run(self, allocator: Allocator, inputs: Inputs) -> Target:
-        """Run an allocator on a thread: it is the user's code and may take its time."""
+        """Run an allocator on a thread, because it is the user's code and may be slow."""
         name = allocator_name(allocator)
         run = partial(run_allocator, allocator, inputs.subscriptions, inputs.partitions, inputs.stored, inputs.weights)
         started_s = _now_s()
@@ -326,7 +326,7 @@ class LeaderDriver:
 
 
 def _owned(allocation: Allocation) -> Allocation:
-    """Without those that own nothing: a slice of one that is gone may stand for a while."""
+    """Leave out empty assignments: those of members that are gone may remain for a while."""
     return {slot: partitions for slot, partitions in allocation.items() if partitions}
 
 

@@ -1,4 +1,4 @@
-"""A leader's eye on owners: an alarm where its plan is not followed for too long."""
+"""The leader's monitor of owners: it raises an alarm if the plan is not followed for too long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["OwnershipMonitor"]
 
 log = logging.getLogger(__name__)
 
-#: Of so many partitions the owner is read at one look; of which there is none, every look tells.
+#: The most owner znodes that one check reads. Each check finds all partitions that have no owner znode.
 MOST_OWNERS = 2_000
 
 KINDS = ("partitions_unowned", "partitions_wrongly_owned", "partitions_orphaned")
@@ -29,10 +29,10 @@ KINDS = ("partitions_unowned", "partitions_wrongly_owned", "partitions_orphaned"
 
 class OwnershipMonitor:
     """
-    Compares the owners with what one leader has published, twice in every ``limit_s``.
+    Compares the owners of partitions with the published plan, twice in every ``limit_s``.
 
-    Each alarm is an error in the log, said again while it lasts; the gauges ``partitions_unowned``,
-    ``partitions_wrongly_owned`` and ``partitions_orphaned`` count what has been so for ``limit_s``.
+    Each alarm is an error in the log, repeated at each check while it lasts. The gauges ``partitions_unowned``,
+    ``partitions_wrongly_owned`` and ``partitions_orphaned`` count partitions in that state for ``limit_s`` or longer.
     """
 
     def __init__(self, session: Session, layout: GroupLayout, tasks: TaskSet, metrics: Metrics, limit_s: float) -> None:
@@ -48,18 +48,18 @@ class OwnershipMonitor:
         self._next = 0
 
     def expect(self, wanted: Mapping[TopicPartition, MemberId], members: Collection[MemberId]) -> None:
-        """This is published: from now on, look whether it comes true."""
+        """Compare owners with this published plan from now on."""
         self._wanted, self._members = wanted, members
         if self._timer is None:
             self._wait()
 
     def stop(self) -> None:
-        """Somebody else leads, or nobody."""
+        """Stop: this process is no longer the leader."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            # It is not known here any more, and another's to say.
-            self._show(Counter())
+            # Only the leader reports these; the old values would stay forever.
+            self._set_gauges(Counter())
         self._suspicions.clear()
 
     def _wait(self) -> None:
@@ -77,27 +77,27 @@ class OwnershipMonitor:
             log.warning("group %s: the owners cannot be read: %s; again soon", self._layout.group, error)
             owners = {}
         if self._timer is not timer:
-            # It was stopped meanwhile, and may have begun anew since: with a timer of its own, which leads to looks.
+            # The monitor was stopped meanwhile. If it was started again, its new timer schedules the checks.
             return
         now_s = asyncio.get_running_loop().time()
         self._suspicions = suspect(self._suspicions, self._wanted, owners, now_s)
-        self._tell(now_s)
+        self._report(now_s)
         self._wait()
 
-    def _tell(self, now_s: float) -> None:
+    def _report(self, now_s: float) -> None:
         counts: Counter[str] = Counter()
         for alarm in alarms(self._suspicions, self._members, now_s, self._limit_s):
             counts[alarm.kind] += len(alarm.partitions)
             self._metrics.count("ownership_alarms")
             log.error("group %s: %s", self._layout.group, alarm.text)
-        self._show(counts)
+        self._set_gauges(counts)
 
-    def _show(self, counts: Counter[str]) -> None:
+    def _set_gauges(self, counts: Counter[str]) -> None:
         for kind in KINDS:
             self._metrics.gauge(kind, counts[kind])
 
     async def _owners(self) -> dict[TopicPartition, MemberId | None]:
-        """Who owns what: of all partitions whether anybody does, of some, in turn, who."""
+        """Read the owners: None for each partition without one, and the member id for the next batch of the others."""
         owners: dict[TopicPartition, MemberId | None] = {}
         owned: list[TopicPartition] = []
         for topic in sorted({partition.topic for partition in self._wanted}):
@@ -107,18 +107,18 @@ class OwnershipMonitor:
                     owned.append(partition)
                 else:
                     owners[partition] = None
-        looked_at = self._turn(owned)
+        looked_at = self._next_batch(owned)
         nodes = await self._session.get_many([self._layout.owner(partition) for partition in looked_at])
         for partition, node in zip(looked_at, nodes, strict=True):
             try:
                 owners[partition] = None if node is None else parse_owner(node.data, self._layout.owner(partition))
             except ProtocolError as error:
                 log.error("group %s: %s", self._layout.group, error)
-                owners[partition] = "somebody who wrote no name"
+                owners[partition] = "an unknown owner"
         return owners
 
-    def _turn(self, owned: list[TopicPartition]) -> list[TopicPartition]:
-        """The next ``MOST_OWNERS``, and those that were suspicious."""
+    def _next_batch(self, owned: list[TopicPartition]) -> list[TopicPartition]:
+        """Return the next ``MOST_OWNERS`` owned partitions, and those that are under suspicion."""
         start = self._next if self._next < len(owned) else 0
         self._next = start + MOST_OWNERS
         return sorted({*islice(owned, start, self._next), *(p for p in owned if p in self._suspicions)})

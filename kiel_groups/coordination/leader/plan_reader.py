@@ -1,4 +1,4 @@
-"""What a leader reads to plan from, and the watches that tell it when to look again."""
+"""The reader of a plan's inputs, with watches that notify the leader when they change."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class PlanReader:
     """
     Reads the inputs of one leader's plans, on its session.
 
-    What seldom changes (brokers, topics, settings, weights, each member's znode, which is created anew where the member
-    subscribes to something else) is read once and watched. ``on_change`` is told what kind of thing changed.
+    Inputs that seldom change are read once and watched: brokers, topics, settings, weights, and each member's znode,
+    which is created again when its subscription changes. ``on_change`` is called with the kind of input that changed.
     """
 
     def __init__(
@@ -51,41 +51,41 @@ class PlanReader:
         self._metrics = metrics
         self._on_change = on_change
         self._watchers: dict[str, Callable[[], None]] = {}
-        #: What was read and has not changed since, by what its watcher calls it.
+        #: Values that were read and have not changed since, by the name of their watcher.
         self._known: dict[str, Any] = {}
         self._reading: dict[str, object] = {}
         self._member_names: set[MemberId] = set()
         self._tuning = DynamicConfig()
-        #: The last that could be read; None before the first look.
+        #: The last weights that could be read; None before the first read.
         self._weights: Weights | None = None
-        #: What was said of it and is still so.
-        self._remarks: set[str] = set()
+        #: The warnings about settings that were logged and still apply.
+        self._warnings: set[str] = set()
 
     @property
     def grace_ms(self) -> int:
-        """How long the place of a static member is kept, as last read."""
+        """How long an absent static member keeps its partitions, in milliseconds, as last read."""
         given = self._tuning.static_grace_ms
         return self._config.static_grace_ms if given is None else given
 
     def forget(self) -> None:
-        """Watches may be gone: what was read is to be read again."""
+        """Drop all cached values, because their watches may be lost."""
         self._known.clear()
         self._reading.clear()
 
     async def read(self) -> Inputs:
-        """Everything that a plan is made from; from now on changes are told."""
+        """Read all inputs of a plan; from now on, changes are notified."""
         brokers, members, group_state, assignments, history, (self._tuning, weights) = await asyncio.gather(
-            self._kept("brokers", self._read_brokers),
-            self._living(),
+            self._cached("brokers", self._read_brokers),
+            self._live_members(),
             self._session.get(self._layout.group_state),
-            self._slices(),
+            self._read_assignments(),
             self._session.children(self._layout.history),
-            # Nested, for gather() is typed for no more than six.
-            asyncio.gather(self._kept("config", self._read_tuning), self._kept("weights", self._read_weights)),
+            # Nested because gather() is typed for at most six arguments.
+            asyncio.gather(self._cached("config", self._read_tuning), self._cached("weights", self._read_weights)),
         )
         self._weights = weights
         away = absences(assignments, members, wall_ms(), self.grace_ms)
-        self._remark({*members, *away})
+        self._warn_of_settings({*members, *away})
         topics = await self._topics(sorted({topic for member in members.values() for topic in member.subscription}))
         return Inputs(
             members=members,
@@ -103,11 +103,11 @@ class PlanReader:
         )
 
     async def returned(self, away: Sequence[Slot]) -> bool:
-        """Whether the member of one of these slots is back."""
-        return not (await self._living()).keys().isdisjoint(away)
+        """Whether the member of any of these slots is back."""
+        return not (await self._live_members()).keys().isdisjoint(away)
 
     def _watcher(self, what: str) -> Callable[[], None]:
-        """One watcher a kind of change, so that watches that are set again do not pile up."""
+        """Return the one watcher for a kind of change, so that renewed watches do not accumulate."""
         return self._watchers.setdefault(what, partial(self._changed, what))
 
     def _changed(self, what: str) -> None:
@@ -115,8 +115,8 @@ class PlanReader:
         self._reading.pop(what, None)
         self._on_change(f"{what} changed")
 
-    async def _kept(self, what: str, read: Callable[[], Awaitable[_Parsed]]) -> _Parsed:
-        """A value as it was read, until its watch fires; one whose watch fired while it was read is not kept."""
+    async def _cached(self, what: str, read: Callable[[], Awaitable[_Parsed]]) -> _Parsed:
+        """Return a value, cached until its watch fires; a value whose watch fires during the read is not cached."""
         if what in self._known:
             known: _Parsed = self._known[what]
             return known
@@ -126,14 +126,14 @@ class PlanReader:
             self._known[what] = found
         return found
 
-    async def _kept_many(
+    async def _cached_many(
         self,
         kind: str,
         names: Iterable[str],
         path_of: Callable[[str], str],
         parse: Callable[[str, Node], _Parsed | None],
     ) -> dict[str, _Parsed | None]:
-        """Values of one kind by name, kept as ``_kept`` does; None of what is not there or cannot be read."""
+        """Return values of one kind by name, cached as by ``_cached``; None if a znode is missing or unreadable."""
         whats = {name: f"{kind} {name}" for name in names}
         values = {name: self._known.get(what) for name, what in whats.items()}
         unread = {name: what for name, what in whats.items() if what not in self._known}
@@ -147,28 +147,28 @@ class PlanReader:
         return values
 
     async def _read_brokers(self) -> int:
-        """How many brokers there are; a watch stands also where there never was one."""
+        """Return the number of brokers, and watch it, even if no broker has ever registered."""
         watcher = self._watcher("brokers")
         names = await self._session.children(BROKER_IDS, watcher)
         if names is None and await self._session.exists(BROKER_IDS, watcher) is not None:
             names = await self._session.children(BROKER_IDS, watcher)
         return len(names or ())
 
-    async def _living(self) -> dict[Slot, MemberInfo]:
-        """One member a slot: of two in one place the newer one, by the order of their registration."""
+    async def _live_members(self) -> dict[Slot, MemberInfo]:
+        """Read the live members by slot; if two share a slot, the one that registered later counts."""
         names = sorted(await self._session.children(self._layout.members, self._watcher("members")) or ())
         for name in self._member_names - set(names):
             self._forget_member(name)
         self._member_names = set(names)
         newest: dict[Slot, tuple[int, MemberInfo]] = {}
-        members = await self._kept_many("member", names, self._layout.member, self._registered)
+        members = await self._cached_many("member", names, self._layout.member, self._registered)
         for found in members.values():
             if found is not None and (found[1].slot not in newest or newest[found[1].slot][0] < found[0]):
                 newest[found[1].slot] = found
         return {slot: info for slot, (_, info) in newest.items()}
 
     def _registered(self, name: MemberId, node: Node) -> tuple[int, MemberInfo] | None:
-        """A member as it registered, and in which transaction; None for one that cannot be read."""
+        """Return the zxid of a registration and its content; None if it cannot be read."""
         info = self._parsed(partial(MemberInfo.parse, name), node, self._layout.member(name))
         return None if info is None else (node.czxid, info)
 
@@ -180,7 +180,7 @@ class PlanReader:
         if watcher is not None:
             self._session.forget(watcher)
 
-    async def _slices(self) -> dict[Slot, MemberAssignment | None]:
+    async def _read_assignments(self) -> dict[Slot, MemberAssignment | None]:
         slots = await self._session.children(self._layout.group_state) or []
         nodes = await self._session.get_many([self._layout.assignment(slot) for slot in slots])
         return {
@@ -190,7 +190,7 @@ class PlanReader:
         }
 
     async def _read_tuning(self) -> DynamicConfig:
-        """What people have set; where that cannot be, what they had set before."""
+        """Read the group's dynamic settings; if they cannot be read, the previous ones stay."""
         node = await self._watched(self._layout.config, "config")
         if node is None:
             return DynamicConfig()
@@ -203,15 +203,15 @@ class PlanReader:
 
     async def _read_weights(self) -> Weights:
         """
-        What partitions weigh; where that cannot be read, what they weighed before.
+        Read the weights of partitions; if they cannot be read, the previous ones stay.
 
-        A znode that is garbled for a while must not move partitions, and move them back when it is mended.
+        Otherwise, a znode that is garbled for a while would move partitions, and its repair would move them back.
         """
         node = await self._watched(self._layout.weights, "weights")
         if node is None:
             return {}
         try:
-            # Those of 100,000 partitions take about a second.
+            # Parsing the weights of 100,000 partitions takes about a second.
             return await in_thread(partial(parse_weights, node.data, self._layout.weights), "weights")
         except ProtocolError as error:
             kept = (
@@ -223,36 +223,36 @@ class PlanReader:
             self._metrics.count("znodes_unreadable")
             return self._weights or {}
 
-    def _remark(self, slots: Collection[Slot]) -> None:
-        """Say once what people have set and cannot have meant."""
-        remarks = set(self._tuning.misspelt())
-        remarks |= {f"drained: {slot} is no member" for slot in self._tuning.strangers(slots)}
-        for remark in sorted(remarks - self._remarks):
-            log.warning("group %s: %s: %s", self._layout.group, self._layout.config, remark)
-        self._remarks = remarks
+    def _warn_of_settings(self, slots: Collection[Slot]) -> None:
+        """Log settings that are probably mistakes, each once while it lasts."""
+        warnings = set(self._tuning.misspelt())
+        warnings |= {f"drained: {slot} is no member" for slot in self._tuning.strangers(slots)}
+        for warning in sorted(warnings - self._warnings):
+            log.warning("group %s: %s: %s", self._layout.group, self._layout.config, warning)
+        self._warnings = warnings
 
     async def _topics(self, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-        found = await self._kept_many(
+        found = await self._cached_many(
             "topic", names, topic_path, lambda name, node: self._parsed(parse_topic, node, topic_path(name))
         )
         return {name: partitions for name, partitions in found.items() if partitions is not None}
 
     async def _watched(self, path: str, what: str) -> Node | None:
-        """A znode, None where there is none; a watch stands in either case."""
+        """Read a znode and watch it; None if it does not exist, in which case its creation is watched."""
         return (await self._watched_many([path], [what]))[0]
 
     async def _watched_many(self, paths: Sequence[str], whats: Iterable[str]) -> list[Node | None]:
         """
-        Znodes, None where there is none; a watch stands in either case.
+        Read znodes and watch them; None for each that does not exist, whose creation is watched.
 
-        They are read together, not by a task each: so no more of them than a session should have under way stand
-        before a heartbeat, however many members and topics there are.
+        They are read together and not by one task each. Thus the session limits how many reads are in flight ahead of a
+        heartbeat, however many members and topics there are.
         """
         watchers = [self._watcher(what) for what in whats]
         nodes = await self._session.get_many(paths, watchers)
         absent = [number for number, node in enumerate(nodes) if node is None]
         looks = await self._session.exists_many([paths[n] for n in absent], [watchers[n] for n in absent])
-        # What came between the two reads.
+        # Znodes that were created between the two reads.
         late = [number for number, node in zip(absent, looks, strict=True) if node is not None]
         found = await self._session.get_many([paths[n] for n in late], [watchers[n] for n in late])
         for number, node in zip(late, found, strict=True):
@@ -260,10 +260,10 @@ class PlanReader:
         return nodes
 
     def _parsed(self, parse: Callable[[bytes, str], _Parsed], node: Node, path: str) -> _Parsed | None:
-        """A znode's value; what cannot be read is left out, loudly."""
+        """Parse a znode's value; log an error and return None if that is not possible."""
         try:
             return parse(node.data, path)
         except ProtocolError as error:
-            log.error("group %s: %s; it is left out", self._layout.group, error)
+            log.error("group %s: %s; ignoring it", self._layout.group, error)
             self._metrics.count("znodes_unreadable")
             return None

@@ -1,11 +1,11 @@
-"""Who may join: a member agrees with the group's settings, and nobody foreign lives in the group."""
+"""The checks before a member joins: its settings agree with the group's, and the group has no foreign members."""
 
 from __future__ import annotations
 
 import logging
 
 from kiel_groups.config import GroupConfig
-from kiel_groups.coordination.leader.foreign_members import find_foreigners
+from kiel_groups.coordination.leader.foreign_members import find_foreign_members
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import ForeignMemberError, GroupConfigError, ProtocolError
 from kiel_groups.group.znodes.contents import GroupSettings
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 async def check_admission(session: Session, layout: GroupLayout, config: GroupConfig) -> None:
     """
-    Refuse to join where that would harm the group.
+    Refuse to join a group that this member would harm.
 
     Raises:
         GroupConfigError: The group's settings differ from this member's, or cannot be read.
-        ForeignMemberError: Java consumers, pykafka's or kiel's members are alive in the group.
+        ForeignMemberError: Java, pykafka or kiel consumers are alive in the group.
     """
     await _check_settings(session, layout, config)
     await _check_foreign(session, layout)
@@ -33,10 +33,10 @@ async def _check_settings(session: Session, layout: GroupLayout, config: GroupCo
     mine = GroupSettings(store=config.store, mode=config.mode, auto_offset_reset=config.auto_offset_reset)
     node = await session.get(layout.config)
     while node is None:
-        # Create-only: of two first members one wins, and both read what it wrote.
+        # Create-only: if two members are the first ones, one of them wins, and both read what it wrote.
         answer = await session.transact([Create(layout.config, mine.encode())])
         if isinstance(answer, Done):
-            log.info("group %s: it has no settings yet, so it is new; this member's count", layout.group)
+            log.info("group %s: new group; it takes the settings of this member", layout.group)
         node = await session.get(layout.config)
         if node is None and not isinstance(answer, Unknown):
             await session.ensure(layout.parents)
@@ -48,15 +48,15 @@ async def _check_settings(session: Session, layout: GroupLayout, config: GroupCo
             " member is alive"
         ) from error
     if differences := mine.differences(group):
-        told = "; ".join(f"{name} is {there!r} there and {here!r} here" for name, here, there in differences)
+        details = "; ".join(f"{name} is {there!r} there and {here!r} here" for name, here, there in differences)
         raise GroupConfigError(
-            f"this member disagrees with its group {layout.group}: {told}. Give this member the group's setting,"
+            f"this member disagrees with its group {layout.group}: {details}. Give this member the group's setting,"
             f" or stop all members and change the znode {layout.config}"
         )
 
 
 async def _check_foreign(session: Session, layout: GroupLayout) -> None:
-    found = await find_foreigners(session, layout)
+    found = await find_foreign_members(session, layout)
     if found.names:
         raise ForeignMemberError(
             f"group {layout.group} has {found}: they would read the same partitions. Stop them first, or use another"
