@@ -54,7 +54,7 @@ def ensembles() -> Iterator[Callable[..., Cluster]]:
 
 def server_of(cluster: Cluster, member: Member) -> ZooKeeperServer:
     """The server that a member's session is connected to."""
-    session = member.consumer._consuming.member._membership.session  # type: ignore[union-attr]
+    session = member.consumer._consuming.member._member_session.session  # type: ignore[union-attr]
     port = session.client._connection._socket.getpeername()[1]
     return next(server for server in cluster.ensemble.servers if server.port == port)
 
@@ -102,7 +102,7 @@ async def back_in_the_quorum(server: ZooKeeperServer) -> None:
 
 
 def server_is_another(cluster: Cluster, member: Member, server: ZooKeeperServer) -> bool:
-    session = member.consumer._consuming.member._membership.session  # type: ignore[union-attr]
+    session = member.consumer._consuming.member._member_session.session  # type: ignore[union-attr]
     return bool(session.connected) and server_of(cluster, member) is not server
 
 
@@ -177,7 +177,7 @@ async def test_session_that_its_leader_takes_for_moved(
         # The leader itself closes a connection of its own at the first request of any kind.
         member = await tried.join(zk_hosts=followers)
         await tried.has(member, 4)
-        session = member.consumer._consuming.member._membership.session  # type: ignore[union-attr]
+        session = member.consumer._consuming.member._member_session.session  # type: ignore[union-attr]
         connected, before = server_of(cluster, member), (session.client.client_id, tried.owners())
         await asyncio.to_thread(
             connect_elsewhere,

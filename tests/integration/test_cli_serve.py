@@ -136,14 +136,14 @@ async def test_it_survives_the_end_of_its_session(
     try:
         await eventually(lambda: candidate.leads, "it leads")
         before = candidate.member_id
-        assert candidate._lives.current is not None
-        thief = KazooClient(cluster_39.zk_hosts, client_id=candidate._lives.current.session.client.client_id)
+        assert candidate._supervisor.current is not None
+        thief = KazooClient(cluster_39.zk_hosts, client_id=candidate._supervisor.current.session.client.client_id)
         thief.start()
         thief.stop()
         thief.close()
         await eventually(lambda: candidate.leads and candidate.member_id != before, "it leads on a new session")
         told = [record.message for record in caplog.records if record.levelname == "WARNING"]
-        assert any(before in line and line.endswith("; joining anew") for line in told if before)
+        assert any(before in line and line.endswith("; joining again") for line in told if before)
         assert f"group {name}: joined again, as {candidate.member_id}" in told
         async with group_of(cluster_39, name, [topic]) as group:
             await group.join()
@@ -165,9 +165,11 @@ async def test_a_leader_without_members_leaves_no_trace_of_one(cluster_39: Clust
     )
     await candidate.start()
     try:
-        life = candidate._lives.current
+        life = candidate._supervisor.current
         assert life is not None
-        await eventually(lambda: life._leading._before is not None, "it has planned, and published what it wants to")
+        await eventually(
+            lambda: life._leader_driver._before is not None, "it has planned, and published what it wants to"
+        )
         with zookeeper(cluster_39) as client:
             assert [path for path in (layout.config, layout.group_state, layout.history) if client.exists(path)] == []
             assert client.get_children(layout.members) == client.get_children(layout.ids) == []

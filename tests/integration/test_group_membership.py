@@ -272,7 +272,7 @@ def end_session(cluster: Cluster, member: object) -> None:
     """End a member's session on the server: a second client takes it over and closes it."""
     from kazoo.client import KazooClient
 
-    session = member.consumer._consuming.member._membership.session  # type: ignore[attr-defined]
+    session = member.consumer._consuming.member._member_session.session  # type: ignore[attr-defined]
     thief = KazooClient(cluster.zk_hosts, client_id=session.client.client_id)
     thief.start()
     thief.stop()

@@ -449,7 +449,7 @@ MUTANTS = (
     Mutant(
         "a claim that is deleted before it is open and not made again",
         "coordination/member/owned_partitions.py",
-        "                gone = await self._claimant.verify(waiting)\n",
+        "                gone = await self._owner_znodes.verify(waiting)\n",
         "                gone = frozenset()\n",
         "tests/sim/test_leaderless.py",
     ),

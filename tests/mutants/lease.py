@@ -164,8 +164,8 @@ MUTANTS = (
     Mutant(
         "a member that joins anew while its application hangs",
         "coordination/member/group_member.py",
-        "if self._membership is not None and self._membership.stalled:",
-        "if self._membership is None:",
+        "if self._member_session is not None and self._member_session.stalled:",
+        "if self._member_session is None:",
         f"{ON_SERVERS}_watchdog.py::test_an_application_hangs_in_a_record",
     ),
     # What proves the session

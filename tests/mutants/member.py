@@ -50,8 +50,8 @@ MUTANTS = (
     Mutant(
         "claims that are looked at on a server that lags",
         _CLAIMING,
-        "        await self._writer.prove()\n        mine, _ = await self._whose(partitions)\n",
-        "        mine, _ = await self._whose(partitions)\n",
+        "        await self._writer.prove()\n        mine, _ = await self._owned_and_free(partitions)\n",
+        "        mine, _ = await self._owned_and_free(partitions)\n",
         "tests/sim/test_claims.py",
     ),
     # Hand-over
@@ -106,7 +106,7 @@ MUTANTS = (
         "a hand-over that stops what stays",
         _HOLDING,
         "busy = self._handler.stop(partitions)",
-        "busy = self._handler.stop(self._held() | partitions) & partitions",
+        "busy = self._handler.stop(self._owned() | partitions) & partitions",
     ),
     Mutant(
         "an absent slice that takes everything away",
@@ -156,8 +156,8 @@ MUTANTS = (
     Mutant(
         "a hint that comes while the slice is read and that is forgotten",
         _HOLDING,
-        "            self._look.clear()\n            read = await self._read_slice()\n",
-        "            read = await self._read_slice()\n            self._look.clear()\n",
+        "            self._look.clear()\n            read = await self._read_assignment()\n",
+        "            read = await self._read_assignment()\n            self._look.clear()\n",
         "tests/sim/test_windows.py",
     ),
     Mutant(
@@ -192,7 +192,7 @@ MUTANTS = (
     Mutant(
         "a claim that was deleted by hand and that nobody misses",
         _HOLDING,
-        "gone = await self._claimant.verify(self._held())",
+        "gone = await self._owner_znodes.verify(self._owned())",
         "gone: frozenset[TopicPartition] = frozenset()",
         "tests/sim/test_following.py",
     ),

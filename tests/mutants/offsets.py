@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "an offset of the old log that its owner has stored unknowingly and hands over",
         _CLAIMING,
-        "if found is not None and self._is_misleading(partition, found):",
+        "if found is not None and self._is_of_old_log(partition, found):",
         "if False:",
         "tests/sim/test_topics_known_late.py",
     ),

@@ -171,8 +171,8 @@ MUTANTS = (
     Mutant(
         "an unopened claim that is given back without a look at whose it is",
         _CLAIMING,
-        "        return standing, set(unopened) - mine\n",
-        "        return standing, set()\n",
+        "        return stored, set(unopened) - mine\n",
+        "        return stored, set()\n",
         "tests/sim/test_releasing_unopened.py",
     ),
 )

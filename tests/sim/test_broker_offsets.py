@@ -70,7 +70,7 @@ def test_a_release_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.Monk
     """Brokers check nothing: a request that is sent after the release may overwrite what the next owner stores."""
     with at_rest(members=1, topics=(1, 1), reset="earliest", store=BROKER_V0) as world:
         (holding,) = world.consumers
-        membership, pausing, claimed = holding.member._membership, list[bool](), list[bool]()
+        membership, pausing, claimed = holding.member._member_session, list[bool](), list[bool]()
         assert membership is not None
 
         async def slowly(offsets: Mapping[TopicPartition, int], metadata: str) -> object:

@@ -94,7 +94,7 @@ def test_a_longer_timeout_of_the_servers_is_the_one_that_counts(monkeypatch: pyt
     monkeypatch.setattr(fake_ensemble, "LEAST_TICKS", least_ticks)
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
-        membership = consumer.member._membership
+        membership = consumer.member._member_session
         assert membership is not None
         assert membership.session.timeout_ms == least_ticks * world.ensemble.tick_ms > 2 * SESSION_TIMEOUT_MS
         consumer.process.stall()
@@ -115,7 +115,7 @@ def test_one_whose_close_is_not_answered_is_closed_elsewhere() -> None:
         (session_id,), server, membership = (
             consumer.process.sessions,
             consumer.process.server,
-            consumer.member._membership,
+            consumer.member._member_session,
         )
         assert server is not None
         assert membership is not None

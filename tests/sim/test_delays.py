@@ -45,17 +45,17 @@ def test_an_offset_that_is_not_followed_while_hints_keep_coming_is_noticed(
 ) -> None:
     """As the regular look once was: an interval after the newest hint, and not after the last look."""
 
-    async def follow_slice(holding: OwnedPartitions) -> None:
+    async def follow_assignment(holding: OwnedPartitions) -> None:
         while True:
             holding._look.clear()
-            holding._feed(await holding._read_slice())
+            holding._feed(await holding._read_assignment())
             try:
                 async with asyncio.timeout(jittered_s(world.reconcile_interval_ms)):
                     await holding._look.wait()
             except TimeoutError:
                 await holding._audit()
 
-    monkeypatch.setattr(OwnedPartitions, "_follow_slice", follow_slice)
+    monkeypatch.setattr(OwnedPartitions, "_follow_assignment", follow_assignment)
     world.consumers[0].process.call(world.consumers[0].kill)
     world.join(world.topics)
     world.settle(60.0)
@@ -74,14 +74,14 @@ def test_a_slice_is_followed_although_no_watch_tells_of_it(world: World) -> None
 
 def test_a_slice_that_is_not_followed_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (follower,) = (consumer for consumer in world.consumers if not consumer.member.leads)
-    membership = follower.member._membership
+    membership = follower.member._member_session
     assert membership is not None
     wanted = claims.Wanted(membership.holding._claims.want)
 
     async def read_nothing_new() -> claims.Wanted:
         return wanted
 
-    monkeypatch.setattr(membership.holding, "_read_slice", read_nothing_new)
+    monkeypatch.setattr(membership.holding, "_read_assignment", read_nothing_new)
     for _ in range(2):
         world.join(world.topics)
     with pytest.raises(Violation, match=f"{follower.name} has not followed its slice for 15 s"):

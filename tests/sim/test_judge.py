@@ -192,7 +192,7 @@ def test_who_hands_over_what_misleads_the_next_one_is_noticed(world: World, monk
     recreate_within_a_write(world, monkeypatch)
     commit(world, holding)
     world.run_for(2.0)
-    monkeypatch.setattr(OwnerZnodes, "_is_misleading", lambda *_: False)
+    monkeypatch.setattr(OwnerZnodes, "_is_of_old_log", lambda *_: False)
     holding.leave()
     with pytest.raises(Violation, match="gives up t0:0 at 3 of a log that is gone"):
         world.run_for(2.0)
@@ -226,7 +226,7 @@ def test_who_skips_a_partition_that_came_later_is_noticed(is_late: bool) -> None
     """Excused is who could not know that it came later: the topic has just been created again (seed 314916384253)."""
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
-        membership = consumer.member._membership
+        membership = consumer.member._member_session
         assert membership is not None
 
         def store(number: int) -> None:
@@ -326,7 +326,7 @@ def test_who_gives_up_what_it_has_finished_in_the_new_log_is_noticed(
     recreate(world)
     world.run_for(2.0)
     process_some(world, holding)
-    monkeypatch.setattr(OwnerZnodes, "_left_by", lambda _, state: state.committed)
+    monkeypatch.setattr(OwnerZnodes, "_offset_to_leave", lambda _, state: state.committed)
     with pytest.raises(Violation, match="gives up t0:0 at 0, finished is 3"):
         world.close(20.0)
 

@@ -21,8 +21,8 @@ Assignment: TypeAlias = Mapping[str, Mapping[str, Collection[int]]]
 def leading(world: World) -> LeaderDriver:
     """That of who leads."""
     (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
-    assert leader.member._membership is not None
-    return leader.member._membership._leading
+    assert leader.member._member_session is not None
+    return leader.member._member_session._leader_driver
 
 
 def causes(world: World) -> list[str]:

@@ -29,7 +29,7 @@ def test_an_error_that_comes_while_it_leaves_is_reported(caplog: pytest.LogCaptu
     """Once: its last commit may have been refused for good, and nobody supervises the session any more."""
     with at_rest(members=1, topics=(2,)) as world, caplog.at_level(logging.ERROR, "kiel_groups"):
         (consumer,) = world.consumers
-        membership = consumer.member._membership
+        membership = consumer.member._member_session
         assert membership is not None
         consumer.work(0.0, 1, 1.0)
         consumer.leave()

@@ -82,7 +82,7 @@ def test_a_story_with_a_livelock_ends_and_names_its_seed(monkeypatch: pytest.Mon
         holding._look.set()
         return claims.Wanted(None)
 
-    monkeypatch.setattr(OwnedPartitions, "_read_slice", read_and_hint)
+    monkeypatch.setattr(OwnedPartitions, "_read_assignment", read_and_hint)
     outcome = play(replace(make_story(11), events=()))
     assert outcome.error.startswith("Livelock: seed 11, at ")
-    assert "task OwnedPartitions._follow_slice" in outcome.error
+    assert "task OwnedPartitions._follow_assignment" in outcome.error

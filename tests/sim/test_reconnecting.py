@@ -85,7 +85,7 @@ def test_who_writes_brings_a_session_back_that_was_taken_elsewhere() -> None:
         for consumer in world.consumers:
             process_some(world, consumer)
         consumer = take_elsewhere(world)
-        membership = consumer.member._membership
+        membership = consumer.member._member_session
         assert membership is not None
         for _ in range(3):
             consumer.process.start(membership.session.ensure(["/a/b"]))

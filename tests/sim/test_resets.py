@@ -162,7 +162,7 @@ def test_garbage_in_the_place_of_the_chosen_offset_is_written_over() -> None:
         world.run_for(1.0)
         assert consumer.has_chosen(P0)
         world.operator.set(world.layout.offset(P0), b"garbage")
-        membership = consumer.member._membership
+        membership = consumer.member._member_session
         assert membership is not None
         following = consumer.process.start(membership.holding._offsets.follow_resets())
         world.timeline.run_until(following.done, 1.0)

@@ -456,7 +456,7 @@ def test_a_connection_that_breaks_at_the_last_moment_is_waited_for_before_it_is_
     def renewing(*arguments: Any) -> bool:
         is_same = renew(*arguments)
         if not gates:
-            gates.append(holding.member._membership.session.gate)  # type: ignore[union-attr]
+            gates.append(holding.member._member_session.session.gate)  # type: ignore[union-attr]
             gates[0].suspended = True
         return is_same
 

@@ -75,5 +75,5 @@ async def test_they_are_no_word_of_others(caplog: pytest.LogCaptureFixture) -> N
     assert sorted(session.released) == [LAYOUT.owner(partition) for partition in PARTITIONS]
     assert metrics.total("commits_superseded") == 1
     assert [record.getMessage() for record in caplog.records] == [
-        "group g: offsets of 1 partition, first t:2, were changed by somebody else; they are released without a commit"
+        "group g: offsets of 1 partition, first t:2, were changed by another writer; they are released without a commit"
     ]

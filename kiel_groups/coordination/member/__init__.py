@@ -1,6 +1,6 @@
 """
-Drive a member of a group: registration, claims and releases on one session, and one session after another.
+The driver of a group member: it registers, claims and releases partitions, and replaces lost sessions.
 
 ``clients`` and ``spark.member`` start a ``GroupMember`` and implement its ``PartitionHandler``.
-It performs what ``group.member`` decides; it never delivers a record itself.
+It performs what ``group.member`` decides, and never delivers a record itself.
 """

@@ -1,4 +1,4 @@
-"""An allocator process: it stands for election and leads, but owns nothing and is no member."""
+"""An allocator process: a candidate that can lead a group without being a member or owning partitions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class AllocatorProcess:
     """
     Candidacy in one group, from ``start`` to ``close``, across sessions.
 
-    It registers neither as a member nor as a consumer: all that is seen of it is its election znode. Who joins the
-    group agrees with the other members about settings, not with it.
+    An allocator process registers neither as a member nor as a consumer; its only znode is its election znode. Members
+    that join check their settings against the group's, not against this process's.
 
     Args:
-        config: The group, its debounce, the limit for its allocator; settings of a member mean nothing here.
-        zookeeper: Where it lives.
-        allocator: What it allocates by when it leads.
-        metrics: Where to count.
-        on_failure: Hears of an error that no new session can mend, such as missing rights.
+        config: The group, its debounce, the time limit of its allocator; a member's other settings are ignored.
+        zookeeper: How to connect to ZooKeeper.
+        allocator: Computes the assignments while this process leads.
+        metrics: Receives the counters and gauges.
+        on_failure: Called with an error that a new session cannot fix, such as missing rights.
     """
 
     def __init__(
@@ -41,46 +41,48 @@ class AllocatorProcess:
         self._zookeeper = zookeeper
         self._allocator = allocator
         self._metrics = metrics
-        self._lives = SessionSupervisor(config.group, self._begin, zookeeper.connect_timeout_ms, metrics, on_failure)
+        self._supervisor = SessionSupervisor(
+            config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure
+        )
 
     async def start(self) -> None:
         """
-        Stand for election; what prevents it is raised, later losses are mended in the background.
+        Join the election. Errors of the first session are raised; lost sessions are replaced in the background.
 
         Raises:
             NoZooKeeperError: No server answered in time.
             ChrootMissingError: The chroot does not exist.
-            CoordinationError: ZooKeeper refused to write.
+            CoordinationError: ZooKeeper refused a write.
         """
-        await self._lives.start()
+        await self._supervisor.start()
 
-    async def _begin(self, by_s: float) -> _AllocatorSession:
-        candidacy = _AllocatorSession(
-            self._config, self._zookeeper, self._allocator, self._metrics, first=self._lives.current is None
+    async def _join(self, by_s: float) -> _AllocatorSession:
+        session = _AllocatorSession(
+            self._config, self._zookeeper, self._allocator, self._metrics, first=self._supervisor.current is None
         )
-        await candidacy.join(by_s)
-        return candidacy
+        await session.join(by_s)
+        return session
 
     @property
     def member_id(self) -> str | None:
-        """The name by which the group knows it as a leader; another one after a lost session."""
-        return self._lives.current.member_id if self._lives.current else None
+        """The name of this process as a leader, which changes with each session. None before the first one."""
+        return self._supervisor.current.member_id if self._supervisor.current else None
 
     @property
     def leads(self) -> bool:
-        return self._lives.current is not None and self._lives.current.leads
+        return self._supervisor.current is not None and self._supervisor.current.leads
 
     async def close(self) -> None:
-        """Resign: the election znode goes at once, and the next candidate leads."""
-        await self._lives.close()
+        """Resign: the election znode is deleted at once, and the next candidate becomes the leader."""
+        await self._supervisor.close()
 
 
 class _AllocatorSession(GroupSession):
-    """A candidate on one session."""
+    """An allocator process on one session."""
 
-    _paused = "leading, or standing by for it, is paused"
+    _paused = "this candidate is paused"
 
-    async def _enter(self) -> None:
-        self._name()
-        # There is no znode whose loss would mean anything; a check of the folder is the quorum's word all the same.
-        self._stand(self._layout.election)
+    async def _enroll(self) -> None:
+        self._choose_member_id()
+        # A candidate has no znode of its own to check. Checking the election folder still goes through the quorum.
+        self._set_up(self._layout.election)

@@ -1,4 +1,4 @@
-"""A member of a group across sessions: when one is lost, the next one joins anew."""
+"""A member of a group across ZooKeeper sessions: after a lost session, it joins again with a new one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How often a member that was ended by its watchdog looks whether the application gets on, in seconds.
+#: After the watchdog ended a session: how often the member checks whether the application has resumed, in seconds.
 CATCH_UP_S = 0.05
 
 
@@ -35,8 +35,8 @@ class GroupMember:
     """
     Membership of one consumer in one group, from ``start`` to ``close``.
 
-    ``on_failure`` hears of an error that no new session can mend: other settings than the group's, foreign members,
-    missing rights.
+    ``on_failure`` is called with an error that a new session cannot fix: settings that differ from the group's,
+    foreign members, missing rights.
     """
 
     def __init__(
@@ -55,154 +55,159 @@ class GroupMember:
         self._subscription = subscription
         self._allocator = allocator
         self._metrics = metrics
-        #: The present session's gate, to be asked before every record; one that never opens before the first session.
+        #: The current session's gate, checked before each record is delivered; before the first session it stays shut.
         self.gate = Gate()
-        self._lives = SessionSupervisor(config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure)
+        self._supervisor = SessionSupervisor(
+            config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure
+        )
 
     async def start(self) -> None:
         """
-        Join; what prevents the first joining is raised, later losses are mended in the background.
+        Join the group. Errors of the first join are raised; lost sessions are replaced in the background.
 
         Raises:
             NoZooKeeperError: No server answered in time.
             ChrootMissingError: The chroot does not exist.
-            GroupConfigError: The group lives by other settings.
-            ForeignMemberError: Members that are not ours are alive in the group.
+            GroupConfigError: The group's settings differ from this member's, or cannot be read.
+            ForeignMemberError: Foreign members are alive in the group.
         """
-        await self._lives.start()
+        await self._supervisor.start()
 
     async def _join(self, by_s: float) -> MemberSession:
-        if self._membership is not None and self._membership.stalled:
-            await self._caught_up()
-            # The application's time does not count against ZooKeeper's.
+        if self._member_session is not None and self._member_session.stalled:
+            await self._wait_until_caught_up()
+            # The time that the application took does not count against the connect timeout.
             by_s = asyncio.get_running_loop().time() + self._zookeeper.connect_timeout_ms / 1000
-        membership = MemberSession(
+        member_session = MemberSession(
             self._config,
             self._zookeeper,
             self._handler,
             self._subscription,
             self._allocator,
             self._metrics,
-            first=self._membership is None,
+            first=self._member_session is None,
         )
-        await membership.join(by_s)
-        self.gate = membership.session.gate
-        return membership
+        await member_session.join(by_s)
+        self.gate = member_session.session.gate
+        return member_session
 
-    async def _caught_up(self) -> None:
+    async def _wait_until_caught_up(self) -> None:
         """
-        After the watchdog's exit, wait until the application gets on.
+        Wait, after the watchdog ended a session, until the application makes progress.
 
-        Partitions that it would claim before that would stand still, as those did that it lost.
+        Partitions that the member claimed before that would stall like those that it has just lost.
         """
         stalled = self._handler.in_progress()
         while any(now.token is then.token for now in self._handler.in_progress() for then in stalled):  # noqa: ASYNC110
             await asyncio.sleep(CATCH_UP_S)
 
     @property
-    def _membership(self) -> MemberSession | None:
-        return self._lives.current
+    def _member_session(self) -> MemberSession | None:
+        return self._supervisor.current
 
     @property
     def member_id(self) -> str | None:
-        """The present member's id; another one after a lost session. None before the first joining."""
-        return self._membership.member_id if self._membership else None
+        """The member id of the current session, which changes with each session. None before the first join."""
+        return self._member_session.member_id if self._member_session else None
 
     @property
     def leads(self) -> bool:
-        return self._membership is not None and self._membership.leads
+        return self._member_session is not None and self._member_session.leads
 
     @property
     def settled(self) -> bool:
-        """Whether this member is alive and holds just what the leader wants it to hold."""
-        membership = self._membership
-        return membership is not None and not membership.over.done() and membership.holding.settled
+        """Whether the session is alive and the member owns exactly the partitions of its assignment."""
+        member_session = self._member_session
+        return member_session is not None and not member_session.over.done() and member_session.holding.settled
 
     def check_subscription(self, topics: Collection[str]) -> None:
         """
-        To be asked before the subscription is changed to these topics: one that is refused must change nothing.
+        Check that these topics can be registered. Called before the subscription changes, so that a refusal changes
+        nothing.
 
         Raises:
-            ConfigError: They take more room than ZooKeeper has for them.
+            ConfigError: The topics take more space than ZooKeeper allows.
         """
-        if self._membership is not None:
-            self._membership.check_subscription(topics)
+        if self._member_session is not None:
+            self._member_session.check_subscription(topics)
 
     async def resubscribe(self) -> None:
-        """Tell the group of a changed subscription; a member whose session was lost tells it when it joins."""
-        if self._membership is not None and not self._membership.over.done():
+        """Register a changed subscription; if the session is lost, the next session registers it when it joins."""
+        if self._member_session is not None and not self._member_session.over.done():
             try:
-                await self._membership.resubscribe()
+                await self._member_session.resubscribe()
             except SessionLostError:
                 log.info("group %s: the new subscription is registered with the next session", self._config.group)
 
     async def commit_on_session(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
-        Store the offsets of all that is finished.
+        Store the offsets of all finished records.
 
         Args:
-            metadata: A text for stores that have room for one.
+            metadata: A text to store with the offsets, in stores that support it.
 
         Returns:
             The partitions whose offsets were stored.
 
         Raises:
-            SessionLostError: There is no session at the moment, or its lease is over; nothing more was stored.
-            CoordinationError: ZooKeeper refused it for the lack of rights; this member stops.
+            SessionLostError: There is no session at the moment, or its lease has expired; nothing more was stored.
+            CoordinationError: ZooKeeper refused the write because rights are missing; this member stops.
         """
-        return await self._written(lambda holding: holding.commit_owned(metadata))
+        return await self._write(lambda owned: owned.commit_owned(metadata))
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
-        Store the position that a reset chose, as soon as nothing older of its partition is buffered or in flight.
+        Store the position that a reset chose, once no older record of the partition is buffered or in flight.
 
         Returns:
-            The offset to continue at; None where the reset is void, as ``Offsets.store_reset`` says.
+            The offset to continue at; None if the reset is void, see ``Offsets.store_reset``.
 
         Raises:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        return await self._written(lambda holding: holding.store_reset(partition, reset))
+        return await self._write(lambda owned: owned.store_reset(partition, reset))
 
     async def confirm_leaders(self) -> None:
         """
-        Read the leaders of the owned partitions from ZooKeeper, and give them to the handler.
+        Read the leaders of the owned partitions from ZooKeeper and pass them to the handler.
 
         Raises:
             SessionLostError: As ``commit_on_session``.
             CoordinationError: As ``commit_on_session``.
         """
-        await self._written(lambda holding: holding.confirm_leaders())
+        await self._write(lambda owned: owned.confirm_leaders())
 
-    async def _written(self, write: Callable[[OwnedPartitions], Awaitable[T]]) -> T:
-        membership = self._membership
-        if membership is None or not membership.session.gate.is_open(boot_time_s()):
+    async def _write(self, write: Callable[[OwnedPartitions], Awaitable[T]]) -> T:
+        member_session = self._member_session
+        if member_session is None or not member_session.session.gate.is_open(boot_time_s()):
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         try:
-            return await write(membership.holding)
+            return await write(member_session.holding)
         except CoordinationError as error:
             if not error.retriable:
-                membership.fail(error)
+                member_session.fail(error)
             raise
 
     async def brokers(self) -> list[HostPort]:
-        """Where brokers are registered in ZooKeeper at this moment; none where there is no session."""
-        membership = self._membership
-        return [] if membership is None or membership.over.done() else await membership.brokers()
+        """Return the addresses of the brokers that ZooKeeper lists at this moment; none without a session."""
+        member_session = self._member_session
+        return [] if member_session is None or member_session.over.done() else await member_session.brokers()
 
     def abandon(self, timeout_s: float) -> None:
-        """Leave the group without an event loop, and without a commit; what is not done in that time goes on."""
-        membership = self._membership
-        if membership is not None and not membership.session.abandoned_within("its event loop has ended", timeout_s):
-            log.warning("group %s: ZooKeeper does not answer; the session ends by its timeout", self._config.group)
+        """Leave the group without an event loop and without a commit; wait for the close at most ``timeout_s``."""
+        member_session = self._member_session
+        if member_session is not None and not member_session.session.abandoned_within(
+            "its event loop has ended", timeout_s
+        ):
+            log.warning("group %s: ZooKeeper does not answer; the session will expire", self._config.group)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """
-        Hand everything back and leave the group.
+        Release all partitions and leave the group.
 
         Args:
-            timeout_s: How long to wait for the application to finish what it processes; then its partitions are given
-                up without a commit. None: as long as it takes.
+            timeout_s: How long to wait for the application to finish the records in flight; after that, their
+                partitions are released without a commit. None: no limit.
         """
-        await self._lives.close(timeout_s)
+        await self._supervisor.close(timeout_s)

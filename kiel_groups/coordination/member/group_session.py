@@ -1,7 +1,7 @@
 """
-What a member and a mere candidate have in common: a session, a candidacy on it, a heartbeat, and an end.
+The part that members and allocator processes share: one ZooKeeper session with its election, heartbeat and watchdog.
 
-When the session is over the life is over; ``SessionSupervisor`` makes the next one.
+A ``GroupSession`` ends with its ZooKeeper session; ``SessionSupervisor`` then starts the next one.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 
 class GroupSession:
     """
-    The life of one session in one group; ``first`` where none came before it.
+    One ZooKeeper session in one group; ``first`` is true if this process had none before it.
 
-    ``over`` is done when that life ends, with the error that ended it or None where only the session was lost.
+    ``over`` is done when the session ends, with the error that ended it, or None if it was lost or closed.
     """
 
-    #: What a broken connection stops, for the log.
-    _paused: ClassVar[str] = "handing out is paused"
+    #: The effect of a broken connection, for the log.
+    _paused: ClassVar[str] = "delivery is paused"
 
     def __init__(
         self, config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator, metrics: Metrics, *, first: bool
@@ -58,59 +58,59 @@ class GroupSession:
         self._tasks = TaskSet(self.fail)
         self._loop = asyncio.get_running_loop()
         self._joined = False
-        #: What joining waits for, for people.
+        #: The step that joining waits for, for error messages.
         self._step = "the chroot"
-        #: Whether the watchdog ended it: what was in progress then may be so still.
+        #: Whether the watchdog ended the session: the application may still be processing the same records.
         self.stalled = False
         self.session = Session(zookeeper, metrics, self._on_session)
         self.over: asyncio.Future[BaseException | None] = self._loop.create_future()
 
     async def join(self, by_s: float) -> None:
         """
-        Open the session and take part.
+        Open the session and join the group.
 
         Args:
-            by_s: When to give up, in seconds on the event loop's clock. Nothing of this life is left then: the session
-                is closed in the background, as soon as a server can be reached.
+            by_s: When to give up, in seconds on the event loop's clock. The session is then closed in the background,
+                as soon as a server can be reached.
 
         Raises:
-            NoZooKeeperError: ZooKeeper did not answer by then; says what was waited for.
-            SessionLostError: The session ended before that; the next one may do better.
+            NoZooKeeperError: ZooKeeper did not answer by then; the message names the step that joining waited for.
+            SessionLostError: The session ended before it had joined; the next session may succeed.
             ChrootMissingError: The chroot does not exist.
-            ConfigError: ``heartbeat_interval_ms`` is too long for the timeout that the server granted to a first life.
-            GroupConfigError: The group lives by other settings.
-            ForeignMemberError: Members that are not ours are alive in the group.
+            ConfigError: ``heartbeat_interval_ms`` is too long for the timeout granted to the first session.
+            GroupConfigError: The group's settings differ from this member's, or cannot be read.
+            ForeignMemberError: Foreign members are alive in the group.
         """
         try:
             async with asyncio.timeout_at(by_s):
-                await self._take_part()
+                await self._join_group()
         except TimeoutError:
             self._finish(None)
-            # Not waited for: a server that did not answer so far may not answer the close either.
+            # The close runs in the background: a server that has not answered so far may not answer the close either.
             self.session.abandon("it did not answer in time")
             await self._tasks.cancel()
-            raise NoZooKeeperError(self._silence()) from None
+            raise NoZooKeeperError(self._timeout_message()) from None
         except BaseException:
             await self.close()
             raise
 
-    async def _take_part(self) -> None:
+    async def _join_group(self) -> None:
         await self.session.open()
         self._check_timeout()
         self._check_heartbeat(strictly=self._first)
         self._step = "the group's folders"
         await self.session.ensure(self._layout.parents)
-        await self._enter()
+        await self._enroll()
         self._joined = True
         self._heartbeat.start()
         self._watchdog.start()
         self._election.feed(election.Run())
         self._tasks.start(self._look_regularly())
         self._step = "what follows the registration"
-        await self._entered()
+        await self._on_joined()
 
-    def _silence(self) -> str:
-        """Return an error message that says what ZooKeeper did not answer."""
+    def _timeout_message(self) -> str:
+        """Return an error message that names the step ZooKeeper did not answer."""
         hosts, limit_s = self._zookeeper.hosts, self._zookeeper.connect_timeout_ms / 1000
         if not self.session.id:
             return f"no ZooKeeper server answered at {hosts} within {limit_s:g} s; is one running there?"
@@ -132,9 +132,9 @@ class GroupSession:
 
     def _check_heartbeat(self, *, strictly: bool) -> None:
         """
-        Whether the setting suits what the server granted, which another server may grant another time.
+        Check the heartbeat interval against the granted session timeout, which may differ between servers.
 
-        A user at the keyboard corrects it; a member that is needed makes do with the nearest one.
+        In the first session, an interval that is too long is an error for the user to correct. Later, it is a warning.
         """
         try:
             check_heartbeat_interval(self.session.timeout_ms, self._zookeeper.heartbeat_interval_ms)
@@ -143,24 +143,24 @@ class GroupSession:
                 raise
             log.warning("group %s: %s; a third is used until then", self._config.group, error)
 
-    async def _enter(self) -> None:
-        """Check what there is to check, name oneself, ``_stand``, and register."""
+    async def _enroll(self) -> None:
+        """Check admission, choose the member id, call ``_set_up``, and register the znodes of this process."""
         raise NotImplementedError
 
-    async def _entered(self) -> None:
-        """What follows when it has joined."""
+    async def _on_joined(self) -> None:
+        """Start the work of a session that has joined."""
 
-    def _name(self) -> None:
-        """A name after the session, which is known now."""
+    def _choose_member_id(self) -> None:
+        """Derive the member id from the session id, which is known once the session is open."""
         self._started_ms = runtime.wall_ms()
         job = f"{self._config.job}." if self._config.job is not None else ""
         self.member_id = make_member_id(self._config.group, job + runtime.host(), self._started_ms, self.session.id)
 
-    def _stand(self, proof: str) -> None:
-        """Be able to stand for election and to lead; ``proof`` is the znode that every heartbeat checks."""
+    def _set_up(self, proof: str) -> None:
+        """Create the election, leader, heartbeat and watchdog; ``proof`` is the znode that each heartbeat checks."""
         session, layout, metrics = self.session, self._layout, self._metrics
-        self._foreigners = ForeignMemberMonitor(session, layout, self._tasks, metrics)
-        self._leading = LeaderDriver(
+        self._foreign_members = ForeignMemberMonitor(session, layout, self._tasks, metrics)
+        self._leader_driver = LeaderDriver(
             session,
             layout,
             self.member_id,
@@ -177,31 +177,31 @@ class GroupSession:
             session.connection, session.gate, proof, metrics, session.abandon, self._zookeeper.heartbeat_interval_ms
         )
         session.on_connected = self._heartbeat.beat_now
-        self._watchdog = Watchdog(self._config, self._in_progress, self._hurry, self._give_up, metrics)
+        self._watchdog = Watchdog(self._config, self._in_progress, self._on_stall, self._give_up, metrics)
 
     def _in_progress(self) -> Collection[Work]:
-        """What the application is busy with; called from other threads, too."""
+        """Return the work the application is busy with; also called from other threads."""
         return ()
 
-    def _hurry(self, stall: Stall) -> None:
-        """Something does not get on; called on a thread of its own."""
+    def _on_stall(self, stall: Stall) -> None:
+        """Report work that makes no progress; called on a thread of its own."""
 
     def _give_up(self, reason: str) -> None:
-        """On the watchdog's thread: the time is up."""
+        """Give up the session when the watchdog's limit is reached; called on the watchdog's thread."""
         self.stalled = True
         self.session.abandon(reason)
 
     def _lead(self, candidate: str, succeeds: bool) -> None:
-        self._leading.lead(candidate, succeeds=succeeds)
-        self._foreigners.start()
+        self._leader_driver.lead(candidate, succeeds=succeeds)
+        self._foreign_members.start()
 
     def _resign(self) -> None:
-        self._foreigners.stop()
-        self._leading.resign()
+        self._foreign_members.stop()
+        self._leader_driver.resign()
 
     @property
     def leads(self) -> bool:
-        """Whether this is the group's leader."""
+        """Whether this process is the group's leader."""
         return self._joined and self._election.leads
 
     def _on_session(self, event: SessionEvent) -> None:
@@ -211,67 +211,67 @@ class GroupSession:
             log.warning("group %s: the connection to ZooKeeper broke; %s", self._config.group, self._paused)
             self._metrics.count("zookeeper_suspensions")
         elif self._joined:
-            # As loud as the break: whoever heard of that waits for this.
+            # A warning like that of the break, so that an operator who saw one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
             self._look_again()
 
     def _look_again(self) -> None:
-        """Watches may have been lost."""
+        """Read again everything that is watched: the watches may have been lost."""
         self._look_at_candidates()
 
     async def _look_regularly(self) -> None:
-        """Look at the election without a hint, which makes a leader plan anew, and at the registration."""
+        """Check the election and the registration at regular intervals; the former makes a leader plan again."""
         while True:
             await asyncio.sleep(jittered_s(self._config.reconcile_interval_ms))
             self._look_at_candidates()
             await self._look_at_registration()
 
     async def _look_at_registration(self) -> None:
-        """Restore znodes of this process that an operator has deleted and that other processes rely on."""
+        """Restore znodes of this process that an operator deleted and that other processes rely on."""
 
     def _look_at_candidates(self) -> None:
-        """The election znode may have been deleted by hand, or a watch may be lost."""
+        """Read the candidates again: an operator may have deleted the election znode, or a watch was lost."""
         self._election.feed(election.Resumed())
 
     def fail(self, error: BaseException) -> None:
-        """End it because of an error."""
-        # An error of ours says all there is to say; any other one is a bug, and its place matters.
+        """End the session because of an error."""
+        # The message of this library's own errors is complete. Any other error is a bug and needs its traceback.
         trace = None if isinstance(error, KielGroupsError) else error
         what = "this member stops" if is_fatal(error) else f"{self.member_id} failed"
-        told = str(error).removeprefix(f"group {self._config.group}: ")
-        # A command prints the error that ends it, unless a line of the log has reported it.
+        message = str(error).removeprefix(f"group {self._config.group}: ")
+        # A command prints the error that ends it, unless a log line has already reported that error.
         extra = {"reports": error}
-        log.error("group %s: %s: %s", self._config.group, what, told, exc_info=trace, extra=extra)
+        log.error("group %s: %s: %s", self._config.group, what, message, exc_info=trace, extra=extra)
         self._metrics.count("member_failures")
         self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:
-        """The end: nothing of this session is trusted any more."""
+        """Shut the gate, stop all parts of the session, and complete ``over``."""
         self.session.gate.shut("membership over")
         if self._joined:
             self._heartbeat.stop()
             self._watchdog.stop()
-            self._leading.close()
+            self._leader_driver.close()
             self._election.feed(election.SessionEnded())
-            self._ended()
+            self._on_end()
         if not self.over.done():
             self.over.set_result(error)
 
-    def _ended(self) -> None:
-        """What else ends with it."""
+    def _on_end(self) -> None:
+        """Stop what a subclass runs on the session."""
 
     async def leave(self) -> None:
-        """End it in order."""
+        """Leave the group in order, then close the session."""
         await self.close()
 
     async def close(self) -> None:
-        """Close the session; what is left of it in ZooKeeper goes at once."""
+        """Close the session, which deletes its ephemeral znodes at once."""
         self._finish(None)
-        # Both at once: a hook of the application that takes its time must not keep a lost session alive.
+        # Concurrently: a slow hook of the application must not delay the close of the session.
         await asyncio.gather(self._tasks.cancel(), self.session.close())
 
 
 def is_fatal(error: BaseException | None) -> bool:
-    """Whether a new session would meet the same error."""
+    """Whether a new session would fail with the same error."""
     return isinstance(error, (ConfigError, CoordinationError)) and not error.retriable

@@ -1,4 +1,4 @@
-"""One member on one session: from its registration to its end."""
+"""A member on one ZooKeeper session, from its registration until it leaves or the session ends."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ __all__ = ["MemberSession"]
 
 log = logging.getLogger(__name__)
 
-#: How long a member that leaves waits for a plan without it, beyond the longest debounce, in seconds.
+#: How long a leaving member waits for a plan without it, beyond the longest debounce, in seconds.
 PATIENCE_S = 0.5
 
 
 class MemberSession(GroupSession):
-    """A member for the life of one session."""
+    """One member of a group on one ZooKeeper session."""
 
     def __init__(
         self,
@@ -67,26 +67,26 @@ class MemberSession(GroupSession):
         self._handler = handler
         self._subscription = subscription
         self._registering = asyncio.Lock()
-        #: What the group was told; None while that is not known.
+        #: The registered subscription; None while it is not known.
         self._registered: Collection[str] | None = None
 
-    async def _enter(self) -> None:
+    async def _enroll(self) -> None:
         self._step = "the group's settings and members"
         await check_admission(self.session, self._layout, self._config)
-        self._equip()
+        self._build_parts()
         self._step = "the registration"
         await self._register()
 
-    async def _entered(self) -> None:
+    async def _on_joined(self) -> None:
         self.holding.start()
-        await self._tell_missing_topics(self._registered or ())
-        # What was subscribed to meanwhile.
+        await self._warn_of_missing_topics(self._registered or ())
+        # The subscription may have changed while the member joined.
         await self.resubscribe()
 
-    def _equip(self) -> None:
-        """Everything that is named after the session, which is known now."""
+    def _build_parts(self) -> None:
+        """Create the parts that depend on the member id, which is known once the session is open."""
         config, session, layout, metrics = self._config, self.session, self._layout, self._metrics
-        self._name()
+        self._choose_member_id()
         self._path = layout.member(self.member_id)
         topics = TopicIncarnations(session, self._tasks)
         writer = FencedWriter(session, self._path, topics.catch_up)
@@ -115,7 +115,7 @@ class MemberSession(GroupSession):
             self._tasks,
             metrics,
         )
-        self._stand(self._path)
+        self._set_up(self._path)
 
     def _offset_store(self, writer: FencedWriter, topics: TopicIncarnations) -> ZooKeeperOffsetStore:
         kind = BrokerOffsetStore if self._config.store == BROKER_V0 else ZooKeeperOffsetStore
@@ -135,10 +135,10 @@ class MemberSession(GroupSession):
 
     def check_subscription(self, topics: Collection[str]) -> None:
         """
-        Whether the group can be told of these topics.
+        Check that these topics can be registered.
 
         Raises:
-            ConfigError: They take more room than ZooKeeper has for them.
+            ConfigError: The topics take more space than ZooKeeper allows.
         """
         self._registration(topics)
 
@@ -169,10 +169,10 @@ class MemberSession(GroupSession):
 
     async def _register(self) -> None:
         """
-        Member znode and consumer id in one transaction, asked for until there is an answer.
+        Create the member znode and the consumer id in one transaction, and repeat it until there is an answer.
 
-        What exists already after an answer that was lost is one's own: the name is that of the session. No read would
-        tell, for it may come from a server that is behind.
+        If the znodes exist after an answer was lost, they are this member's own: their names contain the session id. A
+        read could not confirm that, because the server may lag behind.
         """
         async with self._registering:
             wanted = self._registered = self._subscription.subscription
@@ -197,21 +197,21 @@ class MemberSession(GroupSession):
 
     async def _restore_folders(self) -> None:
         """
-        Create the group's folders again: somebody has deleted some of them.
+        Create the group's folders again after some of them were deleted.
 
         Raises:
-            CoordinationError: ZooKeeper refuses that, for the lack of rights or of the chroot.
+            CoordinationError: ZooKeeper refuses, because rights or the chroot are missing.
         """
         self._metrics.count("group_folders_restored")
         log.warning(
-            "group %s: somebody deleted folders that %s registers in; they are created again",
+            "group %s: folders that %s registers in were deleted; creating them again",
             self._config.group,
             self.member_id,
         )
         await self.session.ensure(self._layout.parents)
 
     async def _look_at_registration(self) -> None:
-        """Without its consumer id, the tools and the consumers of Kafka 0.8 would not see this member."""
+        """Restore a deleted consumer id: without it, Kafka 0.8 tools and consumers do not see this member."""
         async with self._registering:
             path = self._layout.consumer_id(self.member_id)
             if self._registered is None or await self.session.exists(path) is not None:
@@ -223,24 +223,26 @@ class MemberSession(GroupSession):
                     break
                 await self._restore_folders()
             if isinstance(answer, Done):
-                log.warning("group %s: somebody deleted %s; it is created again", self._config.group, path)
+                log.warning("group %s: %s was deleted and has been created again", self._config.group, path)
 
     async def resubscribe(self) -> None:
         """
-        Tell the group of a changed subscription.
+        Register a changed subscription.
 
-        The znodes are deleted and created again in one transaction: claims stay, and who caches members sees it.
+        One transaction deletes and creates the member's znodes. The claims are not affected, and the leader's watch on
+        the member znode fires.
         """
         self.holding.follow_subscription()
         async with self._registering:
             while self._registered != self._subscription.subscription:
                 wanted = self._subscription.subscription
-                # Until there is an answer nobody knows what is told: also what was told before is told again then.
+                # Until there is an answer, either subscription may be the registered one. A change back to the previous
+                # one must be registered again, too.
                 self._registered = None
                 answer = await self._register_anew(wanted)
                 if isinstance(answer, Done):
                     self._registered = wanted
-                    await self._tell_missing_topics(wanted)
+                    await self._warn_of_missing_topics(wanted)
                 elif not isinstance(answer, Unknown):
                     self.session.end("the member znode is gone")
                     raise SessionLostError(f"the member znode {self._path} is gone")
@@ -249,8 +251,8 @@ class MemberSession(GroupSession):
         removal: list[Operation] = [Delete(self._path), Delete(self._layout.consumer_id(self.member_id))]
         return await self.session.transact([*removal, *self._registration(topics)])
 
-    async def _tell_missing_topics(self, subscription: Collection[str]) -> None:
-        """A subscription may name a topic before it exists; a wrong name should not go unnoticed for that."""
+    async def _warn_of_missing_topics(self, subscription: Collection[str]) -> None:
+        """Warn of subscribed topics that do not exist: that is allowed, but the name may be wrong."""
         topics = sorted(subscription)
         nodes = await self.session.exists_many([topic_path(topic) for topic in topics])
         missing = [topic for topic, node in zip(topics, nodes, strict=True) if node is None]
@@ -263,7 +265,7 @@ class MemberSession(GroupSession):
             )
 
     async def brokers(self) -> list[HostPort]:
-        """Where brokers are registered at this moment."""
+        """Return the addresses of the brokers that ZooKeeper lists at this moment."""
         return list((await registered_brokers(self.session)).values())
 
     def _look_again(self) -> None:
@@ -273,36 +275,37 @@ class MemberSession(GroupSession):
     def _in_progress(self) -> Collection[Work]:
         return self._handler.in_progress()
 
-    def _hurry(self, stall: Stall) -> None:
+    def _on_stall(self, stall: Stall) -> None:
         self._handler.stalled(stall)
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         self.holding.end()
 
     async def leave(self) -> None:
-        """Hand everything back, then close the session; what was finished is committed."""
+        """Commit finished records and release all partitions, then close the session."""
         if self._joined and not self.over.done():
-            handing_back = asyncio.ensure_future(self._hand_back())
-            either: set[asyncio.Future[Any]] = {handing_back, self.over}
+            releasing = asyncio.ensure_future(self._release_all())
+            either: set[asyncio.Future[Any]] = {releasing, self.over}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            handing_back.cancel()
+            releasing.cancel()
         await self.close()
 
-    async def _hand_back(self) -> None:
+    async def _release_all(self) -> None:
         """
-        Have the leader give what is held to others, who then wait for it; hand back to nobody what nobody takes.
+        Have the leader move the owned partitions to other members, then release those that are left.
 
-        A static member is expected back, and one that leads nobody else has nobody to give anything to.
+        A member that gets a partition then already waits for its release. A static member skips the first step because
+        it is expected back, and so does a leader that is the only member.
         """
-        if self._config.instance_id is None and not self.holding.idle and not self._leading.alone:
-            # A session that ends meanwhile leaves nothing to be handed back.
+        if self._config.instance_id is None and not self.holding.idle and not self._leader_driver.alone:
+            # If the session ends meanwhile, there is nothing left to release.
             with suppress(TimeoutError, SessionLostError):
                 async with asyncio.timeout(self._config.debounce.bound_ms / 1000 + PATIENCE_S):
                     await self._retire()
-        await self.holding.hand_back()
+        await self.holding.release_all()
 
     async def _retire(self) -> None:
-        """Subscribe to nothing: a plan takes everything away, partition by partition."""
+        """Register an empty subscription, and wait until the next plan has revoked all partitions one by one."""
         async with self._registering:
             if isinstance(await self._register_anew(()), Refused):
                 return

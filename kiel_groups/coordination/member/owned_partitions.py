@@ -1,7 +1,7 @@
 """
-What one member holds: the driver of ``group.member.claims``, on one session.
+The partitions that one member owns: the driver of ``group.member.claims`` on one session.
 
-It follows the member's slice, takes and gives back owner znodes, and is the only one that writes offsets.
+It follows the member's assignment, claims and releases owner znodes, and lets ``Offsets`` write their offsets.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ __all__ = ["OwnedPartitions", "PartitionHandler", "jittered_s"]
 
 log = logging.getLogger(__name__)
 
-#: How far the periodic look at one's own slice is spread, so that a thousand members do not look at once.
+#: The spread of the interval between audits, so that a thousand members do not read their assignments at once.
 JITTER = 0.33
 
-#: How long to wait before a claim whose position could not be read is looked at again, in seconds: first, at most.
+#: The pause before a claim's position is read again after a failure, in seconds: the first one, and the longest.
 #: A topic that was just created has leaders within tenths of a second.
 REOPEN_S = 0.1
 LONGEST_REOPEN_S = 5.0
 
-#: How long a member that leaves waits for brokers that are to store its offsets, in seconds.
+#: How long a leaving member waits for the brokers that store its offsets, in seconds.
 LEAVING_S = 2.0
 
 
 def jittered_s(interval_ms: int) -> float:
-    """An interval in seconds, longer or shorter by up to a third."""
+    """Return an interval in seconds, longer or shorter by up to a third."""
     return interval_ms / 1000 * runtime.uniform(1 - JITTER, 1 + JITTER)
 
 
 class OwnedPartitions:
-    """The slice, the claims and the offsets of one member."""
+    """The assignment, the claims and the offsets of one member."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class OwnedPartitions:
         self._member_id = member_id
         self._member_path = layout.member(member_id)
         self._assignment_path = layout.assignment(config.instance_id or member_id)
-        self._slice_topics = UnsubscribedTopics(session, layout, member_id, metrics)
+        self._unsubscribed_topics = UnsubscribedTopics(session, layout, member_id, metrics)
         self._config = config
-        self._claimant = owner_znodes
+        self._owner_znodes = owner_znodes
         self._store = store
         self._handler = handler
         self._leaders = leaders
@@ -104,29 +104,29 @@ class OwnedPartitions:
         self._claiming = False
         self._topics = topics
         topics.on_recreated = self._recreated
-        self._offsets = Offsets(config, store, handler, subscription, metrics, self._held)
+        self._offsets = Offsets(config, store, handler, subscription, metrics, self._owned)
 
     @property
     def settled(self) -> bool:
-        """Whether what is held is what is wanted."""
+        """Whether the member owns exactly the partitions of its assignment."""
         return self._claims.settled
 
     def start(self) -> None:
-        """Begin to follow the slice."""
-        self._tasks.start(self._follow_slice())
+        """Start to follow the assignment."""
+        self._tasks.start(self._follow_assignment())
 
     def follow_subscription(self) -> None:
-        """The subscription may have changed: claim what the slice names of its topics, and nothing else."""
+        """Apply the current subscription: only partitions of its topics are claimed."""
         self._feed(claims.Subscribed(self._subscription.subscription))
 
     def look_again(self) -> None:
-        """Watches are gone, or may be: look at everything anew."""
+        """Read everything that is watched again: watches may have been lost."""
         self._look.set()
         self._topics.look_again()
         self._look_at_owners(self._watches)
 
-    async def hand_back(self) -> None:
-        """Drain and release everything, and claim nothing more; ends when nothing is held."""
+    async def release_all(self) -> None:
+        """Drain and release all partitions, and claim no more; returns when none is left."""
         self._store.hurry(LEAVING_S)
         self._feed(claims.Leave())
         self._leaving.set()
@@ -134,40 +134,40 @@ class OwnedPartitions:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is held, claimed or waited for."""
+        """Whether no partition is owned, being claimed or awaited."""
         return not self._claims.phases
 
     async def all_released(self) -> None:
-        """Wait until nothing is held, claimed or waited for."""
+        """Wait until no partition is owned, being claimed or awaited."""
         while self._claims.phases:
             self._empty.clear()
             await self._empty.wait()
 
     def end(self) -> None:
-        """The session is over: everything held is lost."""
+        """Drop all partitions: the session is over, and with it every claim."""
         self._feed(claims.SessionEnded())
 
     async def commit_owned(self, metadata: str = "") -> frozenset[TopicPartition]:
-        """Store the next offset of every partition held of which something new is finished; see ``Offsets``."""
+        """Store the next offset of each owned partition that has newly finished records; see ``Offsets``."""
         return await self._offsets.commit_finished(metadata)
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """Store the position that a reset chose; see ``Offsets``."""
         return await self._offsets.store_reset(partition, reset)
 
-    # The slice
+    # The assignment
 
-    async def _follow_slice(self) -> None:
+    async def _follow_assignment(self) -> None:
         """
-        Read the member's slice at every hint, and audit once in every interval.
+        Read the member's assignment at every hint, and audit once in every interval.
 
-        The audit has a deadline of its own: hints that come more often than the interval must not put it off.
+        The audit has its own deadline: hints that come more often than the interval must not postpone it.
         """
         loop = asyncio.get_running_loop()
         audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
         while True:
             self._look.clear()
-            read = await self._read_slice()
+            read = await self._read_assignment()
             self.follow_subscription()
             self._feed(read)
             if self._claims.replaced:
@@ -180,7 +180,7 @@ class OwnedPartitions:
                 await self._audit()
                 audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
 
-    async def _read_slice(self) -> claims.Wanted | claims.Replaced:
+    async def _read_assignment(self) -> claims.Wanted | claims.Replaced:
         node = await self._session.get(self._assignment_path, self._look.set)
         if node is None and await self._session.exists(self._assignment_path, self._look.set) is not None:
             node = await self._session.get(self._assignment_path, self._look.set)
@@ -193,18 +193,18 @@ class OwnedPartitions:
             self._metrics.count("znodes_unreadable")
             return claims.Wanted(None)
         if found.member_id == self._member_id:
-            await self._slice_topics.check(node, found, self._subscription.subscription)
+            await self._unsubscribed_topics.check(node, found, self._subscription.subscription)
             return claims.Wanted(found.partitions)
-        # A slot of a member's own is no other's, whatever is written there. Nor is the place of a member taken whose
-        # znode was deleted: the leader then knows only its predecessor, and the member joins anew.
+        # Without an instance_id the slot is this member's alone, whatever is written there. If the member's znode was
+        # deleted, it was not replaced either: the leader knows only its predecessor, and this member will join again.
         is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None
         return claims.Replaced() if is_replaced else claims.Wanted(None)
 
     async def _stop_replaced(self) -> NoReturn:
-        """Give everything back, then end this member: two of one instance would replace each other for ever."""
+        """Release all partitions, then stop: two members of one instance would replace each other forever."""
         self._metrics.count("members_replaced")
         log.warning(
-            "group %s: a later member of instance %s has taken the place of %s, which gives back what it holds",
+            "group %s: a later member of instance %s has taken the place of %s, which releases its partitions",
             self._config.group,
             self._config.instance_id,
             self._member_id,
@@ -217,11 +217,11 @@ class OwnedPartitions:
         )
 
     async def _audit(self) -> None:
-        """Without a hint: find deleted claims, changed offsets, moved leaders, and awaited claims that are free."""
-        gone = await self._claimant.verify(self._held()) & self._held()
+        """Find what no watch reported: deleted claims, changed offsets, moved leaders, free awaited partitions."""
+        gone = await self._owner_znodes.verify(self._owned()) & self._owned()
         if gone:
-            lost = counted(gone, "claim was", "claims were")
-            log.error("group %s: %s deleted from outside of this member", self._config.group, lost)
+            deleted = counted(gone, "claim was", "claims were")
+            log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
             self._feed(claims.ClaimGone(gone))
         await self._offsets.follow_resets()
         await self.confirm_leaders()
@@ -229,11 +229,12 @@ class OwnedPartitions:
 
     async def confirm_leaders(self) -> None:
         """Read the leaders of the owned partitions; see ``PartitionLeaders``."""
-        await self._leaders.look(self._held())
+        await self._leaders.look(self._owned())
 
     # Claims
 
-    def _held(self) -> frozenset[TopicPartition]:
+    def _owned(self) -> frozenset[TopicPartition]:
+        """Return the owned partitions whose records are delivered: opened and not draining."""
         return self._claims.in_phase(claims.Phase.HELD)
 
     def _feed(self, event: claims.Event) -> None:
@@ -268,13 +269,13 @@ class OwnedPartitions:
                 self._lose(partitions)
 
     async def _claim(self) -> None:
-        """One claim after another: what becomes free during one goes together with the next."""
+        """Claim in one batch at a time: partitions that become free meanwhile are claimed in the next one."""
         try:
             while self._to_claim:
                 partitions, freed = frozenset(self._to_claim), self._to_claim & self._seen_free
                 self._to_claim.clear()
                 self._seen_free.clear()
-                claimed = await self._claimant.claim(partitions, freed)
+                claimed = await self._owner_znodes.claim(partitions, freed)
                 self._feed(claims.Claimed(claimed))
                 self._feed(claims.Contended(partitions - claimed))
         finally:
@@ -282,13 +283,13 @@ class OwnedPartitions:
         self._open_claimed()
 
     def _open_claimed(self) -> None:
-        """Claims come first, others may be waiting for them; each topic is opened by itself."""
+        """Open the claimed partitions, each topic on its own, once no claim is pending."""
         partitions, self._to_open = frozenset(self._to_open), set()
         for topic in sorted({partition.topic for partition in partitions}):
             self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
 
     def hint(self, watch: _OwnerWatch) -> None:
-        """An awaited partition may have become free. Hints that come together go together."""
+        """Note that an awaited partition may be free; simultaneous hints are handled in one batch."""
         if not self._awaits(watch.partition):
             return
         if not self._freed:
@@ -299,12 +300,12 @@ class OwnedPartitions:
         freed = frozenset(self._freed)
         self._freed.clear()
         if self._session.connected:
-            # While the connection stands, nothing but the end of an owner znode fires its watch.
+            # While connected, only the deletion of an owner znode fires its watch.
             self._seen_free |= freed
         self._feed(claims.OwnerGone(freed))
 
     def _awaits(self, partition: TopicPartition) -> bool:
-        """Whether its owner is watched still; that of a partition that is not awaited any more is forgotten."""
+        """Whether a partition is still awaited; if not, drop its watch."""
         if self._claims.phases.get(partition) is claims.Phase.WAITING:
             return True
         if watch := self._watches.pop(partition, None):
@@ -316,15 +317,15 @@ class OwnedPartitions:
             self._tasks.start(self._find_free([self._watches[partition] for partition in awaited]))
 
     async def _find_free(self, watches: Sequence[_OwnerWatch]) -> None:
-        """Which awaited partitions are free now? On the others a watch stands."""
-        free, mine = await self._claimant.wait_free({watch.partition: watch for watch in watches})
+        """Find the awaited partitions that are free now, and watch the owner znodes of the others."""
+        free, mine = await self._owner_znodes.wait_free({watch.partition: watch for watch in watches})
         if mine:
             self._feed(claims.Claimed(mine))
         if free:
             self._feed(claims.OwnerGone(free))
 
     async def _open(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
-        """Read where the claims of a topic start; a member that leaves needs no positions, and gives them back."""
+        """Read the start positions of a topic's claims; a leaving member releases the claims instead."""
         reading = asyncio.ensure_future(self._read_positions(topic, partitions))
         leaving = asyncio.ensure_future(self._leaving.wait())
         either: set[asyncio.Future[Any]] = {reading, leaving}
@@ -343,7 +344,7 @@ class OwnedPartitions:
         self._feed(claims.Opened(frozenset(p for p in partitions if not self._claims.keeps(p))))
 
     async def _read_positions(self, topic: str, partitions: frozenset[TopicPartition]) -> None:
-        """What cannot be read yet is tried again, what is gone is given up."""
+        """Read positions, again and again if they are not known yet; give up claims that are gone."""
         waiting, pause_s = partitions, REOPEN_S
         await self._topics.follow({topic})
         while waiting:
@@ -352,13 +353,13 @@ class OwnedPartitions:
             self._opened(starts)
             created = self._topics.creation(topic)
             if created != before and any(start.created < created for start in starts.values()):
-                # Created again while positions were read: they may be those of the old log.
+                # The topic was created again while positions were read: they may belong to the old log.
                 self._recreated(topic, created)
             waiting -= starts.keys()
             if waiting and not starts:
-                gone = await self._claimant.verify(waiting)
+                gone = await self._owner_znodes.verify(waiting)
                 self._feed(claims.ClaimGone(gone))
-                # What is not wanted any more needs no position: it goes back at once.
+                # A claim that is no longer wanted needs no position: it is released at once.
                 self._feed(claims.Opened(frozenset(p for p in waiting if not self._claims.keeps(p))))
                 waiting = (waiting - gone) & self._claims.in_phase(claims.Phase.OPENING)
             self._unopened.forget(partitions - waiting)
@@ -367,7 +368,7 @@ class OwnedPartitions:
                 pause_s = min(2 * pause_s, LONGEST_REOPEN_S)
 
     def _recreated(self, topic: str, created: int) -> None:
-        """Positions of the old log are not committed from this moment on."""
+        """Reset the partitions of a recreated topic; from now on, positions of its old log are not committed."""
         self._subscription.mark_recreated(topic, created)
         self._tasks.start(self._offsets.start_over(topic, created))
 
@@ -381,7 +382,7 @@ class OwnedPartitions:
         except KielGroupsError as error:
             starts = Starts({}, dict.fromkeys(partitions, error))
         if starts.failures:
-            # Nothing is lost by waiting, and the claim keeps others from starting somewhere else.
+            # Waiting loses nothing, and the claim keeps other members from starting at another position.
             self._unopened.failed(topic, starts.failures)
         refusals = [error for error in starts.failures.values() if isinstance(error, NoOffsetsError)]
         if refusals:
@@ -397,7 +398,7 @@ class OwnedPartitions:
         self._feed(claims.Opened(frozenset(fresh)))
 
     def _drain(self, partitions: frozenset[TopicPartition]) -> None:
-        """Idle partitions do not wait for those that the application is busy with."""
+        """Drain partitions; idle ones do not wait for those that the application is processing."""
         busy = self._handler.stop(partitions)
         for part in (partitions - busy, busy):
             if part:
@@ -409,9 +410,9 @@ class OwnedPartitions:
         try:
             while not (await asyncio.wait({drained}, timeout=self._config.drain_alarm_ms / 1000))[0]:
                 self._metrics.count("drain_alarms")
-                text = "group %s: no hand-over of %s, first %s: the application has been processing records for %.0f s"
-                held = counted(partitions, "partition")
-                log.error(text, self._config.group, held, min(partitions), now_s() - started_s)
+                text = "group %s: cannot release %s, first %s: the application has been processing records for %.0f s"
+                count = counted(partitions, "partition")
+                log.error(text, self._config.group, count, min(partitions), now_s() - started_s)
             await drained
         finally:
             drained.cancel()
@@ -421,9 +422,9 @@ class OwnedPartitions:
     async def _release(self, partitions: frozenset[TopicPartition]) -> None:
         async with self._offsets.writing:
             if self._config.autocommit and not self._store.commits_with_release:
-                # What a reset chose is written by the release: a broker that is late must not write over it.
+                # The release itself writes a position that a reset chose: a late broker must not overwrite it.
                 await self._offsets.store_finished(partitions - self._subscription.resetting())
-            done = await self._claimant.release(partitions)
+            done = await self._owner_znodes.release(partitions)
             self._subscription.unassign(partitions)
         self._feed(claims.ClaimGone(done.gone))
         self._feed(claims.Released(done.released))
@@ -435,13 +436,13 @@ class OwnedPartitions:
 
 
 class _OwnerWatch:
-    """A watch on one owner znode; called on every hint that it may be gone."""
+    """The watcher of one owner znode; it is called when the znode may be gone."""
 
-    __slots__ = ("_holding", "partition")
+    __slots__ = ("_owned_partitions", "partition")
 
-    def __init__(self, holding: OwnedPartitions, partition: TopicPartition) -> None:
-        self._holding = holding
+    def __init__(self, owned_partitions: OwnedPartitions, partition: TopicPartition) -> None:
+        self._owned_partitions = owned_partitions
         self.partition = partition
 
     def __call__(self) -> None:
-        self._holding.hint(self)
+        self._owned_partitions.hint(self)

@@ -1,4 +1,4 @@
-"""Taking and giving back owner znodes: the reads and transactions behind the claims of one member."""
+"""The owner znodes of one member: the reads and transactions that claim, verify and release partitions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """``released`` by this member; ``gone`` before it could be done."""
+    """The partitions ``released`` by this member, and those whose owner znode was ``gone`` before that."""
 
     released: frozenset[TopicPartition]
     gone: frozenset[TopicPartition]
 
 
 class OwnerZnodes:
-    """Owner znodes, as one member of one session handles them."""
+    """Claims and releases partitions for one member on one session."""
 
     def __init__(
         self,
@@ -53,24 +53,24 @@ class OwnerZnodes:
         self._subscription = subscription
         self._metrics = metrics
         self._owner = encode_owner(member_id)
-        #: Whether what the application has finished is committed without its word, and whether a release does that.
+        #: Whether finished records are committed automatically, and whether a release does so itself.
         self._autocommit = commits
         self._commits = commits and store.commits_with_release
-        #: The topics whose offsets have had a folder on this session.
+        #: The topics whose offsets folder exists or was created on this session.
         self._prepared: set[str] = set()
 
     async def claim(
         self, partitions: Collection[TopicPartition], freed: Collection[TopicPartition] = ()
     ) -> frozenset[TopicPartition]:
         """
-        Create the owner znodes of those that are free.
+        Create the owner znodes of partitions that are free.
 
         Args:
-            partitions: What to claim.
-            freed: Those of them whose owner znodes were just seen to go: that need not be read again.
+            partitions: The partitions to claim.
+            freed: Those of them whose owner znodes were just seen to disappear, so that no read is needed.
 
         Returns:
-            Those that are this member's now; the others are somebody else's.
+            The partitions that this member owns now; the others belong to other sessions.
         """
         unseen = frozenset(partitions) - frozenset(freed)
         free, _ = await asyncio.gather(self._seen_free(unseen), self._prepare({p.topic for p in partitions}))
@@ -83,16 +83,16 @@ class OwnerZnodes:
             claimed |= outcome.done.keys()
             folderless = {p for p, failure in outcome.dropped.items() if failure is Failure.NO_NODE}
             await self._restore_folders({p.topic for p in folderless})
-            # What exists now although it was seen free may be this member's own, by a create whose answer was lost.
+            # An owner znode that exists now may be this member's own: the answer to its create may have been lost.
             doubtful = (outcome.unknown | outcome.dropped.keys()) - folderless
-            mine, unowned = await self._whose(doubtful)
+            mine, unowned = await self._owned_and_free(doubtful)
             claimed |= mine
             waiting = folderless | (unowned & outcome.unknown)
         self._metrics.count("partitions_claimed", len(claimed))
         return frozenset(claimed)
 
     async def _restore_folders(self, topics: Collection[str]) -> None:
-        """The leader has created the folders of owners before it published; these are missing all the same."""
+        """Create deleted owners folders again; the leader has created them before it published the plan."""
         folders = sorted(map(self._layout.topic_owners, topics))
         if folders:
             self._metrics.count("owner_folders_restored", len(folders))
@@ -108,14 +108,16 @@ class OwnerZnodes:
         return (Create(self._layout.owner(partition), self._owner, ephemeral=True),)
 
     async def _seen_free(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those without an owner znode, by one read a topic."""
+        """Return the partitions without an owner znode, with one read for each topic."""
         topics = sorted({partition.topic for partition in partitions})
         found = await self._session.children_many([self._layout.topic_owners(topic) for topic in topics])
         owned = {topic: frozenset(names or ()) for topic, names in zip(topics, found, strict=True)}
         return {p for p in partitions if str(p.partition) not in owned[p.topic]}
 
-    async def _whose(self, partitions: Collection[TopicPartition]) -> tuple[set[TopicPartition], set[TopicPartition]]:
-        """Which of these are owned by this session, and which by nobody."""
+    async def _owned_and_free(
+        self, partitions: Collection[TopicPartition]
+    ) -> tuple[set[TopicPartition], set[TopicPartition]]:
+        """Return the partitions that this session owns, and those without an owner znode."""
         listed = sorted(partitions)
         nodes = await self._session.exists_many([self._layout.owner(partition) for partition in listed])
         mine = {p for p, node in zip(listed, nodes, strict=True) if node and node.owner == self._session.id}
@@ -123,11 +125,11 @@ class OwnerZnodes:
         return mine, free
 
     async def verify(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those that are *not* this session's (any more); nothing of them is taken over any more, either."""
+        """Return the partitions that this session does *not* own, and stop taking over their offsets."""
         if not partitions:
             return frozenset()
         await self._writer.prove()
-        mine, _ = await self._whose(partitions)
+        mine, _ = await self._owned_and_free(partitions)
         gone = frozenset(partitions) - mine
         self._store.forget(gone)
         return gone
@@ -136,10 +138,10 @@ class OwnerZnodes:
         self, watchers: Mapping[TopicPartition, Callable[[], None]]
     ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
         """
-        Look at the owner znodes of some partitions and set a watch on each.
+        Read the owner znodes of some partitions and set a watch on each.
 
         Returns:
-            Those that nobody owns, and those that this session does.
+            The partitions without an owner, and those that this session owns.
         """
         paths = [self._layout.owner(partition) for partition in watchers]
         found = dict(zip(watchers, await self._session.exists_many(paths, list(watchers.values())), strict=True))
@@ -149,15 +151,15 @@ class OwnerZnodes:
 
     async def release(self, partitions: Collection[TopicPartition]) -> Releases:
         """
-        Commit what is finished and delete the owner znodes, both at once for each partition.
+        Commit finished records and delete the owner znodes, in one transaction for each partition.
 
         If the application commits by itself, only positions that a reset chose are committed here. A partition whose
         offset another writer has changed is released without a commit, and the other offset stays. A partition whose
         topic was created again meanwhile is checked first.
         """
-        standing, gone = await self._look_at_unopened(partitions)
+        stored, gone = await self._look_at_unopened(partitions)
         waiting = {
-            partition: self._release(partition, standing.get(partition)) for partition in sorted(set(partitions) - gone)
+            partition: self._release(partition, stored.get(partition)) for partition in sorted(set(partitions) - gone)
         }
         released: set[TopicPartition] = set()
         seen: dict[TopicPartition, StoredOffset | None] = {}
@@ -168,24 +170,24 @@ class OwnerZnodes:
         while waiting:
             outcome = await self._writer.write(waiting, self._on_refused, renew=renew)
             released |= outcome.done.keys()
-            self._tell(
+            self._warn(
                 {p for p in outcome.done.keys() & seen.keys() if outcome.done[p][0] is not None},
                 "offsets_of_deleted_topic",
                 "were stored while their topic was created again; they are set to 0",
             )
             doubtful = outcome.unknown | outcome.dropped.keys()
             left_alone = sorted(waiting.keys() - outcome.done.keys() - doubtful)
-            # Offsets first: a version that was read before the owner is checked by the next attempt.
-            standing = await self._store.read([*sorted(outcome.dropped), *left_alone])
-            mine, _ = await self._whose(doubtful)
-            # Unanswered and not ours any more: it happened, for our session was proved alive since.
+            # Offsets are read before owners, so that the next attempt checks a version older than the owner read.
+            stored = await self._store.read([*sorted(outcome.dropped), *left_alone])
+            mine, _ = await self._owned_and_free(doubtful)
+            # If the answer was lost and the znode is gone, the release was done: the session was proved alive since.
             released |= outcome.unknown - mine
             gone |= outcome.dropped.keys() - mine
             refused = {partition: outcome.dropped[partition] for partition in sorted(outcome.dropped.keys() & mine)}
             again = (outcome.unknown & mine) | await self._store.restore_folders(refused)
             waiting = {partition: waiting[partition] for partition in sorted(again)}
-            waiting |= self._released_otherwise({p: standing.get(p) for p in refused if p not in again})
-            seen |= {partition: standing.get(partition) for partition in left_alone}
+            waiting |= self._release_changed({p: stored.get(p) for p in refused if p not in again})
+            seen |= {partition: stored.get(partition) for partition in left_alone}
             waiting |= {partition: self._release(partition, seen[partition]) for partition in left_alone}
         self._store.forget(partitions)
         self._metrics.count("partitions_released", len(released))
@@ -201,47 +203,47 @@ class OwnerZnodes:
         read, and it was read before the owner znode, then no other member has opened a claim in between.
 
         Returns:
-            What is stored, and the claims that are gone.
+            The stored offsets, and the claims that are gone.
         """
         unopened = sorted(p for p in partitions if self._subscription.state(p) is None)
         if not unopened:
             return {}, set()
         await self._writer.prove()
-        standing = await self._store.read(unopened)
-        mine, _ = await self._whose(unopened)
-        return standing, set(unopened) - mine
+        stored = await self._store.read(unopened)
+        mine, _ = await self._owned_and_free(unopened)
+        return stored, set(unopened) - mine
 
     def _release(self, partition: TopicPartition, found: StoredOffset | None = None) -> tuple[Operation, ...]:
         """
-        Commit or check the offset, and delete the owner znode.
+        Return the operations that commit or check the offset, and delete the owner znode.
 
-        A new owner gives the offset a new version at once: an owner znode that was deleted by hand and is another
-        member's now is not deleted under its hands.
+        A new owner gives the offset a new version at once. So the check fails if the owner znode was deleted by hand
+        and another member has claimed the partition since.
 
-        Of a topic that was created again nothing is committed; and what was, when nobody could know (``found``), would
-        be taken for an offset of the new log. Brokers have not told where that begins: it is at 0, then.
+        If the topic was created again, no position of the old log is committed. One that was stored before this member
+        noticed (``found``) would pass for an offset of the new log: it is replaced by 0, as the start is not known.
         """
         deletion = Delete(self._layout.owner(partition))
         state = self._subscription.state(partition)
-        if found is not None and self._is_misleading(partition, found):
+        if found is not None and self._is_of_old_log(partition, found):
             return (self._store.write(partition, 0, state.version if state else found.version), deletion)
         if state is None:
-            # Without an offset there is nothing to check: whose the claim is has just been read.
+            # Without an offset znode there is no version to check; the owner znode has just been read.
             return (deletion,) if found is None else (Check(self._layout.offset(partition), found.version), deletion)
-        offset = self._left_by(state)
+        offset = self._offset_to_leave(state)
         if (state.unreadable or offset != state.committed) and not state.outdated:
             return (self._store.write(partition, offset, state.version), deletion)
         return (Check(self._layout.offset(partition), state.version), deletion)
 
-    def _left_by(self, state: PartitionState) -> int:
-        """The offset for the next owner. A position that a reset chose is not chosen again."""
+    def _offset_to_leave(self, state: PartitionState) -> int:
+        """Return the offset at which the next owner starts; a reset that chose a position is not repeated."""
         chosen = state.reset_offset(autocommit=self._autocommit)
         if chosen is not None:
             return chosen
         return state.finished if self._commits else state.committed
 
-    def _tell(self, partitions: Collection[TopicPartition], counter: str, what: str) -> None:
-        """Once for all of them."""
+    def _warn(self, partitions: Collection[TopicPartition], counter: str, what: str) -> None:
+        """Log one warning for all of these partitions."""
         if partitions:
             self._metrics.count(counter, len(partitions))
             log.warning(
@@ -253,14 +255,14 @@ class OwnerZnodes:
             )
 
     def _is_outdated(self, partition: TopicPartition) -> bool:
-        """Whether what is known of it, or is being taken over, is of a log that is gone."""
+        """Whether the known position, or the one being taken over, belongs to the log of a deleted topic."""
         return self._subscription.is_outdated(partition) or self._store.is_outdated(partition)
 
-    def _is_misleading(self, partition: TopicPartition, found: StoredOffset) -> bool:
+    def _is_of_old_log(self, partition: TopicPartition, found: StoredOffset) -> bool:
         """
-        Whether an offset that was stored since the topic was created again is of a log that is gone.
+        Whether an offset that was stored since the topic was created again is a position in the old log.
 
-        Or somebody has set it by hand: the version tells, where there is a state.
+        An offset set by an operator is not: the adopted version shows that, if the member has a state of the partition.
         """
         state = self._subscription.state(partition)
         is_set = state is not None and found.version == state.adopted and self._store.versions_tell
@@ -268,12 +270,12 @@ class OwnerZnodes:
             return False
         return found.mzxid > self._store.creation(partition.topic) and self._is_outdated(partition)
 
-    def _released_otherwise(
-        self, standing: Mapping[TopicPartition, StoredOffset | None]
+    def _release_changed(
+        self, stored: Mapping[TopicPartition, StoredOffset | None]
     ) -> dict[TopicPartition, tuple[Operation, ...]]:
-        """Of those whose offset is another one than was expected: by a commit of ours, by somebody else, or garbage."""
+        """Return the operations that release partitions whose stored offset is not the expected one."""
         operations, given_up = {}, []
-        for partition, found in standing.items():
+        for partition, found in stored.items():
             state = self._subscription.state(partition)
             if found and state and found.offset is None:
                 self._subscription.mark_unreadable(partition, found.version)
@@ -284,7 +286,7 @@ class OwnerZnodes:
                 and found.offset is not None
                 and (state.made(found.offset, found.version) or self._store.sent(partition, found.offset))
             ):
-                # A commit of ours of which nobody heard.
+                # A commit of this consumer whose answer was lost.
                 self._subscription.mark_committed(partition, found.offset, found.version)
                 operations[partition] = self._release(partition, found)
             else:
@@ -293,18 +295,18 @@ class OwnerZnodes:
                 operations[partition] = (*check, deletion)
                 if state is not None:
                     given_up.append(partition)
-        self._tell(given_up, "commits_superseded", "were changed by somebody else; they are released without a commit")
+        self._warn(given_up, "commits_superseded", "were changed by another writer; they are released without a commit")
         return operations
 
     def _on_refused(
         self, partition: TopicPartition, operation: Operation, failure: Failure
     ) -> tuple[Operation, ...] | None:
-        """An offset that was deleted is created again; whatever else is in the way, or missing, is looked at first."""
+        """Create a deleted offset again; drop the item on any other refusal, so that ``release`` reads the znodes."""
         state = self._subscription.state(partition)
         if isinstance(operation, Delete) or failure is not Failure.NO_NODE:
             return None
         deletion = Delete(self._layout.owner(partition))
         if state is None or state.outdated:
             return (deletion,)
-        creation = self._store.on_refused(partition, operation, failure, self._left_by(state))
+        creation = self._store.on_refused(partition, operation, failure, self._offset_to_leave(state))
         return None if creation is None else (*creation, deletion)

@@ -1,4 +1,4 @@
-"""Who leads the partitions of one member, by ZooKeeper's word and not by a broker's."""
+"""The leaders of a member's partitions, as ZooKeeper names them; a deposed broker may name itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 async def registered_brokers(session: Session) -> dict[int, HostPort]:
-    """The addresses of the brokers that are registered at this moment, by their ids, ascending."""
+    """Return the addresses of the brokers that are registered at this moment, by broker id, ascending."""
     names = [name for name in await session.children(BROKER_IDS) or [] if name.isdecimal()]
     ids = sorted(map(int, names))
     paths = [f"{BROKER_IDS}/{node_id}" for node_id in ids]
@@ -31,16 +31,16 @@ async def registered_brokers(session: Session) -> dict[int, HostPort]:
             if node is not None:
                 found[node_id] = HostPort(*parse_broker(node.data, path))
         except ProtocolError as error:
-            log.warning("%s; that broker is passed over", error)
+            log.warning("%s; ignoring that broker", error)
     return found
 
 
 class PartitionLeaders:
     """
-    Tells the handler who leads the partitions of its member.
+    Reads the leaders of a member's partitions in ZooKeeper, and passes them to the handler.
 
     A broker that is cut off from ZooKeeper alone does not learn that it was deposed. It keeps answering fetches of
-    partitions that another broker leads, and its readers miss what is written there. The partition's ``state`` znode
+    partitions that another broker leads, and its readers miss the records written there. A partition's ``state`` znode
     names the elected leader.
     """
 
@@ -53,11 +53,11 @@ class PartitionLeaders:
 
     async def look(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Read who leads these, and tell the handler.
+        Read the leaders of these partitions, and pass them to the handler.
 
         A leader that is not registered is left out: if all replicas are dead, the znode keeps the last leader, or −1. A
-        znode that cannot be parsed is left out, too. For these partitions the brokers' metadata counts. It counts for
-        all of them where an ACL denies reading: the group needs these znodes for nothing else.
+        znode that cannot be parsed is left out, too. For partitions left out, the brokers' metadata counts. If an ACL
+        denies reading, it counts for all partitions: the group needs these znodes for nothing else.
 
         Raises:
             SessionLostError: The session is over.
@@ -65,7 +65,7 @@ class PartitionLeaders:
         if not partitions:
             self._handler.leaders({}, {})
             return
-        # A server that is behind could name a leader that brokers know to be deposed.
+        # A server that lags behind could name a leader that brokers already know to be deposed.
         await self._writer.prove()
         try:
             leaders, brokers = await self._read(sorted(partitions))
@@ -82,7 +82,7 @@ class PartitionLeaders:
     async def _read(
         self, partitions: Sequence[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[int, HostPort]]:
-        """The registered leaders of partitions, and the addresses of the registered brokers."""
+        """Return the registered leaders of partitions, and the addresses of the registered brokers."""
         paths = [partition_state_path(partition) for partition in partitions]
         brokers = await registered_brokers(self._session)
         leaders: dict[TopicPartition, int] = {}

@@ -1,4 +1,4 @@
-"""One life after another: when a session is lost, the next one follows it."""
+"""The supervisor of one process's sessions in a group: it replaces each lost session with a new one."""
 
 from __future__ import annotations
 
@@ -16,96 +16,95 @@ __all__ = ["SessionSupervisor"]
 
 log = logging.getLogger(__name__)
 
-#: The pause before a lost session is followed by a new one, in seconds: first, and at most.
+#: The pause before a lost session is replaced, in seconds: the first one, and the longest.
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
-_Life = TypeVar("_Life", bound=GroupSession)
+_SessionT = TypeVar("_SessionT", bound=GroupSession)
 
 
-class SessionSupervisor(Generic[_Life]):
+class SessionSupervisor(Generic[_SessionT]):
     """
-    The lives of one process in one group, from ``start`` to ``close``.
+    Keeps one process in one group, from ``start`` to ``close``, on one session after another.
 
     Args:
         group: The group's name, for the log.
-        begin: Makes a life and has it join, by a time on the event loop's clock.
-        limit_ms: How long a life may take to join, in milliseconds.
-        metrics: Where to count.
-        on_failure: Hears of an error that no new session can mend: other settings than the group's, foreign members,
-            missing rights.
+        begin: Creates a session and has it join the group by a time on the event loop's clock.
+        limit_ms: How long a session may take to join, in milliseconds.
+        metrics: Receives the counters.
+        on_failure: Called with an error that a new session cannot fix: settings that differ from the group's, foreign
+            members, missing rights.
     """
 
     def __init__(
         self,
         group: str,
-        begin: Callable[[float], Awaitable[_Life]],
+        begin: Callable[[float], Awaitable[_SessionT]],
         limit_ms: int,
         metrics: Metrics,
         on_failure: Callable[[KielGroupsError], None],
     ) -> None:
         self._group = group
-        self._begin_life = begin
+        self._open_and_join = begin
         self._limit_s = limit_ms / 1000
         self._metrics = metrics
         self._on_failure = on_failure
-        #: The present life, or the last one: while the next is on its way, after an error that ended it, and after
-        #: ``close``. None before the start, and where the next one met an error that no new session can mend.
-        self.current: _Life | None = None
-        self._supervisor: asyncio.Task[None] | None = None
+        #: The current session, or the last one: while the next one is joining, after a fatal error ended it, and after
+        #: ``close``. None before the start, and after a replacement failed with a fatal error.
+        self.current: _SessionT | None = None
+        self._task: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """
-        Join with a first session, and keep replacing lost sessions in the background.
+        Join with a first session, and replace lost sessions in the background.
 
-        Raises what prevents the first session from joining. A first session that ends before it has joined is replaced,
-        and the next one gets the rest of the time.
+        Raises the error that prevents the first session from joining. If that session ends before it has joined, the
+        next one gets the rest of the time.
         """
         by_s = self._due_s()
         while self.current is None:
             try:
-                self.current = await self._begin(by_s)
+                self.current = await self._start_session(by_s)
             except SessionLostError as error:
                 self._metrics.count("joins_failed")
                 log.warning("group %s: could not join: %s; retrying", self._group, error)
                 await asyncio.sleep(FIRST_PAUSE_S)
-        self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+        self._task = asyncio.get_running_loop().create_task(self._supervise())
 
     async def close(self, timeout_s: float | None = None) -> None:
         """
-        End the present life, and begin no other.
+        End the current session without starting another one.
 
         Args:
-            timeout_s: How long it may take to leave in order; then the session is closed all the same. None: as long
-                as it takes.
+            timeout_s: How long leaving in order may take; after that, the session is closed anyway. None: no limit.
         """
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            await asyncio.wait({self._supervisor})
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
         if self.current is not None:
             try:
                 async with asyncio.timeout(timeout_s):
                     await self.current.leave()
             except TimeoutError:
-                log.warning("group %s: left before the application had finished", self._group)
+                log.warning("group %s: leaving before the application has finished its records", self._group)
                 await self.current.close()
         if self._closing:
             await asyncio.wait(self._closing)
 
     def _due_s(self) -> float:
-        """When a life that begins now must have joined, on the event loop's clock."""
+        """Return when a session that starts now must have joined, on the event loop's clock."""
         return asyncio.get_running_loop().time() + self._limit_s
 
-    async def _begin(self, by_s: float) -> _Life:
-        life = await self._begin_life(by_s)
+    async def _start_session(self, by_s: float) -> _SessionT:
+        session = await self._open_and_join(by_s)
         self._metrics.count("sessions_opened")
-        return life
+        return session
 
     async def _supervise(self) -> None:
         """Wait for the end of each session, and start the next one."""
         while self.current is not None:
-            # Shielded: cancelling this task must not cancel what others wait for as well.
+            # Shielded, because cancelling this task must not cancel a future that other tasks await, too.
             error = await asyncio.shield(self.current.over)
             self._metrics.count("sessions_lost")
             self._close_in_background(self.current)
@@ -113,16 +112,16 @@ class SessionSupervisor(Generic[_Life]):
                 self._fail(error)
                 return
             log.warning(
-                "group %s: the session of %s is over (%s); joining anew",
+                "group %s: the session of %s is over (%s); joining again",
                 self._group,
                 self.current.member_id,
                 error or self.current.session.ended,
             )
             await self._rejoin()
 
-    def _close_in_background(self, life: _Life) -> None:
-        """A server that cannot be reached may hold up the closing; the next session does not wait for it."""
-        closing = asyncio.get_running_loop().create_task(life.close())
+    def _close_in_background(self, session: _SessionT) -> None:
+        """Close a session without delaying the next one: an unreachable server may hold up the close."""
+        closing = asyncio.get_running_loop().create_task(session.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -132,8 +131,8 @@ class SessionSupervisor(Generic[_Life]):
             await asyncio.sleep(pause_s * runtime.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
             try:
-                self.current = await self._begin(self._due_s())
-                # As loud as the loss: whoever heard of that waits for this.
+                self.current = await self._start_session(self._due_s())
+                # A warning like that of the loss, so that an operator who saw one sees the other.
                 log.warning("group %s: joined again, as %s", self._group, self.current.member_id)
                 return
             except Exception as error:
@@ -143,9 +142,9 @@ class SessionSupervisor(Generic[_Life]):
                     self._fail(error)
                     return
                 self._metrics.count("joins_failed")
-                # An error that is not ours is a bug, or a machine out of means: its place matters.
+                # Any error but this library's own is a bug or a lack of resources, and needs its traceback.
                 trace = None if isinstance(error, KielGroupsError) else error
-                log.warning("group %s: could not join: %s; again", self._group, error, exc_info=trace)
+                log.warning("group %s: could not join: %s; retrying", self._group, error, exc_info=trace)
 
     def _fail(self, error: BaseException | None) -> None:
         assert isinstance(error, KielGroupsError)

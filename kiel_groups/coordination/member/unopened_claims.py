@@ -1,4 +1,4 @@
-"""Reports claims whose start position is not known: in the log, and in metrics."""
+"""Reports claims whose start position is not known yet, in the log and in metrics."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["UnopenedClaims"]
 
 log = logging.getLogger(__name__)
 
-#: A topic that was just created has leaders within this time, in seconds: until then a failure is no warning.
+#: A new topic has leaders within this time, in seconds; a failure before that is not worth a warning.
 PASSING_S = 1.0
 
-#: A log line names so many partitions at most.
+#: The most partitions that a log line names.
 _MOST_NAMES = 10
 
 
@@ -32,9 +32,9 @@ class _Failure:
 
 class UnopenedClaims:
     """
-    The claims of one member that could not be opened when that was last tried, and why.
+    The claims of one member whose last attempt to open failed, each with the error.
 
-    The gauge ``claims_unopened`` counts them, ``claims_not_opened`` the attempts, ``open_alarms`` the alarms.
+    The gauge ``claims_unopened`` counts them, ``claims_not_opened`` the failed attempts, ``open_alarms`` the alarms.
     """
 
     def __init__(self, group: str, metrics: Metrics) -> None:
@@ -43,7 +43,7 @@ class UnopenedClaims:
         self._failures: dict[TopicPartition, _Failure] = {}
 
     def failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
-        """Note that an attempt to open these claims failed and will be repeated; warn once for each claim."""
+        """Record a failed attempt to open these claims, which will be repeated; warn once for each claim."""
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()
         due = []
@@ -53,7 +53,7 @@ class UnopenedClaims:
             if not failure.is_warned and now_s - failure.since_s >= PASSING_S:
                 failure.is_warned = True
                 due.append(partition)
-        self._show()
+        self._set_gauge()
         if due:
             log.warning(
                 "group %s: the positions of %s of %s cannot be read yet (%s): %s; the brokers are asked again",
@@ -65,13 +65,13 @@ class UnopenedClaims:
             )
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """These claims are open, or gone."""
+        """Forget claims that were opened or are gone."""
         for partition in partitions:
             self._failures.pop(partition, None)
-        self._show()
+        self._set_gauge()
 
     def alarm(self, topic: str, partitions: Collection[TopicPartition], seconds: float) -> None:
-        """Claims of a topic have been without a position for too long."""
+        """Log an alarm: these claims have been without a position for ``seconds``."""
         if not partitions:
             return
         self._metrics.count("open_alarms")
@@ -87,5 +87,5 @@ class UnopenedClaims:
             known[0] if known else "ZooKeeper or the brokers have not answered yet",
         )
 
-    def _show(self) -> None:
+    def _set_gauge(self) -> None:
         self._metrics.gauge("claims_unopened", len(self._failures))

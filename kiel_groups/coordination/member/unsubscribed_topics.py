@@ -1,4 +1,4 @@
-"""Reporting slices that name topics which their member has not subscribed to; such partitions are never claimed."""
+"""Reports assignments with topics that the member has not subscribed to; it never claims those partitions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["UnsubscribedTopics"]
 
 log = logging.getLogger(__name__)
 
-#: A leader has read a new registration, and planned again, within this time, in seconds: until then a slice that names
-#: other topics is no error.
+#: A leader reads a new registration and plans again within this time, in seconds. Until then, an assignment that names
+#: other topics is not an error.
 PASSING_S = 10.0
 
-#: How many topics a log line names.
+#: The most topics that a log line names.
 MOST_NAMED = 5
 
 
 class UnsubscribedTopics:
-    """Compares the slices of one member with its subscription."""
+    """Compares the assignments of one member with its subscription."""
 
     def __init__(self, session: Session, layout: GroupLayout, member_id: MemberId, metrics: Metrics) -> None:
         self._session = session
@@ -34,24 +34,23 @@ class UnsubscribedTopics:
         self._member_id = member_id
         self._path = layout.member(member_id)
         self._metrics = metrics
-        #: What was reported last, as the change by which the slice came, and at which level: a slice is read again at
-        #: every look.
+        #: The zxid and the log level of the last report: the same assignment is read many times and reported once.
         self._reported: tuple[int, int] = (0, 0)
-        #: Since when slices have named other topics, on the event loop's clock; None where the last one did not.
+        #: Since when assignments have named other topics, on the event loop's clock; None if the last one did not.
         self._since_s: float | None = None
 
     async def check(self, node: Node, found: MemberAssignment, subscribed: frozenset[str]) -> None:
         """
-        Log a slice that names other topics than the member subscribes to, and count it once each time it is written.
+        Log an assignment that names topics the member does not subscribe to; count it once each time it is written.
 
-        That is a warning: a leader that had not read the latest registration writes one, and soon corrects it. If
-        slices have named other topics for ``PASSING_S``, it is an error.
+        The log line is a warning at first: a leader that has not read the latest registration writes such an assignment
+        and soon corrects it. If assignments have named other topics for ``PASSING_S``, it is an error.
 
-        A slice that is older than the member's registration is exempt: it was made for the subscription before, and the
-        leader plans again. So is one that the registration allows: the member is about to register anew.
+        An assignment older than the member's registration is exempt: it was made for the previous subscription, and the
+        leader plans again. So is one that the registration allows: the member is about to register again.
         """
-        foreign = await self._foreign(node, found, subscribed)
-        if not foreign:
+        unsubscribed = await self._unsubscribed(node, found, subscribed)
+        if not unsubscribed:
             self._since_s = None
             return
         now_s = asyncio.get_running_loop().time()
@@ -62,14 +61,16 @@ class UnsubscribedTopics:
             self._metrics.count("slices_of_other_topics")
         if (node.mzxid, level) != self._reported:
             self._reported = (node.mzxid, level)
-            self._report(level, found, len(foreign), sorted({partition.topic for partition in foreign}))
+            self._report(level, found, len(unsubscribed), sorted({partition.topic for partition in unsubscribed}))
 
-    async def _foreign(self, node: Node, found: MemberAssignment, subscribed: frozenset[str]) -> list[TopicPartition]:
-        """The partitions of a slice that is not exempt whose topics neither subscription nor registration names."""
+    async def _unsubscribed(
+        self, node: Node, found: MemberAssignment, subscribed: frozenset[str]
+    ) -> list[TopicPartition]:
+        """Return the partitions of topics that neither subscription nor registration names; none if exempt."""
         if not ({partition.topic for partition in found.partitions} - subscribed):
             return []
         own = await self._session.get(self._path)
-        # zxids are the order of all changes in ZooKeeper.
+        # zxids order all changes in ZooKeeper: the assignment is older than the registration.
         if own is None or node.mzxid < own.czxid:
             return []
         try:
@@ -84,7 +85,7 @@ class UnsubscribedTopics:
             level,
             "group %s: the assignment of %s, generation %d, names %s of topics that this member has not"
             " subscribed to: %s%s; they are not claimed. The leader corrects that with its next plan, whether it had"
-            " not seen the latest subscription or somebody else has written the znode",
+            " not seen the latest subscription or the znode was written from outside",
             self._group,
             self._member_id,
             found.generation,
