@@ -50,7 +50,7 @@ async def test_a_running_leader_follows_the_allocator_that_people_name(
             await eventually(
                 lambda: first.consumer.metrics.total("group_settings_refused") >= 1, "a wrong name is refused"
             )
-            assert "did you mean 'sticky'?; it is not followed" in caplog.text
+            assert "did you mean 'sticky'?; keeping the previous settings" in caplog.text
             await group.join()
             await group.balanced(topic, 6)
             assert group_state(client, layout).allocator == "sticky"

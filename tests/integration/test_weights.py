@@ -71,8 +71,8 @@ async def test_members_share_by_weight_and_follow_what_changes(
             await eventually(lambda: shares(topic, first, second) == [[0], [1, 2, 3, 4, 5]], "by weight")
             client.set(layout.weights, b"\xff garbage")
             told = (
-                f"{layout.weights}: weights packed by zlib were expected, found b'\\xff garbage'; what was read before"
-                " still counts"
+                f"{layout.weights}: weights packed by zlib were expected, found b'\\xff garbage'; keeping the"
+                " previous weights"
             )
             await eventually(lambda: told in caplog.text, "an error in the leader's log")
             leader = first if first.consumer.metrics.total("znodes_unreadable") else second

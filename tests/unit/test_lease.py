@@ -151,7 +151,7 @@ async def test_a_later_life_makes_do_with_less(caplog: pytest.LogCaptureFixture)
         first._check_heartbeat(strictly=first._first)
     later._check_heartbeat(strictly=later._first)
     assert "group g: heartbeat_interval_ms: 2001 given; expected at most 2000" in caplog.text
-    assert "a third is used until then" in caplog.text
+    assert "using a third of the granted session timeout for now" in caplog.text
 
 
 @pytest.mark.parametrize("given", [0, -1, 1.5, "100", True])

@@ -141,7 +141,7 @@ async def test_weights_are_read_once_and_garbage_leaves_what_counted(caplog: pyt
     reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), metrics, lambda what: None)  # type: ignore[arg-type]
     loads = {TopicPartition("t", 0): 3.5}
     garbage = f"group g: {LAYOUT.weights}: weights packed by zlib were expected, found b'{{}}'; "
-    without, kept = "this leader has read none before, and goes without", "what was read before still counts"
+    without, kept = "planning without weights", "keeping the previous weights"
     for data, found, told in (
         (b"{}", {}, [garbage + without]),
         (b"{}", {}, [garbage + kept]),

@@ -82,7 +82,7 @@ class LeaderDriver:
         #: The cause of the newest plan, for the log.
         self._cause = ""
         self._grace_timer: asyncio.TimerHandle | None = None
-        #: Whether the last plan was withheld because no broker or no topic was in sight.
+        #: Whether the last plan was withheld because no broker or no topic was found.
         self._withheld = False
         #: The folders of plans that exist.
         self._folders: set[str] = set()
@@ -277,16 +277,16 @@ class LeaderDriver:
             self._grace_timer = asyncio.get_running_loop().call_later(delay_s, self.changed, "end of grace")
 
     def _may_plan(self, inputs: Inputs) -> bool:
-        """Whether to plan; with no broker or no topic in sight, the current allocation stays."""
+        """Whether to plan; if no broker or no subscribed topic was found, the current allocation stays."""
         if inputs.subscribed and (not inputs.brokers or not inputs.topics):
             missing = "broker" if not inputs.brokers else "topic of its subscription"
-            log.warning("group %s: no %s in sight, the allocation stays as it is", self._layout.group, missing)
+            log.warning("group %s: no %s found; keeping the current allocation", self._layout.group, missing)
             self._metrics.count("plans_withheld")
             self._withheld = True
             return False
         if self._withheld:
             self._withheld = False
-            log.warning("group %s: brokers and topics are in sight again", self._layout.group)
+            log.warning("group %s: brokers and topics found again; planning", self._layout.group)
         return True
 
     async def _allocate(self, inputs: Inputs) -> Target:

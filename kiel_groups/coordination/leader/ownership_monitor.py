@@ -74,7 +74,7 @@ class OwnershipMonitor:
         except SessionLostError:
             raise
         except CoordinationError as error:
-            log.warning("group %s: the owners cannot be read: %s; again soon", self._layout.group, error)
+            log.warning("group %s: the owners cannot be read: %s; retrying soon", self._layout.group, error)
             owners = {}
         if self._timer is not timer:
             # The monitor was stopped meanwhile. If it was started again, its new timer schedules the checks.

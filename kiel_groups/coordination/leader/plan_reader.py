@@ -197,7 +197,7 @@ class PlanReader:
         try:
             return DynamicConfig.parse(node.data, self._layout.config)
         except ProtocolError as error:
-            log.error("group %s: %s; it is not followed", self._layout.group, error)
+            log.error("group %s: %s; keeping the previous settings", self._layout.group, error)
             self._metrics.count("group_settings_refused")
             return self._tuning
 
@@ -214,12 +214,8 @@ class PlanReader:
             # Parsing the weights of 100,000 partitions takes about a second.
             return await in_thread(partial(parse_weights, node.data, self._layout.weights), "weights")
         except ProtocolError as error:
-            kept = (
-                "this leader has read none before, and goes without"
-                if self._weights is None
-                else "what was read before still counts"
-            )
-            log.error("group %s: %s; %s", self._layout.group, error, kept)
+            effect = "planning without weights" if self._weights is None else "keeping the previous weights"
+            log.error("group %s: %s; %s", self._layout.group, error, effect)
             self._metrics.count("znodes_unreadable")
             return self._weights or {}
 

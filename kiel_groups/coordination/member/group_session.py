@@ -141,7 +141,7 @@ class GroupSession:
         except ConfigError as error:
             if strictly:
                 raise
-            log.warning("group %s: %s; a third is used until then", self._config.group, error)
+            log.warning("group %s: %s; using a third of the granted session timeout for now", self._config.group, error)
 
     async def _enroll(self) -> None:
         """Check admission, choose the member id, call ``_set_up``, and register the znodes of this process."""
