@@ -42,7 +42,7 @@ MUTANTS = (
         "a lease that answered reads renew",
         _SESSION,
         "                    found[number] = answer\n",
-        "                    found[number] = answer\n                    self.gate.renew(machine.boot_time_s())\n",
+        "                    found[number] = answer\n                    self.gate.renew(runtime.boot_time_s())\n",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
@@ -187,7 +187,7 @@ MUTANTS = (
         "a write that renews the lease from its answer",
         _SESSION,
         "            self.gate.renew(sent_s)\n",
-        "            self.gate.renew(machine.boot_time_s())\n",
+        "            self.gate.renew(runtime.boot_time_s())\n",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
@@ -221,8 +221,8 @@ MUTANTS = (
     Mutant(
         "a watchdog that waits for the application's hook",
         _WATCHDOG,
-        'ticker(partial(self._tell, stall), "hurry").start()',
-        "self._tell(stall)",
+        'ticker(partial(self._notify, stall), "hurry").start()',
+        "self._notify(stall)",
         "tests/unit/test_watchdog.py",
     ),
     Mutant(

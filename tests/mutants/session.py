@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         "a connection that is left for what was asked on the one before",
         _CONNECTING,
-        "used is self._left or used is not self.current or",
+        "used is self._dropped or used is not self.current or",
         "",
         "tests/unit/test_lease.py",
     ),

@@ -176,7 +176,7 @@ async def test_a_watchdog_that_cannot_look_looks_again(
     watched = Watched(machine, work_ms=10_000)
     watched.works = None  # type: ignore[assignment]
     machine.pass_s(5)
-    assert "the watchdog could not look" in caplog.text
+    assert "the watchdog could not check for progress" in caplog.text
     watched.busy()
     machine.pass_s(12)
     assert len(watched.given_up) == 1

@@ -1,9 +1,9 @@
 """
-The gate: whether this member may hand out and commit at this moment.
+Decide whether this member may deliver records and commit offsets at this moment.
 
-It is open while the lease runs, the connection is not suspended, and nobody shut it. Shutting is final, and whoever
-asks after the lease's end shuts it: a session whose lease ran out is closed, although it may be found alive later.
-Several threads renew, ask and shut; each field is written by one plain assignment, so no lock is needed.
+The gate is open while the lease runs, the connection is not suspended, and the gate was not shut. Shutting is final. A
+check after the end of the lease shuts it: a session whose lease ran out is closed, even if it turns out to be alive.
+Several threads renew, check and shut a gate; each field is written by one plain assignment, so it needs no lock.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NEVER = float("-inf")
 
 
 class Gate:
-    """One session's gate."""
+    """The gate of one session."""
 
     def __init__(self) -> None:
-        #: The lease's end in seconds of boot time; −inf before anything was confirmed.
+        #: The lease's end in seconds of boot time; −inf before the first confirmation.
         self.deadline_s = _NEVER
         self.suspended = False
         self.shut_reason: str | None = None
@@ -30,10 +30,11 @@ class Gate:
 
     def grant(self, session_timeout_ms: int) -> None:
         """
-        The server granted this session timeout, in milliseconds; leases count with it from now on.
+        Compute leases with the session timeout that a server granted, in milliseconds, from now on.
 
-        After a reconnection another server may grant a shorter one: that shortens the lease that runs. A longer one
-        than the first lengthens none: that is what the group was told, and who releases by force waits for.
+        After a reconnection another server may grant a shorter timeout, which shortens the running lease. A timeout
+        longer than the first one is cut to it: the member has published the first one, and a release by force waits
+        for that long.
         """
         self._first_ms = self._first_ms or session_timeout_ms
         self.timeout_ms = min(session_timeout_ms, self._first_ms)
@@ -41,27 +42,27 @@ class Gate:
 
     def renew(self, sent_s: float) -> None:
         """
-        A quorum write that was sent at this boot time was answered.
+        Extend the lease, because ZooKeeper answered a quorum write that was sent at this boot time.
 
-        A gate that is shut is not renewed: the heartbeat would keep alive a session that may never be used again.
+        A gate that is shut is not renewed: the heartbeat would keep a session alive that must not be used again.
         """
         if self.timeout_ms and self.shut_reason is None:
             self.deadline_s = max(self.deadline_s, lease_deadline(sent_s, self.timeout_ms))
 
     def shut(self, reason: str) -> None:
-        """Never open again."""
+        """Shut the gate for good; the first reason is kept."""
         if self.shut_reason is None:
             self.shut_reason = reason
 
     def is_over(self, now_s: float) -> bool:
-        """Whether a lease was granted once and has run out at this boot time; if so, the gate is shut from now on."""
+        """Return whether a lease was granted and has run out at this boot time; if so, shut the gate."""
         over = _NEVER != self.deadline_s <= now_s
         if over:
             self.shut("lease over")
         return over
 
     def is_open(self, now_s: float) -> bool:
-        """Whether records may be handed out and offsets committed at this boot time."""
+        """Return whether records may be delivered and offsets committed at this boot time."""
         if now_s < self.deadline_s:
             return not self.suspended and self.shut_reason is None
         self.is_over(now_s)

@@ -1,8 +1,8 @@
 """
-Writes that prove who makes them: every transaction of a member begins with a check of its member znode.
+Write transactions that are fenced by the member znode: each begins with a check that it exists.
 
-That znode is ephemeral, so a transaction which kazoo sends again on a later session, or which was overtaken by the end
-of the session, is refused.
+The member znode is ephemeral. So ZooKeeper refuses a transaction that kazoo sends again on a later session, or that
+arrives after the end of the session.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ __all__ = ["FencedWriter", "Outcome", "Renew", "give_up"]
 
 Key = TypeVar("Key")
 
-#: What to do about one refused item: other operations in its place, or None to drop it.
+#: Decides about one refused item: returns the operations to write in its place, or None to drop it.
 OnRefused = Callable[[Key, Operation, Failure], "tuple[Operation, ...] | None"]
 
-#: What is to be written for one item at the moment of writing, or None to leave it alone.
+#: Decides right before a transaction what to write for one item: returns its operations, or None to leave it alone.
 Renew = Callable[[Key, "tuple[Operation, ...]"], "tuple[Operation, ...] | None"]
 
 
 class Stop(Exception):  # noqa: N818 -- not an error
-    """Raised by an OnRefused: leave the rest alone."""
+    """Raised by an OnRefused to leave all remaining items unwritten."""
 
 
 def give_up(key: object, operation: Operation, failure: Failure) -> None:
-    """An OnRefused that leaves everything alone which was not written yet."""
+    """Leave all items alone that are not written yet; an OnRefused."""
     raise Stop
 
 
 @dataclass(slots=True)
 class Outcome(Generic[Key]):
     """
-    What came of a set of items.
+    The results of writing a set of items.
 
-    ``done`` maps an item to the versions its operations produced, ``dropped`` to why it was refused; ``unknown`` ones
-    may have happened or not: the session was proved alive since, so reading them now tells. What ``renew`` had left
-    alone is in none of them.
+    ``done`` maps an item to the versions that its operations produced, ``dropped`` to the reason of its refusal. Items
+    in ``unknown`` may be written or not; the session was proved alive since, so a read now finds the final state. Items
+    that ``renew`` left alone are in none of the three.
     """
 
     done: dict[Key, tuple[int | None, ...]] = field(default_factory=dict)
@@ -65,10 +65,10 @@ class Outcome(Generic[Key]):
 
 class FencedWriter:
     """
-    Writes of one member on its own session.
+    Writes one member's transactions on its own session.
 
-    Before each transaction the gate is asked; while the connection is broken that means to wait. Much may happen
-    meanwhile: ``catch_up`` waits until all is heard of that watches have told.
+    Before each transaction the writer waits until the gate is open, which it is not while the connection is broken.
+    Watches may fire during that wait, so ``catch_up`` then waits until their znodes have been read.
     """
 
     def __init__(self, session: Session, member_path: str, catch_up: Callable[[], Awaitable[None]]) -> None:
@@ -80,7 +80,7 @@ class FencedWriter:
         """
         Wait for an answered transaction that only checks the member znode.
 
-        It goes through the quorum: what is read afterwards on this session is no older than its answer.
+        It goes through the quorum: later reads on this session are no older than its answer.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
@@ -106,10 +106,10 @@ class FencedWriter:
         most: int = MOST_OPERATIONS,
     ) -> Outcome[Key]:
         """
-        Write many items, each of them whole or not at all, with at most ``most`` operations in a transaction.
+        Write many items, each of them atomically, with at most ``most`` operations in a transaction.
 
-        One that is refused is taken out, or replaced by what ``on_refused`` says, and the rest goes on without it; with
-        ``give_up`` the rest is left alone. Right before each transaction, ``renew`` is asked for what is in it.
+        ``on_refused`` replaces or drops an item that ZooKeeper refuses, and the rest is sent again; with ``give_up``
+        the rest is left unwritten. Right before each transaction ``renew`` confirms or changes each item in it.
 
         Raises:
             SessionLostError: The session is over, or the member znode is gone.
@@ -121,7 +121,7 @@ class FencedWriter:
             batch = _first_batch(pending, most)
             if not self._renew(pending, batch, renew) or not self._is_open:
                 continue
-            # Nothing is waited for since it was asked whether this still holds.
+            # No await since ``renew`` confirmed the items: they cannot have become outdated.
             answer = await self._session.transact([self._proof, *(op for key in batch for op in pending[key])])
             if isinstance(answer, Unknown):
                 await self.prove()
@@ -136,7 +136,7 @@ class FencedWriter:
                     position += count
             else:
                 try:
-                    self._take_out(pending, batch, answer, on_refused, outcome)
+                    self._replace_refused(pending, batch, answer, on_refused, outcome)
                 except Stop:
                     break
         return outcome
@@ -147,14 +147,14 @@ class FencedWriter:
 
     async def ready(self) -> None:
         """
-        Wait until the lease runs and all is heard of that was told, for at that moment a write may go out.
+        Wait until the gate is open and all watch events are processed: at that moment a write may be sent.
 
         Raises:
             SessionLostError: The session is over.
         """
         while True:
             await self._session.trusted()
-            # What kazoo's thread has told is heard in the next turn of the loop.
+            # Callbacks that kazoo's thread has scheduled run in the next iteration of the loop.
             await asyncio.sleep(0)
             await self._catch_up()
             if self._is_open:
@@ -162,7 +162,7 @@ class FencedWriter:
 
     @staticmethod
     def _renew(pending: dict[Key, tuple[Operation, ...]], batch: Iterable[Key], renew: Renew[Key]) -> bool:
-        """Whether everything stays as it was."""
+        """Apply ``renew`` to a batch; returns whether no item changed."""
         renewed = {key: renew(key, pending[key]) for key in batch}
         changed = {key: operations for key, operations in renewed.items() if operations != pending[key]}
         for key, operations in changed.items():
@@ -172,7 +172,7 @@ class FencedWriter:
                 pending[key] = operations
         return not changed
 
-    def _take_out(
+    def _replace_refused(
         self,
         pending: dict[Key, tuple[Operation, ...]],
         batch: Iterable[Key],
@@ -197,7 +197,7 @@ class FencedWriter:
 
 
 def _first_batch(pending: Mapping[Key, tuple[Operation, ...]], most: int) -> list[Key]:
-    """As many of the first items as fit in one transaction beside the proof, by their number and by their size."""
+    """Return the first items that fit in one transaction beside the proof, by number of operations and by size."""
     batch: list[Key] = []
     count, size = 1, 0
     for key, operations in islice(pending.items(), most):

@@ -1,9 +1,9 @@
 """
-The heartbeat of one session, on a thread of its own: an event loop that is busy must not cost the lease.
+Send the heartbeats of one session, on a thread of its own: a busy event loop must not cost the lease.
 
 Each beat is a transaction that only checks the member znode; it goes through the quorum, which pings and reads do not.
-Requests count as pings for kazoo and so switch its detection of dead connections off: a beat that stays unanswered
-makes this thread leave the connection, so that kazoo tries the next server while the session still lives.
+kazoo counts requests as pings, which disables its detection of dead connections. So this thread drops the connection
+if a beat stays unanswered, and kazoo tries the next server while the session still lives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 from kiel_groups.coordination.session.delivery_gate import Gate
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s, ticker
-from kiel_groups.coordination.zookeeper.transaction_results import MOVED, tells_of_move
+from kiel_groups.coordination.zookeeper.transaction_results import MOVED, reports_move
 from kiel_groups.group.member.lease import answer_limit_s, heartbeat_interval_s
 from kiel_groups.metrics import Metrics
 
@@ -29,15 +29,15 @@ log = logging.getLogger(__name__)
 
 class Heartbeat:
     """
-    Renews a gate's lease and says when it has run out; ``on_dead`` is called on this thread or on kazoo's.
+    Renews a gate's lease, and reports when the lease has run out or the member znode is gone.
 
     Args:
-        connection: That of the session's client.
+        connection: The connection of the session's client.
         gate: The session's gate.
-        proof: The znode that every beat checks; the session's own where there is one.
-        metrics: Where to count.
-        on_dead: Hears why this session must not be used any more.
-        interval_ms: How often to beat; None: every sixth of the granted timeout.
+        proof: The znode that every beat checks; the session's member znode if it has one.
+        metrics: Observes ``heartbeat``, the time to an answer.
+        on_dead: Called with the reason when the session must not be used any more, on this thread or on kazoo's.
+        interval_ms: The time between beats; None: a sixth of the granted timeout.
     """
 
     def __init__(
@@ -54,49 +54,49 @@ class Heartbeat:
         self._proof = proof
         self._metrics = metrics
         self._on_dead = on_dead
-        self._asked_ms = interval_ms
+        self._interval_ms = interval_ms
         self._stopped = False
-        #: When the beat that is not answered yet was sent, and when the next one is due; seconds of boot time. Written
-        #: by this thread, kazoo's and the loop's without a lock: at worst a beat goes out once more.
+        #: When the unanswered beat was sent, and when the next one is due; seconds of boot time. This thread, kazoo's
+        #: and the loop's write them without a lock: at worst one more beat is sent.
         self._sent_s: float | None = None
         self._sent_over: socket | None = None
         self._due_s = float("-inf")
         self._ticker = ticker(self._tick, "heartbeat")
 
     def start(self) -> None:
-        """Begin, on a session that is open."""
+        """Start the thread; the session must be open."""
         self._ticker.start()
 
     def stop(self) -> None:
-        """End the thread soon; never blocks."""
+        """Make the thread end soon; never blocks."""
         self._stopped = True
         self._ticker.wake()
 
     def beat_now(self) -> None:
-        """Do not wait for the interval: the connection is back, and the lease may be short. From any thread."""
+        """Beat at once, because the connection is back and the lease may end soon; may be called from any thread."""
         self._sent_s, self._due_s = None, float("-inf")
         self._ticker.wake()
 
     def _tick(self) -> float | None:
-        """Do what is due; returns the seconds until the next look, None when there is none."""
+        """Do what is due; returns the seconds until the next tick, None to end the thread."""
         try:
-            return self._look()
+            return self._check()
         except Exception as error:
-            # Without beats the lease ends unnoticed: better to end the session now, and loudly.
-            log.exception("the heartbeat failed")
+            # Without beats the lease would end unnoticed, so the session ends now, with an error in the log.
+            log.exception("the heartbeat failed; ending the session")
             self._gate.shut("heartbeat failed")
             self._on_dead(f"the heartbeat failed: {error!r}")
             return None
 
-    def _look(self) -> float | None:
+    def _check(self) -> float | None:
         if self._stopped:
             return None
         now_s = boot_time_s()
         if self._gate.is_over(now_s):
             self._on_dead("the lease ran out: ZooKeeper confirmed nothing for half the session timeout")
             return None
-        # Asked each time: another server may have granted another timeout.
-        interval_s = heartbeat_interval_s(self._gate.timeout_ms, self._asked_ms)
+        # Computed each time: another server may have granted another timeout.
+        interval_s = heartbeat_interval_s(self._gate.timeout_ms, self._interval_ms)
         limit_s = answer_limit_s(self._gate.timeout_ms)
         sent_s = self._sent_s
         if sent_s is not None and now_s - sent_s >= limit_s:
@@ -109,16 +109,16 @@ class Heartbeat:
         return self._pause_s(now_s, limit_s)
 
     def _pause_s(self, now_s: float, limit_s: float) -> float:
-        """Until the next thing to do: a beat, the limit of an unanswered one, or the end of the lease."""
+        """Return the seconds until the next beat, the limit of an unanswered one, or the end of the lease."""
         sent_s, deadline_s = self._sent_s, self._gate.deadline_s
         if sent_s is not None:
             at_s = min(self._due_s, sent_s + limit_s) if self._due_s > now_s else sent_s + limit_s
         elif self._gate.suspended:
-            # Nothing can be sent; whoever sees the connection come back wakes this thread.
+            # Nothing can be sent now; ``beat_now`` wakes this thread when the connection is back.
             at_s = now_s + limit_s
         else:
             at_s = self._due_s
-        # A lease that has just run out is looked at again at once; before the first one there is no end to wait for.
+        # If the lease has just run out, tick again at once; before the first lease there is no end to wait for.
         if deadline_s != float("-inf"):
             at_s = min(at_s, deadline_s)
         return max(0.001, at_s - now_s)
@@ -131,14 +131,14 @@ class Heartbeat:
         transaction.commit_async().rawlink(lambda answer: self._answered(sent_s, used, answer))
 
     def _answered(self, sent_s: float, used: socket | None, answer: Any) -> None:
-        """On kazoo's thread; on this one where it was quicker."""
+        """Process the answer to a beat: on kazoo's thread, or on this one if the answer was there already."""
         if self._sent_s == sent_s:
             self._sent_s = None
             if boot_time_s() >= self._due_s:
                 self._ticker.wake()
         if answer.exception is not None:
             return
-        if tells_of_move(answer.value):
+        if reports_move(answer.value):
             self._connection.leave(used, MOVED)
         elif any(isinstance(result, NoNodeError) for result in answer.value):
             self._gate.shut("member znode gone")

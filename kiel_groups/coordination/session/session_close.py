@@ -1,9 +1,9 @@
 """
-The close of one ZooKeeper session, whether or not its client is connected at that moment.
+Close one ZooKeeper session, whether or not its client is connected at that moment.
 
-A session that is not closed keeps its owner znodes for the whole session timeout, although its gate is shut and nobody
-uses them. kazoo closes a session on the connection that it has; without one it stops and tells no server. Such a
-session is resumed here, by a client that is made for nothing else, and closed with the first request.
+A session that is not closed keeps its owner znodes for the whole session timeout, although its gate is shut and no
+consumer uses them. kazoo closes a session over its connection; without one it stops, and no server learns of it. This
+module then resumes the session with a client made for that purpose, and closes it with the first request.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["SessionClose"]
 
 log = logging.getLogger(__name__)
 
-#: The pause between two looks at a client, in seconds; whatever happens to the session wakes the thread at once.
+#: The pause between two checks of a client, in seconds; a change of the session's state wakes the thread at once.
 LOOK_S = 0.05
-#: How long a thread of kazoo's may take to end when its client is closed, in seconds.
+#: How long kazoo's thread may take to end when its client is closed, in seconds.
 THREAD_S = 1.0
 
 
@@ -34,14 +34,14 @@ class SessionClose:
     """
     Ends a session's client, and the session with it.
 
-    Safety: a client that resumes names the session by its id and password, sends one request, Close, and stops. Where a
-    server refuses because the session is over, kazoo would open another one; the client is stopped before that.
+    Safety: a client that resumes names the session by its id and password, sends one request, Close, and stops. If a
+    server refuses because the session is over, kazoo would open a new one; the client is stopped before that.
 
     Args:
-        config: Where ZooKeeper is.
+        config: The servers, and the session timeout to request.
         client: The session's own client.
         stopped: Called on this object's thread when that client has ended, with or without a close.
-        ended: Called on this object's thread at the end: the session is over, or nothing more can be done.
+        ended: Called on this object's thread at the end: the session is over, or it cannot be closed any more.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class SessionClose:
         #: Id and password; None before there was a session.
         self._session: tuple[int, bytes] | None = None
         self._timeout_ms = config.session_timeout_ms
-        #: Whether a server has said that the session is over.
+        #: Whether a server has reported that the session is over.
         self._is_over = False
         self._connected = False
-        #: When to give up: the servers end the session themselves by then; seconds of boot time.
+        #: When to give up, in seconds of boot time: by then the servers have expired the session themselves.
         self._give_up_s = float("inf")
-        #: When the present client was told to stop; None while it is to connect.
+        #: When the present client began to stop; None while it connects.
         self._stopping_s: float | None = None
         self._ticker = runtime.ticker(self._step, "close")
 
     def granted(self, session_id: int, timeout_ms: int) -> None:
-        """To be called on kazoo's thread with what a server answers to Connect."""
+        """Take a server's response to Connect; called on kazoo's thread."""
         if self._session is not None and (timeout_ms <= 0 or session_id != self._session[0]):
             self._is_over = True
             if not self._is_own:
@@ -77,23 +77,23 @@ class SessionClose:
         self._timeout_ms = max(self._timeout_ms, timeout_ms)
 
     def state_changed(self, state: str) -> None:
-        """To be called on kazoo's thread with each state of the connection; kazoo calls its listeners in any order."""
+        """Take a state of the connection; called on kazoo's thread, which calls its listeners in any order."""
         if state == KazooState.CONNECTED:
             self._connected = True
             self._session = self._session or self._client.client_id
         else:
-            # Nothing but the answer to Close ends a client that is connected.
+            # Only the answer to Close ends a client that is connected.
             self._is_over |= state == KazooState.LOST and self._connected
             self._connected = False
         self._ticker.wake()
 
     def begin(self) -> None:
-        """Close the session, on a thread of its own; to be called once, from any thread."""
+        """Start to close the session, on a thread of its own; to be called once, from any thread."""
         self._give_up_s = runtime.boot_time_s() + self._timeout_ms / 1000
         self._ticker.start()
 
     def _step(self) -> float | None:
-        """Do what can be done now; returns the seconds until the next step, None at the end."""
+        """Take the next step of the close; returns the seconds until the one after it, None at the end."""
         now_s, client = runtime.boot_time_s(), self._client
         if self._stopping_s is None:
             if self._is_own or client.connected or self._is_over or now_s >= self._give_up_s:
@@ -106,7 +106,7 @@ class SessionClose:
                 return None
             self._resume(self._session)
         elif now_s - self._stopping_s >= answer_limit_s(self._timeout_ms):
-            # The server took the request and is silent: another one may answer.
+            # The server received the request and does not answer; another one may.
             self._stopping_s = now_s
             self._leave()
         return LOOK_S
@@ -118,11 +118,11 @@ class SessionClose:
             client._connection.stop(THREAD_S)
             client.close()
         except Exception:
-            log.debug("a client of ZooKeeper was not ended cleanly", exc_info=True)
+            log.debug("the ZooKeeper client of a closed session did not stop cleanly", exc_info=True)
         if self._is_own:
             self._stopped()
         elif self._is_over:
-            log.info("a ZooKeeper session that was given up without a connection is closed")
+            log.info("closed a ZooKeeper session that was abandoned without a connection")
 
     def _resume(self, session: tuple[int, bytes]) -> None:
         self._is_own, self._stopping_s = False, None

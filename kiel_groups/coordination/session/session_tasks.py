@@ -1,4 +1,4 @@
-"""Coroutines that run on their own until the session they belong to is over."""
+"""Run background tasks that belong to one session."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class TaskSet:
     """
     The tasks of one session.
 
-    A task that ends because the session is over ends quietly; any other error goes to ``on_error``, once each.
+    A task that fails because the session is over ends silently; any other error is passed to ``on_error``.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        #: In the order in which they were begun; they are cancelled in it.
+        #: In the order of their start, which is also the order of their cancellation.
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._on_error = on_error
         self._closed = False
 
     def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run a coroutine; after ``cancel`` nothing is started any more."""
+        """Run a coroutine as a task; after ``cancel`` it is closed instead."""
         if self._closed:
             work.close()
             return
@@ -45,7 +45,7 @@ class TaskSet:
             self._on_error(error)
 
     async def cancel(self) -> None:
-        """End all of them and wait until they have ended."""
+        """Cancel all tasks but the current one, and wait until they have ended."""
         self._closed = True
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]

@@ -1,14 +1,14 @@
 """
-The watchdog of one session: whoever is alive and does not get on must not keep partitions, or the lead, for ever.
+Close the session of a member that makes no progress, so that others take over its partitions, or the lead.
 
-Heartbeats have a thread of their own, so a blocked event loop, or an application that hangs, costs no lease: liveness
-is not progress. This thread looks at progress: does the loop turn, and is the application still busy with the same? At
-half of its time somebody is told to hurry; at the end of it the gate is shut and the session closed, all without the
-loop, which may never run again. Until then nothing is done on this thread that may block: neither the application's
-hook, nor a line for the log, whose lock the blocked loop may hold.
+Heartbeats have a thread of their own, so a member with a blocked event loop, or an application that hangs, keeps its
+lease. This thread checks for progress: does the loop still run callbacks, and is the application busy with the same
+work as before? At half of the time limit the application is notified. At the limit the gate is shut and the session
+closed, without the loop, which may never run again. Until then this thread does nothing that may block: it neither
+calls the application's hook nor writes a log line, because the blocked loop may hold the log's lock.
 
-Time counts only while this thread runs, too: a process that was stopped, or a machine that was suspended, has lost its
-lease, but it was not slow.
+Time counts only while this thread runs as well: a process that was stopped, or a computer that was suspended, has lost
+its lease, but it was not slow.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ __all__ = ["Watchdog"]
 
 log = logging.getLogger(__name__)
 
-#: The share of its time after which what does not get on is told to hurry, and how often it is looked at.
+#: Shares of a time limit: when the application is notified of stalled work, and how often work is checked.
 HURRY_SHARE = 0.5
 LOOK_SHARE = 0.1
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A piece of work, how long it has taken in seconds, and whether somebody was told to hurry."""
+    """A piece of work, how long it has taken in seconds, and whether the application was notified of its stall."""
 
     work: Work
     elapsed_s: float = 0.0
-    told: bool = False
+    notified: bool = False
 
 
 class Watchdog:
     """
-    Watches one event loop, and what the application on it is busy with.
+    Watches one event loop, and the work of the application on it.
 
     Args:
-        config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop; 0: for ever.
-        in_progress: What the application is busy with at the moment; called on this thread.
-        hurry: Told of what does not get on, at half of its time; called on a thread of its own, which it may block.
-        on_stalled: Told, in words, that the time is up; called on this thread, once.
+        config: ``max_poll_interval_ms`` for the application, ``loop_stall_ms`` for the event loop; 0: no limit.
+        in_progress: Returns the work that the application is busy with; called on this thread.
+        hurry: Called with a stall at half of its time limit, on a thread of its own, which it may block.
+        on_stalled: Called with the reason when a time limit is reached; on this thread, once.
         metrics: Counts ``stalls`` and ``watchdog_exits``, by kind.
     """
 
@@ -73,19 +73,19 @@ class Watchdog:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._stopped = False
-        self._turn: _Watched | None = None
+        self._loop_probe: _Watched | None = None
         self._watched: list[_Watched] = []
         self._last_s = 0.0
         self._ticker = ticker(self._tick, "watchdog")
 
     def start(self) -> None:
-        """Begin to watch; without any limit there is nothing to be watched."""
+        """Start the thread, if there is any limit."""
         if self._pause_s:
             self._last_s = boot_time_s()
             self._ticker.start()
 
     def stop(self) -> None:
-        """End the thread soon; never blocks."""
+        """Make the thread end soon; never blocks."""
         self._stopped = True
         self._ticker.wake()
 
@@ -93,14 +93,14 @@ class Watchdog:
         if self._stopped:
             return None
         now_s = boot_time_s()
-        # What was slept beyond the pause, the whole process has slept.
+        # If this thread slept longer than the pause, the whole process did, or the computer: that is no stall.
         passed_s, self._last_s = min(now_s - self._last_s, self._pause_s), now_s
         try:
             stalled = self._look_at_loop(passed_s) or self._look_at_work(passed_s)
         except BaseException:
-            # An application's own object may be behind it, SystemExit included; nobody would miss a watchdog that is
-            # gone.
-            log.exception("the watchdog could not look; it looks again")
+            # The application's own objects may raise anything, SystemExit included. The thread must survive that: its
+            # end would go unnoticed.
+            log.exception("the watchdog could not check for progress; it tries again in %.1f s", self._pause_s)
             return self._pause_s
         if stalled is None:
             return self._pause_s
@@ -110,41 +110,41 @@ class Watchdog:
         return None
 
     def _look_at_loop(self, passed_s: float) -> Stall | None:
-        """The loop is asked to turn, and has until it does."""
+        """Schedule a callback on the loop, and count the time until it runs."""
         if not self._loop_limit_s:
             return None
-        if self._turn is None:
-            self._turn = _Watched(Work(self, "loop", frozenset()))
-            self._loop.call_soon_threadsafe(self._turned)
+        if self._loop_probe is None:
+            self._loop_probe = _Watched(Work(self, "loop", frozenset()))
+            self._loop.call_soon_threadsafe(self._loop_ran)
             return None
-        return self._judge(self._turn, passed_s, self._loop_limit_s)
+        return self._add_time(self._loop_probe, passed_s, self._loop_limit_s)
 
-    def _turned(self) -> None:
-        self._turn = None
+    def _loop_ran(self) -> None:
+        self._loop_probe = None
 
     def _look_at_work(self, passed_s: float) -> Stall | None:
         if not self._work_limit_s:
             return None
         before = {id(watched.work.token): watched for watched in self._watched}
-        # Tokens are kept with what is watched, so that none is taken for another one of the same id.
+        # Keeping the watched work keeps its tokens alive, so no new token can have the id of an old one.
         fresh = [before.get(id(work.token)) or _Watched(work, -passed_s) for work in self._in_progress()]
         self._watched = fresh
-        judged = [self._judge(watched, passed_s, self._work_limit_s) for watched in fresh]
-        return next((stall for stall in judged if stall is not None), None)
+        stalls = [self._add_time(watched, passed_s, self._work_limit_s) for watched in fresh]
+        return next((stall for stall in stalls if stall is not None), None)
 
-    def _judge(self, watched: _Watched, passed_s: float, limit_s: float) -> Stall | None:
-        """Count the time of one piece of work; a stall whose time is up is returned."""
+    def _add_time(self, watched: _Watched, passed_s: float, limit_s: float) -> Stall | None:
+        """Add time to one piece of work; returns its stall if the limit is reached."""
         watched.elapsed_s += passed_s
         stall = Stall(watched.work.kind, watched.work.partitions, watched.elapsed_s, limit_s)
         if stall.elapsed_s >= limit_s:
             return stall
-        if stall.elapsed_s >= limit_s * HURRY_SHARE and not watched.told:
-            watched.told = True
+        if stall.elapsed_s >= limit_s * HURRY_SHARE and not watched.notified:
+            watched.notified = True
             self._metrics.count("stalls", kind=stall.kind)
-            ticker(partial(self._tell, stall), "hurry").start()
+            ticker(partial(self._notify, stall), "hurry").start()
         return None
 
-    def _tell(self, stall: Stall) -> None:
-        """On a thread of its own."""
+    def _notify(self, stall: Stall) -> None:
+        """Log a stall and call ``hurry``; runs on a thread of its own."""
         log.warning("%s", stall)
         self._hurry(stall)

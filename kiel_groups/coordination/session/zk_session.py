@@ -1,9 +1,9 @@
 """
-One ZooKeeper session: opened once, closed once, never used again.
+Wrap one ZooKeeper session for the event loop: opened once, closed once, never used again.
 
-kazoo runs callbacks on threads of its own and, after an expiry, goes on silently with a new session. Here everything
-arrives on the event loop, and the end of the session is the end of this object: whatever is asked of it afterwards,
-and whatever was still unanswered, raises SessionLostError.
+kazoo runs callbacks on threads of its own and, after an expiry, silently continues with a new session. Here every
+result arrives on the event loop, and the end of the session is the end of the object: unanswered requests fail with
+SessionLostError, and so does every later request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kiel_groups.coordination.session.session_close import SessionClose
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection, overhear_connect
 from kiel_groups.coordination.zookeeper.pending_requests import PendingRequests
-from kiel_groups.coordination.zookeeper.transaction_results import MOVED, answer_of, tells_of_move, transaction_of
+from kiel_groups.coordination.zookeeper.transaction_results import MOVED, answer_of, reports_move, transaction_of
 from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
 from kiel_groups.group.znodes.transactions import (
     Answer,
@@ -49,17 +49,19 @@ __all__ = ["Session", "SessionEvent", "Node"]
 log = logging.getLogger(__name__)
 
 _LOST = (ConnectionLoss, OperationTimeoutError)
-#: How often a gate that is not open is looked at, in seconds. It opens from another thread, and seldom.
+#: How often a wait for the gate checks it, in seconds. Another thread opens the gate, and a closed gate is rare.
 GATE_PAUSE_S = 0.02
 
-#: Reads that one call has under way at once; more only fill kazoo's queue, and heartbeats wait behind them.
+#: Reads that one call has in flight at once; more only fill kazoo's queue, and heartbeats wait behind them.
 MOST_READS = 500
 
 
 class SessionEvent(Enum):
+    """A change of a session's connection or of the session itself."""
+
     #: The connection broke; the session may still live.
     SUSPENDED = auto()
-    #: The connection is back, on the same session; watches are gone and must be set anew.
+    #: The connection is back, on the same session; watches are gone and must be set again.
     RESUMED = auto()
     #: The session is over. Final.
     ENDED = auto()
@@ -67,7 +69,9 @@ class SessionEvent(Enum):
 
 class Node(NamedTuple):
     """
-    A znode as read: ``owner`` is the session of an ephemeral one, 0 otherwise; ``pzxid`` that of the last change of its
+    A znode as read.
+
+    ``owner`` is the session of an ephemeral znode, 0 otherwise; ``pzxid`` is the zxid of the last change of its
     children.
     """
 
@@ -84,15 +88,15 @@ Watcher = Callable[[], None]
 
 class Session:
     """
-    A session, from the event loop's side.
+    One ZooKeeper session, for use on the event loop.
 
-    Reads wait for a broken connection to come back; transactions do not, they answer Unknown. ``listener`` hears of
-    the connection's states, on the loop.
+    Reads wait for a broken connection to come back; transactions do not, their answer is Unknown. ``listener`` is
+    called on the loop with each SessionEvent.
     """
 
     def __init__(self, config: ZooKeeperConfig, metrics: Metrics, listener: Callable[[SessionEvent], None]) -> None:
         self.gate = Gate()
-        #: Called on kazoo's thread whenever there is a connection (again).
+        #: Called on kazoo's thread each time that the client has connected.
         self.on_connected: Callable[[], None] = _nothing
         self.ended: str | None = None
         self._config = config
@@ -101,9 +105,9 @@ class Session:
         self._id = 0
         self._opened = False
         self._loop = asyncio.get_running_loop()
-        self._close_begun = threading.Lock()
+        self._close_started = threading.Lock()
         self._closed = asyncio.Event()
-        #: Held until the session is over, for those who have no loop to wait on.
+        #: Held until the session is over, for callers that have no event loop to wait on.
         self._open_lock = threading.Lock()
         self._open_lock.acquire()
         self._requests = PendingRequests(self._call_loop)
@@ -115,12 +119,12 @@ class Session:
 
     @property
     def id(self) -> int:
-        """The session's number; 0 before it is open."""
+        """The session's id; 0 before it is open."""
         return self._id
 
     @property
     def timeout_ms(self) -> int:
-        """The session timeout that the server granted, in milliseconds; never more than at first."""
+        """The session timeout that the server granted, in milliseconds; never more than the first one."""
         return self.gate.timeout_ms
 
     @property
@@ -129,10 +133,10 @@ class Session:
 
     async def trusted(self) -> None:
         """
-        Wait until the gate is open; to be asked before every write that only an owner may make.
+        Wait until the gate is open; to be awaited before every write that only an owner may make.
 
         Raises:
-            SessionLostError: It is shut for good.
+            SessionLostError: The gate is shut for good.
         """
         while not self.gate.is_open(runtime.boot_time_s()):
             if self.gate.shut_reason is not None:
@@ -141,7 +145,7 @@ class Session:
 
     async def open(self) -> None:
         """
-        Connect and wait for the session, however long it takes: the caller sets the limit.
+        Connect and wait for the session without a limit; the caller sets one.
 
         Raises:
             NoZooKeeperError: No host has an address.
@@ -160,17 +164,17 @@ class Session:
             )
 
     def _granted(self, session_id: int, timeout_ms: int) -> None:
-        """On kazoo's thread, before anybody is told of the connection."""
+        """Take a server's response to Connect; on kazoo's thread, before listeners learn of the connection."""
         self._close.granted(session_id, timeout_ms)
         if self._id not in (0, session_id):
-            # kazoo's next session, after an expiry or a refusal: none of ours.
+            # After an expiry or a refusal kazoo has opened another session, which must not be used.
             self.gate.shut("session over")
         elif timeout_ms > 0:
             self._id = session_id
             self.gate.grant(timeout_ms)
 
     def _state_changed(self, state: str) -> None:
-        """On kazoo's thread: the gate follows at once, the loop is told."""
+        """Update the gate at once and notify the loop; on kazoo's thread."""
         self.gate.suspended = state != KazooState.CONNECTED
         if state == KazooState.LOST:
             self.gate.shut("session over")
@@ -200,17 +204,17 @@ class Session:
         self._listener(SessionEvent.ENDED)
 
     def end(self, reason: str) -> None:
-        """Give the session up: the gate is shut, everything unanswered fails; ``close`` is still to be called."""
+        """End the session's use: shut the gate and fail all unanswered requests; ``close`` must still be called."""
         self._end(reason)
 
     def abandon(self, reason: str) -> None:
-        """From any thread: give the session up and close it, although the event loop may never run again."""
+        """End and close the session from any thread, even if the event loop never runs again."""
         self.gate.shut(reason)
         self._call_loop(self._end, reason)
         self._begin_closing()
 
     def abandoned_within(self, reason: str, timeout_s: float) -> bool:
-        """Without an event loop: ``abandon``, and wait; whether the session was closed in that time."""
+        """Do as ``abandon``, and wait without an event loop; returns whether the session was closed in that time."""
         self.abandon(reason)
         closed = self._open_lock.acquire(timeout=timeout_s)
         if closed:
@@ -219,10 +223,10 @@ class Session:
 
     async def close(self) -> None:
         """
-        Close the session, once; that deletes its ephemeral znodes at once.
+        Close the session, once; ZooKeeper then deletes its ephemeral znodes immediately.
 
-        Return when that is done, or at once if there is no connection. In the latter case the session is closed in the
-        background, on the next connection, unless the process or the session ends before that.
+        Return when the session is closed, or at once if there is no connection. In the latter case the session is
+        closed in the background, on the next connection, unless the process or the session ends before that.
         """
         self.gate.shut("closed")
         self._begin_closing()
@@ -230,19 +234,19 @@ class Session:
         self._end("closed")
 
     def _begin_closing(self) -> None:
-        """From any thread, kazoo's too; once."""
-        if self._close_begun.acquire(blocking=False):
+        """Start the close, only once; may be called from any thread."""
+        if self._close_started.acquire(blocking=False):
             self._close.begin()
 
     def _client_stopped(self) -> None:
         self._call_loop(self._closed.set)
 
     def _call_loop(self, function: Callable[..., None], *arguments: Any) -> None:
-        """From any thread; a loop that is closed by now has nobody left to tell."""
+        """Call a function on the loop, from any thread; if the loop is closed, drop the call."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            log.debug("the event loop is closed; an answer of ZooKeeper is dropped")
+            log.debug("the event loop is closed; dropping an answer of ZooKeeper")
 
     async def _read(self, ask: Callable[..., Any], path: str, watcher: Watcher | None) -> Any:
         return (await self._read_many(ask, [path], [watcher]))[0]
@@ -250,14 +254,14 @@ class Session:
     async def _read_many(
         self, ask: Callable[..., Any], paths: Sequence[str], watchers: Sequence[Watcher | None] | None
     ) -> list[Any]:
-        """Pipelined reads, again and again while the connection breaks; None where there is no such znode."""
+        """Send pipelined reads, again after each break of the connection; None for a znode that does not exist."""
         found: list[Any] = [None] * len(paths)
         pairs = zip(paths, watchers or [None] * len(paths), strict=True)
-        asking = [partial(ask, path, self._kazoo_watcher(watcher)) for path, watcher in pairs]
+        requests = [partial(ask, path, self._kazoo_watcher(watcher)) for path, watcher in pairs]
         waiting = list(range(len(paths)))
         while waiting:
             asked, waiting = waiting[:MOST_READS], waiting[MOST_READS:]
-            sent = self._requests.send([asking[number] for number in asked])
+            sent = self._requests.send([requests[number] for number in asked])
             for number, answer in zip(asked, await self._requests.answers(sent), strict=True):
                 if isinstance(answer, _LOST):
                     self._metrics.count("zookeeper_reads_repeated")
@@ -271,7 +275,7 @@ class Session:
         return found
 
     def _kazoo_watcher(self, watcher: Watcher | None) -> Callable[[WatchedEvent], None] | None:
-        """kazoo's side of a watcher: the same one each time, so that setting a watch twice fires it once."""
+        """Return kazoo's callback for a watcher: the same object each time, so that a watch set twice fires once."""
         if watcher is None:
             return None
         if watcher not in self._watchers:
@@ -279,55 +283,55 @@ class Session:
         return self._watchers[watcher]
 
     def forget(self, watcher: Watcher) -> None:
-        """Drop what is kept for a watcher that will not be used again."""
+        """Drop the callback of a watcher that will not be used again."""
         self._watchers.pop(watcher, None)
 
     async def get(self, path: str, watcher: Watcher | None = None) -> Node | None:
         """
-        Data and state of a znode, None where there is none; a watcher is set on an existing one only.
+        Read data and state of a znode, None if it does not exist; a watcher is set on an existing znode only.
 
-        A watcher is called on the loop when the znode changes and when the connection breaks: a hint to look again.
+        A watcher is called on the loop when the znode changes and when the connection breaks: a hint to read again.
         """
         return _with_data(await self._read(self.client.get_async, path, watcher))
 
     async def exists(self, path: str, watcher: Watcher | None = None) -> Node | None:
-        """State of a znode without its data, None where there is none; a watcher is set in both cases."""
+        """Read the state of a znode without its data, None if it does not exist; a watcher is set in both cases."""
         return _without_data(await self._read(self.client.exists_async, path, watcher))
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:
-        """Names of the children, None where there is no such znode."""
+        """Read the names of a znode's children, None if it does not exist."""
         children: list[str] | None = await self._read(self.client.get_children_async, path, watcher)
         return children
 
     async def get_many(self, paths: Sequence[str], watchers: Sequence[Watcher] | None = None) -> list[Node | None]:
-        """``get`` of many znodes, each with its watcher, pipelined; in the order of ``paths``."""
+        """``get`` many znodes, each with its watcher, pipelined; in the order of ``paths``."""
         return [_with_data(found) for found in await self._read_many(self.client.get_async, paths, watchers)]
 
     async def exists_many(self, paths: Sequence[str], watchers: Sequence[Watcher] | None = None) -> list[Node | None]:
-        """``exists`` of many znodes, each with its watcher, pipelined; in the order of ``paths``."""
+        """``exists`` for many znodes, each with its watcher, pipelined; in the order of ``paths``."""
         return [_without_data(stat) for stat in await self._read_many(self.client.exists_async, paths, watchers)]
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """``children`` of many znodes, pipelined; in the order of ``paths``."""
+        """``children`` for many znodes, pipelined; in the order of ``paths``."""
         return await self._read_many(self.client.get_children_async, paths, None)
 
     async def transact(self, operations: Iterable[Operation]) -> Answer:
         """
         Send one transaction.
 
-        A done one proves the session to a quorum, and renews the lease from the moment it was sent.
+        A Done answer proves the session to a quorum, and renews the lease from the moment of sending.
 
         Raises:
             SessionLostError: The session is over.
-            CoordinationError: ZooKeeper refused it for the lack of rights.
+            CoordinationError: ZooKeeper refused it for lack of rights.
         """
         return await self.submit(operations)
 
     def submit(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
         """
-        Send one transaction now; what this returns is to be awaited for the answer, as of ``transact``.
+        Send one transaction now, and return a coroutine to await for the answer, as ``transact`` does.
 
-        Requests are answered in their order: what is read after this call is no older than the transaction.
+        Requests are answered in their order: a read that is sent after this call is no older than the transaction.
 
         Raises:
             SessionLostError: The session is over.
@@ -341,7 +345,7 @@ class Session:
         self, listed: Sequence[Operation], sent_s: float, used: socket | None, sent: asyncio.Future[list[Any]]
     ) -> Answer:
         (results,) = await self._requests.answers(sent)
-        moved = tells_of_move(results)
+        moved = reports_move(results)
         if moved:
             self.connection.leave(used, MOVED)
         if moved or isinstance(results, _LOST):
@@ -357,11 +361,11 @@ class Session:
         return answer
 
     async def ensure(self, folders: Iterable[str]) -> None:
-        """Create persistent znodes, and those above them, where they are missing."""
+        """Create persistent znodes and their parents where they are missing."""
         missing = list(folders)
         while True:
             missing = await self._missing(missing)
-            # Above what is there, nothing is missing.
+            # A znode that exists has all of its parents.
             for folder in await self._missing(parent for known in missing for parent in _with_parents(known)):
                 answer: Answer = Unknown()
                 while isinstance(answer, Unknown):
@@ -371,7 +375,7 @@ class Session:
                     and answer.failure is Failure.NO_NODE
                     and await self.get("/") is not None
                 ):
-                    # What stood above it was cleared away since; without the chroot there would be no end to this.
+                    # Its parent was deleted since: look again. Without the chroot, that would never end.
                     break
                 if isinstance(answer, Refused) and answer.failure is not Failure.NODE_EXISTS:
                     raise CoordinationError(f"ZooKeeper refused to create {folder}: {answer.failure.name}")
@@ -384,7 +388,7 @@ class Session:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing: the default of ``on_connected``."""
 
 
 def _with_parents(path: str) -> list[str]:
@@ -394,7 +398,7 @@ def _with_parents(path: str) -> list[str]:
 
 
 def _with_data(found: Any) -> Node | None:
-    # Null is what zkCli and Kafka write where no data is given.
+    # zkCli and Kafka write null if no data is given.
     return None if found is None else _node(found[0] or b"", found[1])
 
 

@@ -1,7 +1,8 @@
 """
-Work off the event loop, on daemon threads: what never returns must not keep the process alive.
+Run blocking functions on daemon threads, off the event loop.
 
-Called by way of ``machine``, so that a simulator can do without threads.
+The threads are daemons so that a call that never returns does not keep the process alive. Callers go through
+``runtime``, so that the simulator can do without threads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
     """
     Run a function on a new daemon thread.
 
-    asyncio's default executor is not used, because leaving ``asyncio.run`` waits for its threads.
+    asyncio's default executor is not used, because ``asyncio.run`` waits for its threads before it returns.
 
     Returns:
         A future of the running loop; cancelling it abandons the thread.
@@ -56,9 +57,10 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
 
 class Ticker:
     """
-    Calls ``tick`` on a thread of its own: again after the seconds that it returns, sooner when woken, until it is None.
+    Calls ``tick`` repeatedly on a thread of its own.
 
-    ``tick`` raises nothing: nobody would hear of it.
+    ``tick`` returns the seconds until the next call, or None to end; ``wake`` makes that call earlier. ``tick`` must
+    not raise: an exception would end the thread unnoticed.
     """
 
     def __init__(self, tick: Callable[[], float | None], name: str) -> None:
@@ -67,11 +69,11 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name=f"kiel-groups-{name}", daemon=True)
 
     def start(self) -> None:
-        """Tick for the first time, now."""
+        """Start the thread; it ticks at once."""
         self._thread.start()
 
     def wake(self) -> None:
-        """From any thread: tick soon; never blocks."""
+        """Make the next tick happen soon; may be called from any thread and never blocks."""
         self._wake.set()
 
     def _run(self) -> None:

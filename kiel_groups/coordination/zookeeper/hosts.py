@@ -1,4 +1,8 @@
-"""ZooKeeper's hosts that have no address: kazoo would try for all of its time to connect to them, and not say why."""
+"""
+Find ZooKeeper hosts that have no address.
+
+kazoo would try to connect to them until its time is up, and would not report why it failed.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +17,33 @@ __all__ = ["check_hosts", "without_address"]
 
 def check_hosts(config: ZooKeeperConfig) -> None:
     """
-    Ask for the addresses of all hosts, which may block.
+    Resolve the addresses of all hosts; this may block.
 
     Raises:
-        NoZooKeeperError: None has one, so waiting is in vain.
+        NoZooKeeperError: No host has an address, so no connection can succeed.
     """
     servers = _servers(config)
-    lost = _lost(servers)
-    if len(lost) == len(servers):
-        raise NoZooKeeperError(f"the host of ZooKeeper has no address: {', '.join(lost)}; is the name right?")
+    unresolved = _unresolved(servers)
+    if len(unresolved) == len(servers):
+        raise NoZooKeeperError(f"the host of ZooKeeper has no address: {', '.join(unresolved)}; is the name right?")
 
 
 def without_address(config: ZooKeeperConfig) -> str:
-    """For the end of an error: the hosts that have no address, "" where all have one; may block."""
-    lost = _lost(_servers(config))
-    return f" (without an address: {', '.join(lost)})" if lost else ""
+    """Return a suffix for an error text that names the hosts without an address, "" if all have one; may block."""
+    unresolved = _unresolved(_servers(config))
+    return f" (without an address: {', '.join(unresolved)})" if unresolved else ""
 
 
 def _servers(config: ZooKeeperConfig) -> Sequence[HostPort]:
     return parse_hosts(config.hosts.removesuffix(config.chroot), ZOOKEEPER_PORT, "zookeeper")
 
 
-def _lost(servers: Sequence[HostPort]) -> list[str]:
-    """The names without an address, each with the reason."""
-    lost = []
+def _unresolved(servers: Sequence[HostPort]) -> list[str]:
+    """Return the host names that do not resolve, each with the reason."""
+    unresolved = []
     for server in servers:
         try:
             socket.getaddrinfo(server.host.strip("[]"), server.port)
         except OSError as error:
-            lost.append(f"{server.host} ({error.strerror})")
-    return lost
+            unresolved.append(f"{server.host} ({error.strerror})")
+    return unresolved

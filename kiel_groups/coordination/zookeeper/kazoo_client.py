@@ -1,8 +1,8 @@
 """
-kazoo's client, with what we need of it beyond kazoo's own.
+Extend kazoo's client: interruptible requests, a stop that does not wait, connections that can be dropped.
 
-How it connects is overheard: which session the server grants, with which timeout, and how long that may take. And a
-connection that serves no purpose can be left for another one.
+The module also observes how the client connects: which session and timeout the server grants. It limits the time that
+a server has for that.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ __all__ = ["Connection", "InterruptibleClient", "begin_stop", "connect_limit_s",
 
 log = logging.getLogger(__name__)
 
-#: The least time that a server has for each step of a connection, in seconds: a busy one must not be taken for a dead
-#: one.
+#: The least time that a server has for each step of a connection, in seconds: a busy server must not count as dead.
 LEAST_CONNECT_S = 0.5
 
 _REFUSING = (KeeperState.AUTH_FAILED, KeeperState.CLOSED, KeeperState.EXPIRED_SESSION)
@@ -36,25 +35,25 @@ _REFUSING = (KeeperState.AUTH_FAILED, KeeperState.CLOSED, KeeperState.EXPIRED_SE
 
 def connect_limit_s(asked_timeout_ms: int) -> float:
     """
-    How long a server has for taking a connection, and again for answering Connect, in seconds.
+    Return how long a server has to accept a connection, and again to answer Connect, in seconds.
 
-    kazoo waits a whole session timeout for either: on a host that swallows packets, and on a server that took the
+    kazoo waits a whole session timeout for either: on a host that swallows packets, and on a server that accepted the
     connection and went silent (a frozen one, or 3.9.5 in the first moments of its start). That is longer than a lease.
-    When a dead connection is noticed a third of the timeout has gone; the lease leaves a sixth, for such a server and
+    When a dead connection is noticed, a third of the timeout is over. The lease leaves a sixth, for such a server and
     the next one.
 
     Args:
-        asked_timeout_ms: The session timeout that is asked for, in milliseconds.
+        asked_timeout_ms: The session timeout that the client requests, in milliseconds.
     """
     return max(LEAST_CONNECT_S, answer_limit_s(asked_timeout_ms) / 2)
 
 
 class InterruptibleClient(KazooClient):  # type: ignore[misc]
     """
-    A client that lets a Ctrl-C through.
+    A kazoo client that lets a KeyboardInterrupt through.
 
-    kazoo takes whatever is raised while it wakes its connection for the end of that connection: a Ctrl-C that hits the
-    main thread in that moment is lost, and the session with it.
+    kazoo treats any exception that is raised while it wakes its connection thread as the end of the connection. A
+    Ctrl-C that hits the main thread at that moment would be lost, and the session with it.
     """
 
     def _call(self, request: Any, answer: Any) -> bool | None:
@@ -70,8 +69,8 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
         except OSError:
             answer.set_exception(ConnectionClosedError("Connection has been closed"))
         except BaseException:
-            # kazoo sends one request for each byte, and minds no byte too many: one too few would hold up the last
-            # request for ever, which may be the close of the session.
+            # kazoo sends one request for each byte. An extra byte does no harm; a missing one would block the last
+            # request for ever, and that may be the close of the session.
             if wake is not None:
                 wake.send(b"\0")
             raise
@@ -79,7 +78,7 @@ class InterruptibleClient(KazooClient):  # type: ignore[misc]
 
 
 def begin_stop(client: KazooClient) -> None:
-    """As kazoo's ``stop()``, without the wait: a client that is connected closes its session, then it ends."""
+    """Stop a client as kazoo's ``stop()`` does, without the wait: if it is connected, it closes its session first."""
     wake = client._connection._write_sock
     if wake is None or client._stopped.is_set():
         return
@@ -88,37 +87,38 @@ def begin_stop(client: KazooClient) -> None:
     try:
         wake.send(b"\0")
     except OSError:
-        log.debug("the client has ended already", exc_info=True)
+        log.debug("the kazoo client has stopped already", exc_info=True)
 
 
 class Connection:
     """
-    A client's connection, for who wants to be rid of it; from any thread.
+    The current connection of a client, which callers on any thread may drop.
 
-    Several may find the same one useless, one after the other: the next one is not to suffer for that.
+    Several callers may find the same connection dead, one after the other; only the first of them drops it, so that
+    the client's next connection is not dropped as well.
     """
 
     def __init__(self, client: KazooClient, metrics: Metrics) -> None:
         self.client = client
         self._metrics = metrics
-        self._left: socket.socket | None = None
-        self._leaving = threading.Lock()
+        self._dropped: socket.socket | None = None
+        self._dropping = threading.Lock()
 
     @property
     def current(self) -> socket.socket | None:
-        """To be asked before a request is sent: kazoo has another socket for each connection."""
+        """The socket now, to be read before a request is sent: kazoo uses a new socket for each connection."""
         connection: socket.socket | None = self.client._connection._socket
         return connection
 
     def leave(self, used: socket.socket | None, why: str) -> None:
-        """Shut what was ``current`` then, should it still be: kazoo tries the next server, on this session."""
-        with self._leaving:
-            # Whoever closes the session has his last request under way.
-            if used is None or used is self._left or used is not self.current or self.client._stopped.is_set():
+        """Shut down the socket ``used`` if it is still current; kazoo then tries the next server on this session."""
+        with self._dropping:
+            # A client that is stopping has its last request under way: the close of the session.
+            if used is None or used is self._dropped or used is not self.current or self.client._stopped.is_set():
                 return
-            self._left = used
+            self._dropped = used
         self._metrics.count("zookeeper_connections_dropped")
-        log.warning("ZooKeeper %s; trying another connection", why)
+        log.warning("ZooKeeper %s; dropping the connection and reconnecting", why)
         try:
             used.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -127,20 +127,20 @@ class Connection:
 
 def overhear_connect(client: KazooClient, asked_timeout_ms: int, granted: Callable[[int, int], None]) -> None:
     """
-    Have ``granted(session_id, timeout_ms)`` called, on kazoo's thread, with what a server answers to Connect.
+    Call ``granted(session_id, timeout_ms)`` on kazoo's thread with each server's response to Connect.
 
-    kazoo keeps the timeout that was asked for; the granted one stands only in that answer, 0 where the server does not
+    kazoo keeps the timeout that it requested. The granted one is only in that response; it is 0 if the server does not
     know the session any more.
 
-    Before the first session there is no lease to keep: each server asked has twice the time of the one before, up to
-    kazoo's own, so that slow ones are joined, too.
+    Before the first session there is no lease to keep: each server that is tried has twice the time of the one before,
+    up to kazoo's own limit, so that slow servers can be joined, too.
     """
     connection = client._connection
     invoke = connection._invoke
     limit_s = connect_limit_s(asked_timeout_ms)
     first_limits_s = accumulate(repeat(2), mul, initial=limit_s)
 
-    def reading(timeout: float, request: Any, xid: int | None = None) -> Any:
+    def invoke_observed(timeout: float, request: Any, xid: int | None = None) -> Any:
         if not isinstance(request, Connect):
             return invoke(timeout, request, xid)
         wait_s = limit_s if client._session_id else next(first_limits_s)
@@ -148,4 +148,4 @@ def overhear_connect(client: KazooClient, asked_timeout_ms: int, granted: Callab
         granted(answer[0].session_id, answer[0].time_out)
         return answer
 
-    connection._invoke = reading
+    connection._invoke = invoke_observed

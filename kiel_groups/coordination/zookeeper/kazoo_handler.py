@@ -1,4 +1,4 @@
-"""What kazoo runs its threads, callbacks and sockets with, at less cost than its own."""
+"""Provide kazoo's handler, which runs its threads, callbacks and sockets, at less cost than kazoo's own."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ __all__ = ["ImmediateHandler"]
 log = logging.getLogger(__name__)
 
 
-class _AtOnce:
-    """Stands where kazoo has a queue and a thread that empties it: what is put in is called, now."""
+class _ImmediateQueue:
+    """Replaces kazoo's queue and the thread that empties it: a callback that is put in runs at once."""
 
     def put(self, callback: Callable[[], object]) -> None:
         try:
             callback()
         except Exception:
-            # The thread that reads from the server must go on.
-            log.exception("a callback of kazoo's failed")
+            # The thread that reads from the server must not end.
+            log.exception("a kazoo callback failed")
 
 
 class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """
-    Tells answers and watches on the thread that reads them, in the order in which the server sent them.
+    Delivers responses and watch events on the thread that reads them, in the order in which the server sent them.
 
-    Whoever is told must not block: here they wake an event loop or a thread. kazoo's own handler passes each answer
-    through a queue to another thread, and makes an epoll object for each look at a socket, five or six times a request:
-    half of what a request costs.
+    The callbacks must not block; here they only wake an event loop or a thread. kazoo's own handler passes each
+    response through a queue to another thread, and creates an epoll object for each poll of a socket, five or six times
+    a request: half of the cost of a request.
 
     Args:
-        connect_limit_s: How long a host has for taking a connection, in seconds. kazoo would wait a whole session
-            timeout for one that swallows packets, and the session would be lost although another server is well.
+        connect_limit_s: How long a host has to accept a connection, in seconds. kazoo would wait a whole session
+            timeout for a host that swallows packets, and lose the session although another server is well.
     """
 
     name = "prompt_handler"
@@ -46,7 +46,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, connect_limit_s: float = math.inf) -> None:
         super().__init__()
         self._connect_limit_s = connect_limit_s
-        self.callback_queue = self.completion_queue = _AtOnce()
+        self.callback_queue = self.completion_queue = _ImmediateQueue()
 
     def start(self) -> None:
         self._running = True
@@ -55,23 +55,23 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self._running = False
 
     def create_socket_pair(self) -> tuple[Wakeup, Wakeup]:
-        """What kazoo's thread is woken by: where it reads, and where others write."""
+        """Return the pair that wakes kazoo's thread: the end that it reads, and the end that other threads write."""
         wakes = Wakeup()
         return wakes, wakes
 
     def create_connection(self, *args: Any, timeout: float = math.inf, **kwargs: Any) -> Any:
-        # kazoo gives none where it asks a server, over a connection of its own, whether it may be written to.
+        # kazoo passes no timeout when it asks a server, over a separate connection, whether it accepts writes.
         return super().create_connection(*args, timeout=min(timeout, self._connect_limit_s), **kwargs)
 
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As ``select.select``, with descriptors however high; ``timeout`` in seconds, None waits for ever."""
+        """Do as ``select.select``, for descriptors of any number; ``timeout`` in seconds, None waits for ever."""
         poller = select.poll()
         for sockets, events in ((readable, select.POLLIN), (writable, select.POLLOUT)):
             for socket in sockets:
                 poller.register(socket, events)
         found = poller.poll(None if timeout is None else math.ceil(1000 * timeout))
-        # What is broken or closed counts as ready: using it tells.
+        # A broken or closed socket counts as ready: its next use raises the error.
         ready = {descriptor for descriptor, _ in found}
         return [s for s in readable if s.fileno() in ready], [s for s in writable if s.fileno() in ready], []

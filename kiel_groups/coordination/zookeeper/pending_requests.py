@@ -1,4 +1,4 @@
-"""What was asked of kazoo on one session, and its answers: on the event loop, and none after the session's end."""
+"""Track the requests of one session: answers arrive on the event loop, and none arrives after the session's end."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ __all__ = ["PendingRequests", "Request"]
 
 _OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
 
-#: Asks kazoo for something; returns its result object.
+#: Starts one asynchronous kazoo request and returns kazoo's result object.
 Request: TypeAlias = Callable[[], Any]
 
 
 class PendingRequests:
     """
-    The requests of one session.
+    The requests of one session that are not answered yet.
 
-    Those that are sent together are answered together: a thousand reads wake the event loop once.
+    Requests that are sent together are answered together: a thousand reads wake the event loop once.
 
     Args:
-        call_loop: Calls a function with arguments on the event loop; from any thread.
+        call_loop: Calls a function with arguments on the event loop; may be called from any thread.
     """
 
     def __init__(self, call_loop: Callable[..., None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._call_loop = call_loop
         self._over: str | None = None
-        #: In the order in which they were asked, so that the end of a session is told in one.
+        #: In the order of sending, so that all of them fail in that order when the session ends.
         self._unanswered: dict[asyncio.Future[list[Any]], None] = {}
 
     def send(self, requests: Sequence[Request]) -> asyncio.Future[list[Any]]:
         """
-        Start requests of kazoo's; they reach the server in the order of these calls.
+        Start kazoo requests; they reach the server in the order of these calls.
 
         Returns:
-            What is to be given to ``answers``.
+            The future to pass to ``answers``.
 
         Raises:
             SessionLostError: The session is over.
@@ -50,7 +50,7 @@ class PendingRequests:
             raise SessionLostError(f"the ZooKeeper session is over: {self._over}")
         sent: asyncio.Future[list[Any]] = self._loop.create_future()
         self._unanswered[sent] = None
-        # Answers come on kazoo's threads; of two that come last at once, both may find that all are there.
+        # Answers arrive on kazoo's threads. If the last two arrive at once, both may find the set complete.
         answers: dict[int, Any] = {}
         count = len(requests)
 
@@ -65,10 +65,10 @@ class PendingRequests:
 
     async def answers(self, sent: asyncio.Future[list[Any]]) -> list[Any]:
         """
-        Wait for what was sent.
+        Wait for the answers to the requests of one ``send``.
 
         Returns:
-            For each request what ZooKeeper answered, or the error.
+            For each request ZooKeeper's answer, or the error.
 
         Raises:
             SessionLostError: The session is over.
@@ -83,7 +83,7 @@ class PendingRequests:
         return answers
 
     def end(self, reason: str) -> None:
-        """The session is over: what is unanswered fails, and so does whatever is asked from now on."""
+        """Fail all unanswered requests, and every later ``send``, because the session is over."""
         self._over = reason
         for sent in list(self._unanswered):
             if not sent.done():

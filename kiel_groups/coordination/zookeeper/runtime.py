@@ -1,9 +1,8 @@
 """
-What coordination takes from the machine it runs on: clocks, names, chance, threads, and the client that speaks to
-ZooKeeper.
+Provide what coordination takes from outside: clocks, names, randomness, threads, and the ZooKeeper client.
 
-There is one for the whole process, and nothing here keeps a state of its own. ``replaced`` puts another in its place:
-so a simulator runs the same code on simulated time, without threads, against a ZooKeeper that is none.
+There is one runtime for the whole process, and it has no state of its own. ``replaced`` substitutes another one: so
+the simulator runs the same code on simulated time, without threads, against a simulated ZooKeeper.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ __all__ = [
     "replaced",
 ]
 
-#: kazoo tells of every broken connection in its own words; we tell of what it means. Whoever sets a level hears both.
+#: Silenced, because kazoo logs every broken connection and we log what follows. A level set by the user is kept.
 kazoo_log = logging.getLogger("kiel_groups.kazoo")
 if kazoo_log.level == logging.NOTSET:
     kazoo_log.setLevel(logging.CRITICAL)
@@ -52,14 +51,14 @@ _Result = TypeVar("_Result")
 
 
 class Ticking(Protocol):
-    """A function that is called from time to time; see ``threads.Ticker``."""
+    """The interface of ``daemon_threads.Ticker``: a function that is called repeatedly."""
 
     def start(self) -> None: ...
     def wake(self) -> None: ...
 
 
 class Runtime:
-    """The real one."""
+    """The runtime of a real process; the simulator derives its own from it."""
 
     def boot_time_s(self) -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -86,7 +85,7 @@ class Runtime:
         return daemon_threads.Ticker(tick, name)
 
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
-        with suppress(TimeoutError):  # Names are slow to be resolved today: kazoo may try.
+        with suppress(TimeoutError):  # Name resolution is slow; kazoo will try the hosts itself.
             async with asyncio.timeout(config.connect_timeout_ms / 1000):
                 await daemon_threads.in_thread(partial(hosts.check_hosts, config), "hosts")
 
@@ -101,65 +100,65 @@ class Runtime:
         )
 
 
-_machine = Runtime()
+_runtime = Runtime()
 
 
 @contextmanager
 def replaced(machine: Runtime) -> Iterator[None]:
-    """Run a block on another machine."""
-    global _machine
-    before, _machine = _machine, machine
+    """Use another runtime for a block."""
+    global _runtime
+    before, _runtime = _runtime, machine
     try:
         yield
     finally:
-        _machine = before
+        _runtime = before
 
 
 def boot_time_s() -> float:
-    """Seconds on a clock that goes on while the machine is suspended: a lease does not stop for that either."""
-    return _machine.boot_time_s()
+    """Seconds on a clock that keeps running while the computer is suspended, as leases do."""
+    return _runtime.boot_time_s()
 
 
 def wall_ms() -> int:
     """Milliseconds since 1970."""
-    return _machine.wall_ms()
+    return _runtime.wall_ms()
 
 
 def unique_name() -> str:
-    """A name that nobody else has: 32 hexadecimal digits."""
-    return _machine.unique_name()
+    """A globally unique name of 32 hexadecimal digits."""
+    return _runtime.unique_name()
 
 
 def host() -> str:
-    """The name of the machine."""
-    return _machine.host()
+    """The name of this host."""
+    return _runtime.host()
 
 
 def pid() -> int:
-    """The number of the process."""
-    return _machine.pid()
+    """The id of this process."""
+    return _runtime.pid()
 
 
 def uniform(low: float, high: float) -> float:
-    """Chance: any number between the two, so that many members do not act at once."""
-    return _machine.uniform(low, high)
+    """A random number between the two, so that many members do not act at once."""
+    return _runtime.uniform(low, high)
 
 
 def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
-    """Run a function that may block, off the event loop; see ``threads.in_thread``."""
-    return _machine.in_thread(function, name)
+    """Run a function that may block off the event loop; see ``daemon_threads.in_thread``."""
+    return _runtime.in_thread(function, name)
 
 
 def ticker(tick: Callable[[], float | None], name: str) -> Ticking:
-    """Have a function called from time to time, off the event loop; see ``threads.Ticker``."""
-    return _machine.ticker(tick, name)
+    """Create a ticker that calls a function repeatedly, off the event loop; see ``daemon_threads.Ticker``."""
+    return _runtime.ticker(tick, name)
 
 
 async def check_hosts(config: ZooKeeperConfig) -> None:
-    """Raise NoZooKeeperError where no host has an address; see ``hosts.check_hosts``."""
-    await _machine.check_hosts(config)
+    """Raise NoZooKeeperError if no host has an address; see ``hosts.check_hosts``."""
+    await _runtime.check_hosts(config)
 
 
 def client(config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
-    """A client of kazoo's, not yet started; it resumes a session, by its id and password, where one is given."""
-    return _machine.client(config, session)
+    """Create a kazoo client, not started; given the id and password of a ``session``, it resumes that session."""
+    return _runtime.client(config, session)

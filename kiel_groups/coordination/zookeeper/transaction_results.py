@@ -1,4 +1,4 @@
-"""Between kazoo's transactions and ours: what is asked for, and what came of it."""
+"""Translate transactions: our operations to kazoo's requests, kazoo's results to our answers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from kazoo.protocol.states import ZnodeStat
 
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
 
-__all__ = ["MOVED", "answer_of", "tells_of_move", "transaction_of"]
+__all__ = ["MOVED", "answer_of", "reports_move", "transaction_of"]
 
-#: What to say of a server that tells of a move.
-MOVED = "takes the session to have moved to another server"
+#: The end of a log line, for a server that reports that the session has moved.
+MOVED = "reported that the session has moved to another server"
 
 _FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
     (NoNodeError, Failure.NO_NODE),
@@ -33,12 +33,12 @@ _FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
     (NotEmptyError, Failure.NOT_EMPTY),
     (NoAuthError, Failure.NO_AUTH),
 )
-#: What kazoo reports for the operations of a refused transaction that were not themselves in the way.
+#: The errors that kazoo reports for those operations of a refused transaction that did not cause the refusal.
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 
 
 def transaction_of(client: KazooClient, operations: Iterable[Operation]) -> TransactionRequest:
-    """A transaction of kazoo's, not yet sent."""
+    """Build kazoo's transaction from operations, without sending it."""
     transaction = client.transaction()
     for operation in operations:
         match operation:
@@ -53,19 +53,19 @@ def transaction_of(client: KazooClient, operations: Iterable[Operation]) -> Tran
     return transaction
 
 
-def tells_of_move(results: Any) -> bool:
+def reports_move(results: Any) -> bool:
     """
-    Whether a transaction was refused because its session, by the leader's account, is connected to another server.
+    Return whether a transaction was refused because ZooKeeper's leader saw its session move to another server.
 
-    The leader errs where it heard of a connection that the client has given up after it heard of the next one. Servers
-    of 3.4 refuse every transaction so, and keep the connection; later ones close it, as all do for other requests. Only
-    who connects again goes on with the session.
+    The leader is wrong if it learned of an abandoned connection after it learned of the next one. Servers of 3.4 then
+    refuse every transaction and keep the connection open; later ones close it, as all versions do for other requests.
+    Only a new connection makes the session usable again.
     """
     return isinstance(results, list) and any(isinstance(result, SessionMovedError) for result in results)
 
 
 def answer_of(results: Sequence[Any]) -> Answer:
-    """kazoo returns the failures of a transaction among its results, and raises none of them."""
+    """Convert kazoo's results to an answer; kazoo returns a transaction's failures among them and raises none."""
     errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
     for index, error in errors:
         if not isinstance(error, _BYSTANDERS):

@@ -1,4 +1,4 @@
-"""What wakes the thread that speaks to ZooKeeper, once for each request: never full, so nobody waits to wake it."""
+"""Wake kazoo's connection thread once for each request, without ever blocking the caller."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Wakeup"]
 
 class Wakeup:
     """
-    Both ends of what kazoo takes for a pair of sockets: a count in the kernel, readable while it is not 0.
+    Both ends of what kazoo uses as a pair of sockets: a counter in the kernel, readable while it is not 0.
 
     kazoo takes one byte from its pair for each request that it sends, and none while there is no connection. A real
-    pair holds 278 of them: whoever asks for more then, such as the event loop, would stand still until a server
-    answers, and for ever where the client is stopped before one does.
+    pair has room for 278 bytes. A caller that makes more requests then, such as the event loop, would block until a
+    server answers, or for ever if the client is stopped before that.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Wakeup:
         self._closed = False
 
     def __del__(self) -> None:
-        # Not at the close: another thread may be about to write to it, and the number may be another file's by then.
+        # Not in close(): another thread may be about to write, and the number might belong to another file by then.
         os.close(self._descriptor)
 
     def fileno(self) -> int:
@@ -30,10 +30,10 @@ class Wakeup:
 
     def send(self, wakes: bytes) -> int:
         """
-        Wake once for each byte; never blocks.
+        Add one wake-up for each byte; never blocks.
 
         Raises:
-            OSError: It is closed.
+            OSError: The pair is closed.
         """
         self._check_open()
         os.eventfd_write(self._descriptor, len(wakes))
@@ -41,17 +41,17 @@ class Wakeup:
 
     def recv(self, _count: int) -> bytes:
         """
-        Take one wake.
+        Take one wake-up.
 
         Raises:
-            OSError: There is none, or it is closed.
+            OSError: There is none, or the pair is closed.
         """
         self._check_open()
         os.eventfd_read(self._descriptor)
         return b"\0"
 
     def close(self) -> None:
-        """Refuse whatever comes from now on; may be called again."""
+        """Make every later ``send`` and ``recv`` fail; may be called again."""
         self._closed = True
 
     def _check_open(self) -> None:
