@@ -1,4 +1,4 @@
-"""What a member needs of the consumer around it."""
+"""Define what a group member requires of the consumer that it belongs to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LogOffsets", "PartitionHandler", "Work"]
 
 
 class Work(NamedTuple):
-    """Something that the application is busy with; for as long as it gets on, ``token`` is another object each time."""
+    """Work that the application is busy with; while it makes progress, ``token`` is another object each time."""
 
     token: object
     kind: StallKind
@@ -22,61 +22,61 @@ class Work(NamedTuple):
 
 
 class LogOffsets(NamedTuple):
-    """The answer to a look-up of log offsets: the offsets that are known, and why each of the others is not."""
+    """The result of a look-up of log offsets: the known offsets, and the error of each partition without one."""
 
     found: Mapping[TopicPartition, int]
     failures: Mapping[TopicPartition, KielGroupsError]
 
 
 class PartitionHandler(Protocol):
-    """What a member needs of the consumer around it; called on the event loop, but where it says otherwise."""
+    """The consumer around a member; methods are called on the event loop unless they say otherwise."""
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
         """
         Ask the leaders for the first ("earliest") or next ("latest") offsets of partitions.
 
-        Returns within a bound whatever the leaders do, and raises nothing that a broker causes: a partition that has no
-        leader, or whose leader fails or stays silent, keeps no other one waiting.
+        The call returns within a bound and raises no error that a broker causes. A partition without a leader, or with
+        a leader that fails or does not answer, delays no other partition.
         """
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
         """
-        Hand them out from now on; their positions stand in the subscription state.
+        Fetch and deliver these partitions from now on, from their positions in the subscription state.
 
-        What undoes an earlier ``stop`` of them happens at the call, before any later one; the rest may wait.
+        The call itself undoes an earlier ``stop`` of them, before any later call; the coroutine does the rest.
         """
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Fetch and hand out no more of them; returns those of which the application still processes something."""
+        """Stop fetching and delivering these partitions; returns those with records that are still in flight."""
 
     def drained(self, partitions: Collection[TopicPartition]) -> Awaitable[None]:
-        """Ends when the application has finished what it has of them, and its listener was told."""
+        """Wait until no record of these partitions is in flight, and the listener was notified of the revocation."""
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Somebody else may own them already: drop everything of them at once."""
+        """Drop everything of these partitions at once, because another member may own them already."""
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
-        """Ask the brokers for committed offsets; only with the store that has them written by brokers."""
+        """Ask the brokers for committed offsets; called only with the ``broker-v0`` offset store."""
 
     def refused(self, topic: str, error: NoOffsetsError) -> None:
-        """Where claims of a topic start cannot be told; that is tried again, and the other topics go on."""
+        """Report that the start of a topic's claims is unknown; the member retries, and other topics go on."""
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
-        """Ask the brokers to store next offsets; only with the store that does so."""
+        """Ask the brokers to store next offsets; called only with the ``broker-v0`` offset store."""
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
-        """Somebody else wrote the committed offset, or the topic has a new log: hand out from there on."""
+        """Deliver from ``offset`` on, because another writer committed it, or the topic has a new log."""
 
     def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Use these leaders, which ZooKeeper names for the owned partitions, instead of those of the call before.
+        Use these leaders, which ZooKeeper names for the owned partitions, instead of those of the previous call.
 
         ``brokers`` are the addresses of the registered brokers. A partition that is left out has no live leader as far
         as ZooKeeper knows, or its znode cannot be read.
         """
 
     def in_progress(self) -> Collection[Work]:
-        """What the application is busy with at this moment; called from another thread, too."""
+        """Return the work that the application is busy with now; also called from another thread."""
 
     def stalled(self, stall: Stall) -> None:
-        """Something of that does not get on: half of its time is over; called from another thread, may block."""
+        """Take a stall that has used half of its time limit; called from another thread, which it may block."""

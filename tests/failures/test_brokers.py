@@ -145,7 +145,7 @@ async def test_a_leader_is_away_when_a_group_begins(
         with caplog.at_level(logging.WARNING, "kiel_groups"):
             await all_is_read(cluster, group, wanted | missed)
         assert len(group.values) == len(wanted | missed), "nothing was delivered twice"
-        late = [record.message for record in caplog.records if "start at the earliest offset" in record.message]
+        late = [record.message for record in caplog.records if "starting at the earliest offset" in record.message]
         assert len(late) == (1 if reset == "latest" else 0)
         assert all(f"t:{number}" in message for number in away for message in late)
     assert stored(cluster).keys() == {*sound, *away}

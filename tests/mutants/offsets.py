@@ -81,7 +81,7 @@ MUTANTS = (
         "what is being handed over goes on in a log that is gone",
         _COMMITS,
         "while outdated := self._subscription.mark_recreated(topic, created):",
-        "while outdated := self._subscription.mark_recreated(topic, created) & self._held():",
+        "while outdated := self._subscription.mark_recreated(topic, created) & self._owned():",
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
@@ -122,8 +122,8 @@ MUTANTS = (
     Mutant(
         "a claim that forgets, while brokers are silent, that its topic was created again",
         _OFFSETS,
-        "self._begun.setdefault(partition, seen)",
-        "self._begun[partition] = seen",
+        "self._created_at_claim.setdefault(partition, seen)",
+        "self._created_at_claim[partition] = seen",
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
@@ -494,8 +494,8 @@ MUTANTS = (
     Mutant(
         "a folder of offsets that was deleted and that nobody makes",
         _OFFSETS,
-        "            await self._session.ensure(folders)\n        return folderless",
-        "            pass\n        return folderless",
+        "            await self._session.ensure(folders)\n        return orphaned",
+        "            pass\n        return orphaned",
         "tests/sim/test_offsets_by_hand.py",
     ),
     Mutant(

@@ -199,7 +199,7 @@ def test_who_overwrites_a_reset_that_is_there_for_long_is_noticed(
     """Excused is a reset that is made while a broker writes."""
     (holding,) = world.consumers
     commit(world, holding)
-    monkeypatch.setattr(BrokerOffsetStore, "_standing", _nothing_stands)
+    monkeypatch.setattr(BrokerOffsetStore, "_read_own_and_foreign", _nothing_stands)
     world.operator.set(world.layout.offset(PARTITION), b"1")
     world.run_for(UNDER_WAY_S + 0.1)
     process_some(world, holding)

@@ -78,7 +78,7 @@ def test_a_group_begins_where_there_are_leaders(reset: str, begin: int, caplog: 
         assert stored(world) == {0: begin, 1: 0, 2: begin, 3: 0}
         assert gauge(consumer) == 0
         for late in new(1, 3):
-            warned = f"{late}: these start at the earliest offset, although auto_offset_reset is 'latest'"
+            warned = f"{late}: starting at the earliest offset, although auto_offset_reset is 'latest'"
             assert (warned in caplog.text) == (reset == "latest")
 
 

@@ -222,7 +222,7 @@ def test_what_somebody_else_had_of_a_new_log_is_not_begun_again(monkeypatch: pyt
         (holding,) = world.consumers
         process_all(world, holding)
         world.close(20.0)
-        complete, interrupted = ZooKeeperOffsetStore._look_over, list[str]()
+        complete, interrupted = ZooKeeperOffsetStore._find_or_create, list[str]()
 
         async def completing(store: ZooKeeperOffsetStore, topic: str, mine: Any) -> Any:
             found = await complete(store, topic, mine)
@@ -232,7 +232,7 @@ def test_what_somebody_else_had_of_a_new_log_is_not_begun_again(monkeypatch: pyt
                 await asyncio.sleep(0.3)
             return found
 
-        monkeypatch.setattr(ZooKeeperOffsetStore, "_look_over", completing)
+        monkeypatch.setattr(ZooKeeperOffsetStore, "_find_or_create", completing)
         late = world.join(world.topics)
         world.timeline.run_until(lambda: interrupted, 20.0)
         world.run_for(1.0)

@@ -220,7 +220,7 @@ def test_a_claim_that_is_tried_again_after_an_outage_does_not_take_over_the_old_
     world.run_for(0.1)
     world.close(20.0)
     late = world.join(world.topics)
-    take_over, taken = ZooKeeperOffsetStore._take_over, list[str]()
+    take_over, taken = ZooKeeperOffsetStore._open_claims, list[str]()
 
     async def taking_over(store: ZooKeeperOffsetStore, topic: str, partitions: Sequence[TopicPartition]) -> Any:
         if not taken:
@@ -228,7 +228,7 @@ def test_a_claim_that_is_tried_again_after_an_outage_does_not_take_over_the_old_
         taken.append(topic)
         return await take_over(store, topic, partitions)
 
-    monkeypatch.setattr(ZooKeeperOffsetStore, "_take_over", taking_over)
+    monkeypatch.setattr(ZooKeeperOffsetStore, "_open_claims", taking_over)
     no_broker_knows(monkeypatch)
     cut_off(world, late)
     world.run_for(3.0)
@@ -406,7 +406,7 @@ def test_a_topic_that_is_only_deleted_while_it_is_claimed(world: World, monkeypa
     world.run_for(0.1)
     partitions = world.partitions()
     world.close(20.0)
-    complete = ZooKeeperOffsetStore._look_over
+    complete = ZooKeeperOffsetStore._find_or_create
 
     async def completing(store: ZooKeeperOffsetStore, topic: str, *rest: Any, **options: Any) -> Any:
         monkeypatch.undo()
@@ -414,7 +414,7 @@ def test_a_topic_that_is_only_deleted_while_it_is_claimed(world: World, monkeypa
         await asyncio.sleep(0.3)
         return await complete(store, topic, *rest, **options)
 
-    monkeypatch.setattr(ZooKeeperOffsetStore, "_look_over", completing)
+    monkeypatch.setattr(ZooKeeperOffsetStore, "_find_or_create", completing)
     late = world.join(world.topics)
     world.run_for(6.0)
     znodes = world.ensemble.truth.znodes

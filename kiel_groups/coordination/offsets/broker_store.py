@@ -1,11 +1,11 @@
 """
-The ``broker-v0`` offset store: the same znodes, written by the brokers on request.
+Implement the ``broker-v0`` offset store of kiel: the brokers write the offset znodes on request.
 
-As kiel had it. The member itself still writes where the group and its claims start, and what a reset chose. A broker
-checks nothing: a commit that is late may step back, which repeats records and loses none (but in a topic that was
-created again meanwhile). So it is never waited for beyond the lease, and what stands there is read before and
-afterwards. If another writer has changed it since, its offset is adopted. An offset that another writer sets between
-that read and the broker's own write is lost; only the ``zookeeper`` store prevents that.
+The member still writes start offsets and the offsets that a reset chose. A broker checks nothing: a late commit may
+move an offset back, which repeats records and loses none (except in a topic that was created again meanwhile). So the
+member never waits for a broker beyond its lease, and reads the stored offsets before and after a commit. If another
+writer has changed an offset since, the member adopts it. An offset that another writer sets between that read and the
+broker's write is lost; only the ``zookeeper`` store prevents that.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ __all__ = ["BrokerOffsetStore", "FetchOffsets", "SendCommit"]
 
 log = logging.getLogger(__name__)
 
-#: Ask brokers to store next offsets, with a metadata text.
+#: Asks brokers to store next offsets, with a metadata text.
 SendCommit = Callable[[Mapping[TopicPartition, int], str], Awaitable[object]]
 
-#: Ask brokers for committed next offsets; raises where they refuse for good.
+#: Asks brokers for committed next offsets; raises if they refuse for good.
 FetchOffsets = Callable[[Collection[TopicPartition]], Awaitable[object]]
 
 
 class BrokerOffsetStore(ZooKeeperOffsetStore):
-    """Reads and starts as the ``zookeeper`` store does; commits by way of ``send_commit``."""
+    """An offset store that reads and starts as the ``zookeeper`` store does, and commits through ``send_commit``."""
 
     commits_with_release = False
-    #: A broker that is late may have stored it for this member, or for the one before.
+    #: A late broker may have stored the offset for this member, or for the previous owner.
     versions_tell = False
     send_commit: SendCommit
     fetch_offsets: FetchOffsets
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        #: What brokers were last asked to store: one that is late still writes it, and that is no word of others.
+        #: The offsets last sent to brokers. A late broker may still write one, which then is no other writer's offset.
         self._sent: dict[TopicPartition, int] = {}
-        #: When to stop waiting for brokers altogether, on the event loop's clock, and the wait that goes on.
-        self._no_later_s = math.inf
-        self._patience: asyncio.Timeout | None = None
+        #: When to stop waiting for brokers altogether, on the event loop's clock; and the timeout of the current wait.
+        self._give_up_s = math.inf
+        self._timeout: asyncio.Timeout | None = None
 
     def hurry(self, within_s: float) -> None:
-        self._no_later_s = asyncio.get_running_loop().time() + within_s
-        if self._patience is not None:
-            self._patience.reschedule(min(self._no_later_s, self._patience.when() or math.inf))
+        self._give_up_s = asyncio.get_running_loop().time() + within_s
+        if self._timeout is not None:
+            self._timeout.reschedule(min(self._give_up_s, self._timeout.when() or math.inf))
 
     async def start(self, partitions: Collection[TopicPartition]) -> Starts:
         """
-        Where claims start: at what the offset znodes say, once brokers have shown that they serve this group's offsets.
+        Return where claims start: at the offset znodes, once brokers have shown that they serve this group's offsets.
 
-        A broker that refuses to read them would refuse to write them, too; better to know before anything is
-        processed. What it answers is not needed: that there is no offset, it also says of a topic that it has not heard
-        of yet, and the znode, read on the claiming session, knows better.
+        A broker that refuses to read them would also refuse to write them, and the member must know that before it
+        processes anything. The broker's answer itself is not used: it reports "no offset" also for a topic that it does
+        not know yet, whereas the znode is read on the claiming session.
 
         Raises:
             NoOffsetsError: Brokers refuse for good.
@@ -74,12 +74,13 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         metadata: str = "",
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
         """
-        Have next offsets stored, but where somebody else wrote; then read what stands there.
+        Have brokers store next offsets, except where another writer changed them; then read the stored offsets.
 
-        What ``is_outdated`` when brokers are asked is left alone.
+        Partitions for which ``is_outdated`` is true when brokers are asked are left alone.
 
         Returns:
-            What stands there by our own doing; and what somebody else wrote, before or after, which is now the truth.
+            The stored offsets that are this member's own; and those that another writer stored before or after, which
+            are now valid.
 
         Raises:
             SessionLostError: The session is over.
@@ -87,9 +88,9 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         if not offsets:
             return {}, {}
         versions = {partition: version for partition, (_, version) in offsets.items()}
-        _, before = await self._standing(versions)
+        _, before = await self._read_own_and_foreign(versions)
         await self._writer.ready()
-        # As late as can be: from here on only a connection that is not open yet, and silent brokers, are waited for.
+        # Checked as late as possible: from here on the only waits are for broker connections and broker answers.
         wanted = {
             partition: offset
             for partition, (offset, _) in offsets.items()
@@ -97,45 +98,45 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         }
         if wanted:
             await self._send(wanted, metadata)
-        ours, after = await self._standing({partition: versions[partition] for partition in wanted})
+        ours, after = await self._read_own_and_foreign({partition: versions[partition] for partition in wanted})
         return ours, before | after
 
     async def put(
         self, offsets: Mapping[TopicPartition, tuple[int, int]], is_outdated: Callable[[TopicPartition], bool]
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
-        """As the ``zookeeper`` store does; a commit that a broker still writes afterwards is not ours any more."""
+        """Write as the ``zookeeper`` store does; a commit that a late broker writes afterwards counts as foreign."""
         for partition in offsets:
             self._sent.pop(partition, None)
         return await super().put(offsets, is_outdated)
 
     async def _send(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         lease_s = self._session.gate.deadline_s - boot_time_s()
-        until_s = min(asyncio.get_running_loop().time() + lease_s, self._no_later_s)
+        until_s = min(asyncio.get_running_loop().time() + lease_s, self._give_up_s)
         self._sent |= offsets
         try:
-            async with asyncio.timeout_at(until_s) as self._patience:
+            async with asyncio.timeout_at(until_s) as self._timeout:
                 await self.send_commit(offsets, metadata)
         except TimeoutError:
             self._metrics.count("commits_timed_out")
-            log.warning("group %s: brokers did not store offsets in time", self._layout.group)
+            log.warning("group %s: brokers did not store offsets in time; reading what is stored", self._layout.group)
         finally:
-            self._patience = None
+            self._timeout = None
 
     def sent(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether brokers were last asked to store this offset: one that is late does so yet."""
+        """Return whether this offset was the last one sent to brokers: a late broker may still store it."""
         return self._sent.get(partition) == offset
 
     async def changed(self, versions: Mapping[TopicPartition, int]) -> dict[TopicPartition, StoredOffset]:
-        """As the ``zookeeper`` store says it; but for what a broker wrote for us, in time or late."""
-        return (await self._standing(versions))[1]
+        """Return changed offsets as the ``zookeeper`` store does, without those that a broker wrote for this member."""
+        return (await self._read_own_and_foreign(versions))[1]
 
-    async def _standing(
+    async def _read_own_and_foreign(
         self, versions: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
-        """What stands there by our own doing, or as it was; and what somebody else wrote since these versions."""
+        """Read the offsets that are unchanged or our own, and those that another writer stored since these versions."""
         if not versions:
             return {}, {}
-        # Brokers write on sessions of their own: after an answered quorum write of ours, ours sees what they wrote.
+        # Brokers write on sessions of their own. An answered quorum write makes their writes visible on this session.
         await self._writer.prove()
         found = await self.read(list(versions))
         foreign = {

@@ -1,8 +1,8 @@
 """
-The offsets of what one member holds: stored, and followed where somebody else writes them.
+Commit the offsets of one member's partitions, and follow offsets that other writers store.
 
-An offset that another one wrote is an operator's word, or that of the partition's next owner: it is never written
-over, but where a topic is created again.
+Another writer is an operator, or the partition's next owner. The member never overwrites its offset, except when the
+topic is created again.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ __all__ = ["Offsets"]
 
 log = logging.getLogger(__name__)
 
-#: How long to wait before brokers are asked again for what they did not know yet, in seconds: first, at most.
+#: The first and the longest pause before brokers are asked again for log starts that they did not know, in seconds.
 RETRY_S = 0.5
 LONGEST_RETRY_S = 5.0
 
-_Standing: TypeAlias = dict[TopicPartition, StoredOffset]
+_Stored: TypeAlias = dict[TopicPartition, StoredOffset]
 #: Stores next offsets at expected versions, unless outdated; returns what is stored, and what other writers stored.
 _Write: TypeAlias = Callable[
     [Mapping[TopicPartition, tuple[int, int]], Callable[[TopicPartition], bool]],
-    Awaitable[tuple[_Standing, _Standing]],
+    Awaitable[tuple[_Stored, _Stored]],
 ]
 
 
 class Offsets:
     """
-    Between the subscription state and the offset store; one for each session.
+    Connects the subscription state with the offset store; one for each session.
 
-    ``held`` tells which partitions are held at the moment, without those that are being handed over.
+    ``held`` returns the partitions that the member owns now, without those that it is revoking.
     """
 
     def __init__(
@@ -60,25 +60,25 @@ class Offsets:
         self._handler = handler
         self._subscription = subscription
         self._metrics = metrics
-        self._held = held
-        #: A commit and a release of one partition would refuse each other: both expect the version they have seen.
+        self._owned = held
+        #: Held by commits and releases: two of one partition at once would both expect the same version, and one fail.
         self.writing = asyncio.Lock()
 
     async def commit_finished(self, metadata: str = "") -> frozenset[TopicPartition]:
         """
-        Store the next offset of every partition held of which something new is finished.
+        Store the next offset of every owned partition that has newly finished records.
 
-        Where somebody else wrote the offset meanwhile, theirs is the truth: it is adopted, and handed out from.
+        If another writer has changed an offset meanwhile, it is adopted, and delivery continues there.
 
         Args:
             metadata: A text for stores that have room for one.
 
         Returns:
-            The partitions whose offsets were stored; without those whose topic was created again, before they have
-            started over in its new log.
+            The partitions whose offsets were stored; without those whose topic was created again and that are not reset
+            to its new log yet.
 
         Raises:
-            SessionLostError: The session is over; what was not stored will be delivered again.
+            SessionLostError: The session is over; records whose offsets were not stored will be delivered again.
         """
         async with self.writing:
             return await self.store_finished(self._subscription.assigned_partitions(), metadata)
@@ -87,10 +87,10 @@ class Offsets:
         self, partitions: Collection[TopicPartition], metadata: str = ""
     ) -> frozenset[TopicPartition]:
         """
-        Store what is finished of these; for who has the lock ``writing``.
+        Store the finished offsets of these partitions; the caller holds the lock ``writing``.
 
-        Where an earlier commit, which its caller was interrupted in, turns out to have been made, what is finished
-        since is stored in the place of that.
+        If an earlier commit, whose caller was interrupted, turns out to be stored, the offsets finished since are
+        stored after it.
         """
         stored: frozenset[TopicPartition] = frozenset()
         waiting = partitions
@@ -104,13 +104,13 @@ class Offsets:
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         """
-        Store the position that a reset chose, once nothing older of the partition is buffered or in flight.
+        Store the position that a reset chose; no older record of the partition is buffered or in flight any more.
 
-        The member writes it itself, also where brokers write commits and where the application commits: the next owner
-        would choose another one.
+        The member writes it itself, even if brokers write the commits or the application commits: the next owner might
+        choose another position.
 
         Returns:
-            The offset to continue at; None where the reset is void: the partition is given up or lost, its topic was
+            The offset to continue at; None if the reset is void: the partition is released or lost, its topic was
             created again, or another writer has set its offset.
 
         Raises:
@@ -132,13 +132,14 @@ class Offsets:
         self, offsets: Mapping[TopicPartition, int], write: _Write
     ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
         """
-        Store next offsets, once.
+        Make one attempt to store next offsets.
 
-        Offsets and the versions they replace are read at one moment, under the lock: between two commits an operator's
-        offset may have been adopted, and an offset from before must not be written over it.
+        Offsets and the versions that they replace are read together, under the lock: between two commits an operator's
+        offset may have been adopted, and an older offset must not overwrite it.
 
         Returns:
-            What is stored; and of what an earlier commit was found made, which this one did not expect.
+            The partitions whose offsets are stored; and those where this attempt failed because an earlier commit of
+            this consumer turned out to be stored.
         """
         wanted = {
             partition: (offset, state.version)
@@ -148,51 +149,46 @@ class Offsets:
         sent = self._subscription.mark_sent({partition: offset for partition, (offset, _) in wanted.items()})
         found, foreign = await write(wanted, self._subscription.is_outdated)
         self._subscription.mark_answered(sent)
-        for partition, standing in found.items():
-            if standing.offset is not None:
-                self._subscription.mark_committed(partition, standing.offset, standing.version)
-        made = [
-            partition
-            for partition, standing in foreign.items()
-            if self._adopt(partition, standing.offset, standing.version)
-        ]
-        standing_now = found | {partition: foreign[partition] for partition in made}
-        stored = frozenset(
-            partition for partition, standing in standing_now.items() if standing.offset == wanted[partition][0]
-        )
+        for partition, now in found.items():
+            if now.offset is not None:
+                self._subscription.mark_committed(partition, now.offset, now.version)
+        made = [partition for partition, now in foreign.items() if self._adopt(partition, now.offset, now.version)]
+        stored_now = found | {partition: foreign[partition] for partition in made}
+        stored = frozenset(partition for partition, now in stored_now.items() if now.offset == wanted[partition][0])
         self._metrics.count("offsets_committed", len(stored))
         return stored, frozenset(made) - stored
 
     async def follow_resets(self) -> None:
         """
-        Adopt what somebody else wrote although nothing is being committed; versions tell, not values.
+        Adopt the offsets that other writers stored between commits; the version shows it, not the value.
 
-        An offset that is reset to where it stands is a reset all the same: what was handed out since is to come again.
+        A reset to the offset that is already stored is a reset, too: records delivered since must be delivered again.
         """
         async with self.writing:
             versions = {
                 partition: state.version
-                for partition in sorted(self._held())
+                for partition in sorted(self._owned())
                 if (state := self._subscription.state(partition)) is not None and not state.outdated
             }
-            for partition, standing in (await self._store.changed(versions)).items():
-                self._adopt(partition, standing.offset, standing.version)
+            for partition, changed in (await self._store.changed(versions)).items():
+                self._adopt(partition, changed.offset, changed.version)
 
     async def start_over(self, topic: str, created: int) -> None:
         """
-        A topic was deleted and created again: what is held of the old log starts at the beginning of the new one.
+        Reset the partitions of a topic that was deleted and created again to the beginning of its new log.
 
-        That goes for what is being handed over, too. Until brokers tell where the new log begins, nothing is committed.
+        That includes partitions that are being revoked. Until brokers return the start of the new log, nothing of them
+        is committed.
 
         Args:
-            topic: Its name.
-            created: Its creation zxid. What was claimed since may be known to be of the new log already.
+            topic: The topic's name.
+            created: Its creation zxid. Partitions claimed since then may be in the new log already; those are left.
         """
         pause_s = RETRY_S
         while outdated := self._subscription.mark_recreated(topic, created):
-            reason = "brokers do not tell where all of them begin"
+            reason = "brokers did not return the start of every log"
             try:
-                if failures := await self._begin_known(topic, created, outdated):
+                if failures := await self._reset_known(topic, created, outdated):
                     reason = str(failures[min(failures)])
             except CoordinationError:
                 raise
@@ -201,58 +197,58 @@ class Offsets:
             if left := self._subscription.mark_recreated(topic, created):
                 self._metrics.count("start_overs_put_off", len(left))
                 log.warning(
-                    "group %s: %s of %s, which is another topic now, are reset later: %s; again in %.1f s",
+                    "group %s: topic %s was created again, and %s cannot be reset to its new log yet: %s; trying again"
+                    " in %.1f s",
                     self._config.group,
-                    counted(left, "partition"),
                     topic,
+                    counted(left, "partition"),
                     reason,
                     pause_s,
                 )
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_RETRY_S)
 
-    async def _begin_known(
+    async def _reset_known(
         self, topic: str, created: int, outdated: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, KielGroupsError]:
         """
-        Resume at the start of the new log.
+        Reset those partitions whose new log start the brokers return.
 
-        An offset that an operator has already set in the new log is adopted. Garbage is overwritten.
+        An offset that an operator has already set in the new log is adopted. Unreadable data is overwritten.
 
         Returns:
-            Why the start of the new log is not known of others of these partitions.
+            The reason for each partition whose log start is not known.
         """
-        renew = self._store.while_same(topic)
-        # Brokers may take long, and others of this member's partitions are committed meanwhile.
+        renew = self._store.unless_recreated(topic)
+        # Outside the lock: brokers may take long, and the member's other partitions must be committed meanwhile.
         earliest, failures = await self._handler.log_offsets(outdated, "earliest")
         async with self.writing:
-            # Some may have been given back, or belong to a still later log.
+            # Meanwhile some may have been released, or their topic created once more.
             still = sorted(self._subscription.mark_recreated(topic, created) & earliest.keys())
             states = {partition: state for partition in still if (state := self._subscription.state(partition))}
 
             def is_known(partition: TopicPartition, found: StoredOffset) -> bool:
                 return states[partition].knows(found.offset, found.version)
 
-            standing = await self._store.start_over(topic, {p: earliest[p] for p in states}, is_known, renew)
-            for partition, found in standing.items():
+            current = await self._store.reset_recreated(topic, {p: earliest[p] for p in states}, is_known, renew)
+            for partition, found in current.items():
                 if found.offset is not None and self._subscription.state(partition) is states[partition]:
                     self._subscription.start_over(partition, found.offset, found.version, created)
                     self._handler.moved(partition, found.offset)
-                    self._tell_of_set(partition, earliest[partition], found.offset)
+                    self._warn_if_set(partition, earliest[partition], found.offset)
         return failures
 
-    def _tell_of_set(self, partition: TopicPartition, earliest: int, offset: int) -> None:
+    def _warn_if_set(self, partition: TopicPartition, earliest: int, offset: int) -> None:
         if offset != earliest:
             log.warning(
-                "group %s: the offset of %s was set to %d by somebody else after its topic was created again; it is"
-                " followed",
+                "group %s: another writer set the offset of %s to %d in the new log of its topic; continuing there",
                 self._config.group,
                 partition,
                 offset,
             )
 
     def _adopt(self, partition: TopicPartition, offset: int | None, version: int) -> bool:
-        """Take what stands there for the truth; whether an earlier commit of this consumer's made it that."""
+        """Adopt a stored offset; returns whether an earlier commit of this consumer stored it."""
         state = self._subscription.state(partition)
         if state is None:
             return False
@@ -261,11 +257,11 @@ class Offsets:
             return True
         self._metrics.count("commits_superseded")
         if offset is None:
-            # The next commit, or the release, writes over it.
+            # The next commit, or the release, overwrites the unreadable data.
             self._subscription.mark_unreadable(partition, version)
             return False
         log.warning(
-            "group %s: the offset of %s was changed to %d by somebody else; it is followed",
+            "group %s: another writer changed the offset of %s to %d; continuing there",
             self._config.group,
             partition,
             offset,

@@ -1,4 +1,4 @@
-"""Notices that a topic was deleted and created again while partitions of it are held."""
+"""Detect that a topic was deleted and created again while the member owns partitions of it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["TopicIncarnations"]
 
 class TopicIncarnations:
     """
-    Watches the topics of what a member holds, for the life of one session.
+    Watches the topics of a member's partitions during one session.
 
-    A topic that is created again has another creation zxid; its log begins anew, and positions in the old one mean
-    nothing there. ``on_recreated`` is told at once, with the topic and that zxid, once for each time.
+    A topic that is created again has another creation zxid. Its log is a new one, for which positions in the old log
+    are meaningless. ``on_recreated`` is called at once with the topic and the new zxid, once for each new incarnation.
     """
 
     on_recreated: Callable[[str, int], None]
@@ -27,31 +27,31 @@ class TopicIncarnations:
     def __init__(self, session: Session, tasks: TaskSet) -> None:
         self._session = session
         self._tasks = tasks
-        #: Creation zxid by topic, 0 where there was none yet.
+        #: Creation zxid by topic; 0 for a topic that did not exist yet.
         self._created: dict[str, int] = {}
         self._hints: dict[str, Callable[[], None]] = {}
-        self._first_looks: dict[str, asyncio.Future[None]] = {}
-        #: Topics to look at; and the lock of who does.
+        self._first_reads: dict[str, asyncio.Future[None]] = {}
+        #: Topics whose watch has fired and that must be read; and the lock held while they are read.
         self._hinted: set[str] = set()
-        self._looking = asyncio.Lock()
+        self._reading = asyncio.Lock()
 
     async def follow(self, topics: Collection[str]) -> None:
-        """From now on, watch these too; to be called before their positions are read."""
+        """Start to watch these topics as well; to be called before their positions are read."""
         for topic in sorted(topics):
-            if topic not in self._first_looks:
+            if topic not in self._first_reads:
                 self._hints[topic] = partial(self._hint, topic)
-                self._first_looks[topic] = look = asyncio.ensure_future(self._look(topic))
-                # Its failure is that of who waits for it, if anybody still does.
-                look.add_done_callback(lambda done: done.cancelled() or done.exception())
-            # Shielded: several may wait for the same first look.
-            await asyncio.shield(self._first_looks[topic])
+                self._first_reads[topic] = first_read = asyncio.ensure_future(self._read(topic))
+                # Retrieve its exception, which asyncio would log if all callers were cancelled.
+                first_read.add_done_callback(lambda done: done.cancelled() or done.exception())
+            # Shielded: several callers may wait for the same first read.
+            await asyncio.shield(self._first_reads[topic])
 
     def creation(self, topic: str) -> int:
-        """The creation zxid of a topic as last seen, 0 where it was not."""
+        """Return the creation zxid of a topic as last read, 0 if it was not."""
         return self._created.get(topic, 0)
 
     def look_again(self) -> None:
-        """Watches may be gone."""
+        """Read all topics again, because watches may be gone."""
         self._hint(*self._hints)
 
     def _hint(self, *topics: str) -> None:
@@ -61,29 +61,29 @@ class TopicIncarnations:
 
     async def catch_up(self) -> None:
         """
-        Look at all topics of which a watch has fired, or wait for who does; to be called before offsets are stored.
+        Read all topics whose watch has fired, or wait for a call that does; to be called before offsets are stored.
 
-        After an outage, or where the event loop was blocked for long, watches have told of what is not looked at yet.
+        After an outage, or a long block of the event loop, watches have fired for topics that are not read yet.
         """
-        async with self._looking:
+        async with self._reading:
             while topics := sorted(self._hinted):
                 self._hinted.clear()
                 try:
-                    await asyncio.gather(*map(self._look, topics))
+                    await asyncio.gather(*map(self._read, topics))
                 except SessionLostError:
-                    # A task that looks again would fail at once, and start the next one: a loop without a pause.
-                    # The topics stay hinted, so that no write takes them for looked at.
+                    # A task that reads again would fail at once and start the next one: a loop without a pause.
+                    # The topics stay hinted, so that no write counts them as read.
                     self._hinted.update(topics)
                     raise
                 except (Exception, asyncio.CancelledError):
-                    # The caller was interrupted, or got no answer, before the topics were looked at.
+                    # The caller was cancelled, or got no answer, before the topics were read.
                     self._hint(*topics)
                     raise
 
-    async def _look(self, topic: str) -> None:
+    async def _read(self, topic: str) -> None:
         node = await self._session.exists(topic_path(topic), self._hints[topic])
         before = self._created.get(topic)
-        # A topic that is gone is missed by nobody before it is there again.
+        # A deleted topic needs no action until it is created again.
         self._created[topic] = seen = (before or 0) if node is None else node.czxid
         if before is not None and seen != before:
             self.on_recreated(topic, seen)

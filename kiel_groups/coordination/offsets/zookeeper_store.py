@@ -1,8 +1,8 @@
 """
-The ``zookeeper`` offset store: the v0 offset znodes that every tool of 0.8 reads, written with fences.
+Implement the ``zookeeper`` offset store: fenced writes of the v0 offset znodes that every tool of 0.8 reads.
 
-A commit sets an offset znode at the version it was last seen with, in a transaction that checks the member znode: a
-late write of a former owner, or one that would hide an operator's reset, is refused and never lands.
+A commit sets an offset znode at the version it was last seen with, in a transaction that checks the member znode. So
+ZooKeeper refuses a late write of a former owner, and a write that would hide an operator's reset.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ANY_VERSION = -1
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
     """
-    What stands in an offset znode: the next offset and the znode's version.
+    The content of an offset znode: the next offset and the znode's version.
 
-    ``offset`` is None where the znode holds no decimal number. ``mzxid`` is when it was written, 0 where nobody knows.
+    ``offset`` is None if the znode contains no decimal number. ``mzxid`` is the zxid of the last write, 0 if unknown.
     """
 
     offset: int | None
@@ -49,21 +49,21 @@ class StoredOffset:
 
 class Starts(NamedTuple):
     """
-    Where claims start, and for others why that is not known yet.
+    The start positions of claims, and the reason for each claim whose position is not known yet.
 
-    A claim that is in neither of them is opened by another call, or its owner znode has vanished.
+    A claim that is in neither of them is opened by another call, or its owner znode is gone.
     """
 
     found: dict[TopicPartition, StartPosition]
     failures: dict[TopicPartition, KielGroupsError]
 
 
-class _Standing(NamedTuple):
+class _ClaimOffsets(NamedTuple):
     """
-    The claims of one topic, by whether their offsets may be rewritten now.
+    The claims of one topic, by whether their offsets can be rewritten now.
 
     ``created`` is the topic's creation zxid, 0 if the topic is gone. ``ready`` are the partitions to rewrite, and
-    ``stored`` their offsets as far as they were read already. ``failures`` says why the others have no offset yet.
+    ``stored`` their offsets as far as they were read already. ``failures`` has the reason why the others have none.
     """
 
     created: int
@@ -72,8 +72,8 @@ class _Standing(NamedTuple):
     failures: dict[TopicPartition, KielGroupsError]
 
 
-class _Taken(NamedTuple):
-    """Claims of a topic, with their offsets and new versions; and why others have none."""
+class _OpenedClaims(NamedTuple):
+    """Claims of a topic with their offsets and new versions; and the reason for each claim that has none."""
 
     created: int
     versions: dict[TopicPartition, int]
@@ -86,7 +86,7 @@ class ZooKeeperOffsetStore:
 
     #: Whether a release commits in the transaction that deletes the owner znode.
     commits_with_release = True
-    #: Whether an offset at a version that this member did not make is another one's.
+    #: Whether an offset at a version that this member did not write is certainly another writer's.
     versions_tell = True
 
     def __init__(
@@ -104,33 +104,33 @@ class ZooKeeperOffsetStore:
         self._writer = writer
         self._topics = topics
         self._metrics = metrics
-        self._first = StartOffsets(session, layout, writer, look_up, reset, self.while_same)
-        #: What is being taken over, with the creation zxid of its topic when that began.
-        self._begun: dict[TopicPartition, int] = {}
+        self._first = StartOffsets(session, layout, writer, look_up, reset, self.unless_recreated)
+        #: The claims that are being opened, each with the creation zxid of its topic when that began.
+        self._created_at_claim: dict[TopicPartition, int] = {}
 
     def hurry(self, within_s: float) -> None:
-        """The member leaves: wait for nobody but ZooKeeper longer than this, in seconds from now."""
+        """Limit all waits but those for ZooKeeper to so many seconds from now, because the member leaves."""
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Of these, nothing is taken over any more: it is done, or they are somebody else's."""
+        """Forget that these claims are being opened: they are open, or lost."""
         for partition in partitions:
-            self._begun.pop(partition, None)
+            self._created_at_claim.pop(partition, None)
 
     def creation(self, topic: str) -> int:
-        """The creation zxid of the newest topic of that name that was heard of, 0 where none was."""
+        """Return the creation zxid of the newest known topic of that name, 0 if none is known."""
         return self._topics.creation(topic)
 
     def is_outdated(self, partition: TopicPartition) -> bool:
-        """Whether it was being taken over when its topic was created again: what it wrote is of the log before."""
+        """Return whether the topic was created again since the claim began to open: its writes are of the old log."""
         created = self.creation(partition.topic)
-        return self._begun.get(partition, created) != created
+        return self._created_at_claim.get(partition, created) != created
 
     def sent(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether somebody else may still be about to store this offset for us; here, nobody does."""
+        """Return whether another process may still store this offset for this member; never in this store."""
         return False
 
     async def read(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, StoredOffset]:
-        """What is stored; a partition without an offset znode is left out."""
+        """Read the stored offsets; a partition without an offset znode is left out."""
         nodes = await self._session.get_many([self._layout.offset(partition) for partition in partitions])
         return {
             partition: self._parse(partition, node)
@@ -139,7 +139,7 @@ class ZooKeeperOffsetStore:
         }
 
     async def changed(self, versions: Mapping[TopicPartition, int]) -> dict[TopicPartition, StoredOffset]:
-        """What stands where the version is another than this; one that was deleted comes again with the next commit."""
+        """Read the offsets whose version differs from these; a deleted znode is skipped: the next commit creates it."""
         found = await self.read(list(versions))
         return {partition: stored for partition, stored in found.items() if stored.version != versions[partition]}
 
@@ -148,13 +148,13 @@ class ZooKeeperOffsetStore:
             offset: int | None = parse_offset(node.data, self._layout.offset(partition))
         except ProtocolError as error:
             self._metrics.count("offsets_unreadable")
-            log.error("%s; it counts as no committed offset", error)
+            log.error("%s; treating it as no committed offset", error)
             offset = None
         return StoredOffset(offset, node.version, node.mzxid)
 
     async def start(self, partitions: Collection[TopicPartition]) -> Starts:
         """
-        Where freshly claimed partitions start.
+        Open freshly claimed partitions, and return where they start.
 
         Partitions whose stored offsets are valid are opened first, because they need no broker. Only if there are none
         are the missing offsets looked up. They are looked up for the whole topic and stored as far as leaders return
@@ -166,24 +166,24 @@ class ZooKeeperOffsetStore:
             by_topic[partition.topic].append(partition)
         starts = Starts({}, {})
         for topic, listed in by_topic.items():
-            taken = await self._take_over(topic, listed)
-            starts.failures.update(taken.failures)
-            opened = sorted(taken.versions)
+            claims = await self._open_claims(topic, listed)
+            starts.failures.update(claims.failures)
+            opened = sorted(claims.versions)
             owners = await self._session.exists_many([self._layout.owner(partition) for partition in opened])
             for partition, owner in zip(opened, owners, strict=True):
                 if owner is not None and owner.owner == self._session.id:
                     starts.found[partition] = StartPosition(
-                        taken.offsets[partition], taken.versions[partition], owner.czxid, taken.created
+                        claims.offsets[partition], claims.versions[partition], owner.czxid, claims.created
                     )
         return starts
 
-    async def _look_over(self, topic: str, mine: Sequence[TopicPartition]) -> _Standing:
+    async def _find_or_create(self, topic: str, mine: Sequence[TopicPartition]) -> _ClaimOffsets:
         """
-        Find the partitions of ``mine`` that have a valid offset; if none has one, create those that leaders tell.
+        Find the partitions of ``mine`` that have a valid offset; if none has one, create those that leaders return.
 
-        If ``mine`` lack offsets, offsets of partitions that no member owns yet are created together with them.
+        Offsets of partitions that no member owns yet are created together with the missing ones of ``mine``.
         """
-        renew = self.while_same(topic)
+        renew = self.unless_recreated(topic)
         topic_node, nodes = await asyncio.gather(
             self._session.get(topic_path(topic)),
             self._session.get_many([self._layout.offset(partition) for partition in mine]),
@@ -194,11 +194,11 @@ class ZooKeeperOffsetStore:
         outdated = [p for p, found in stored.items() if self.is_outdated(p) or found.mzxid < created]
         sound = {p: found for p, found in stored.items() if found.offset is not None and p not in outdated}
         if sound:
-            return _Standing(created, list(sound), sound, {})
+            return _ClaimOffsets(created, list(sound), sound, {})
         failures: dict[TopicPartition, KielGroupsError] = {}
         if outdated:
             offsets = await self._first.of_new_logs(outdated)
-            await self.start_over(topic, offsets.found, lambda p, found: found.version == stored[p].version, renew)
+            await self.reset_recreated(topic, offsets.found, lambda p, found: found.version == stored[p].version, renew)
             failures |= offsets.failures
         if unreadable := [partition for partition in stored if partition not in outdated]:
             offsets = await self._first.of_log(unreadable, late=True)
@@ -208,9 +208,9 @@ class ZooKeeperOffsetStore:
             numbers = parse_topic(topic_node.data, topic_path(topic)) if topic_node is not None else ()
             numbers = tuple(sorted({*numbers, *(partition.partition for partition in mine)}))
             failures |= await self._first.create(topic, numbers, missing)
-        return _Standing(created, [partition for partition in mine if partition not in failures], {}, failures)
+        return _ClaimOffsets(created, [partition for partition in mine if partition not in failures], {}, failures)
 
-    async def start_over(
+    async def reset_recreated(
         self,
         topic: str,
         earliest: Mapping[TopicPartition, int],
@@ -220,69 +220,73 @@ class ZooKeeperOffsetStore:
         """
         Store the ``earliest`` offsets of a topic that was deleted and created again.
 
-        Each replaces the version that was just read. An offset that somebody else has stored since the topic was
-        created stays: an operator has set it in the new log. ``is_known`` tells whether this member has seen, or
+        Each replaces the version that was just read. An offset that another writer has stored since the topic was
+        created is kept: an operator has set it in the new log. ``is_known`` returns whether this member has seen, or
         written, a stored offset in the old log.
 
         Returns:
-            What stands there now, without what ``renew`` had left alone.
+            The offsets stored now, without those that ``renew`` left alone.
         """
-        created, standing, waiting = self.creation(topic), dict[TopicPartition, StoredOffset](), sorted(earliest)
+        created, current, waiting = self.creation(topic), dict[TopicPartition, StoredOffset](), sorted(earliest)
         while waiting:
             for partition, found in (stored := await self.read(waiting)).items():
                 is_set = found.offset is not None and found.mzxid > created and not is_known(partition, found)
                 if is_set and self.versions_tell:
-                    standing[partition] = found
-            versions = {p: stored[p].version if p in stored else ANY_VERSION for p in waiting if p not in standing}
-            begun, changed = await self._put({p: (earliest[p], version) for p, version in versions.items()}, renew)
-            standing |= begun
+                    current[partition] = found
+            versions = {p: stored[p].version if p in stored else ANY_VERSION for p in waiting if p not in current}
+            written, changed = await self._put({p: (earliest[p], version) for p, version in versions.items()}, renew)
+            current |= written
             waiting = sorted(changed)
-            if begun:
-                self._metrics.count("offsets_of_deleted_topic", len(begun))
+            if written:
+                self._metrics.count("offsets_of_deleted_topic", len(written))
                 log.warning(
                     "group %s: topic %s was deleted and created again; %s at the earliest offset",
                     self._layout.group,
                     topic,
-                    counted(begun, "partition starts", "partitions start"),
+                    counted(written, "partition starts", "partitions start"),
                 )
-        return standing
+        return current
 
     async def prepare(self, topics: Collection[str]) -> None:
-        """To be called before anything of these is claimed: who claims before there is a folder knows the offsets."""
+        """
+        Create the parent znodes of offsets; to be called before partitions of these topics are claimed.
+
+        The owner of a claim that is older than the last change of the parent znode counts as one that knows its offset.
+        """
         await self._session.ensure(sorted(map(self._layout.topic_offsets, topics)))
 
-    def while_same(self, topic: str) -> Renew[object]:
-        """Lets be written only what is begun now, for as long as no newer topic of that name is heard of."""
+    def unless_recreated(self, topic: str) -> Renew[object]:
+        """Return a ``renew`` function that drops all writes as soon as a newer topic of that name is known."""
         created = self.creation(topic)
         return lambda _, written: written if self.creation(topic) == created else None
 
-    async def _take_over(self, topic: str, partitions: Sequence[TopicPartition]) -> _Taken:
-        """Rewrite the offsets of a topic as they stand, or as they are to be, as far as that is known."""
+    async def _open_claims(self, topic: str, partitions: Sequence[TopicPartition]) -> _OpenedClaims:
+        """Open the claims of one topic: find or create their offsets, and rewrite those that are known."""
         while True:
             await self._topics.catch_up()
             seen = self.creation(topic)
             for partition in partitions:
-                self._begun.setdefault(partition, seen)
-            renew = self.while_same(topic)
-            standing = await self._look_over(topic, partitions)
-            versions, offsets = await self._rewrite(standing.ready, standing.stored, renew)
+                self._created_at_claim.setdefault(partition, seen)
+            renew = self.unless_recreated(topic)
+            claims = await self._find_or_create(topic, partitions)
+            versions, offsets = await self._rewrite(claims.ready, claims.stored, renew)
             if self.creation(topic) == seen:
-                # The others stay in ``_begun``: a later call must notice if their topic was created again since.
+                # The others stay in ``_created_at_claim``: a later call must notice if their topic is created again.
                 self.forget(versions)
-                return _Taken(standing.created, versions, offsets, standing.failures)
+                return _OpenedClaims(claims.created, versions, offsets, claims.failures)
 
     async def _rewrite(
         self,
         partitions: Sequence[TopicPartition],
-        standing: Mapping[TopicPartition, StoredOffset],
+        known: Mapping[TopicPartition, StoredOffset],
         renew: Renew[object],
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Rewrite the offsets as they stand, which may be known already."""
+        """Write stored offsets again, to fence older writers; returns versions and offsets. ``known`` saves a read."""
         versions: dict[TopicPartition, int] = {}
         offsets: dict[TopicPartition, int] = {}
         waiting: Sequence[TopicPartition] = partitions
         while waiting:
-            stored, standing = standing or await self.read(waiting), {}
+            stored, known = known or await self.read(waiting), {}
             items: dict[TopicPartition, tuple[Operation, ...]] = {}
             for partition, found in stored.items():
                 if found.offset is not None:
@@ -292,7 +296,7 @@ class ZooKeeperOffsetStore:
                     )
             outcome = await self._writer.write(items, lambda *_: None, renew=renew)
             versions |= {partition: done[0] for partition, done in outcome.done.items() if done[0] is not None}
-            # Somebody wrote in between, or the answer was lost: what stands there now is read again.
+            # Another writer was faster, or the answer was lost: read the current offsets again.
             waiting = [*outcome.dropped, *sorted(outcome.unknown)]
         return versions, offsets
 
@@ -302,7 +306,7 @@ class ZooKeeperOffsetStore:
         is_outdated: Callable[[TopicPartition], bool],
         metadata: str = "",
     ) -> tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredOffset]]:
-        """As ``put``: here, members write their commits themselves. An offset znode has no room for ``metadata``."""
+        """Write as ``put`` does. An offset znode has no room for ``metadata``."""
         return await self.put(offsets, is_outdated)
 
     async def put(
@@ -311,10 +315,10 @@ class ZooKeeperOffsetStore:
         """
         Write next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
 
-        What ``is_outdated`` by the time is left alone.
+        Partitions for which ``is_outdated`` is true at the time of writing are left alone.
 
         Returns:
-            What was stored, with its new version; and what stands where somebody else wrote, which is now the truth.
+            What was stored, with its new version; and the offsets of other writers, which are now valid.
 
         Raises:
             SessionLostError: The session is over; nothing more was stored.
@@ -328,8 +332,8 @@ class ZooKeeperOffsetStore:
         Write next offsets, each at the version it was last seen with: ``{partition: (offset, version)}``.
 
         Returns:
-            What was stored, with its new version; and what stands where somebody else wrote. What ``renew`` had left
-            alone is in neither.
+            What was stored, with its new version; and the offsets of other writers. Partitions that ``renew`` left
+            alone are in neither.
         """
         stored: dict[TopicPartition, StoredOffset] = {}
         foreign: dict[TopicPartition, StoredOffset] = {}
@@ -343,38 +347,38 @@ class ZooKeeperOffsetStore:
             )
             await self.restore_folders(outcome.dropped)
             for partition, versions in outcome.done.items():
-                # A znode that was created anew begins at version 0.
+                # A znode that was created again starts at version 0.
                 stored[partition] = StoredOffset(wanted[partition][0], versions[0] or 0)
-            waiting = await self._compare(wanted, outcome, stored, foreign)
+            waiting = await self._reconcile(wanted, outcome, stored, foreign)
         return stored, foreign
 
     def write(self, partition: TopicPartition, offset: int, version: int) -> Operation:
-        """The operation that commits one partition."""
+        """Return the operation that commits one partition."""
         return Put(self._layout.offset(partition), encode_offset(offset), version)
 
     def on_refused(
         self, partition: TopicPartition, refused: Operation, failure: Failure, offset: int
     ) -> tuple[Operation, ...] | None:
-        """A znode that was deleted is created again; one that somebody else wrote, or has no folder, is left alone."""
+        """Create a deleted znode again; leave one alone that another writer changed, or whose parent is gone."""
         if failure is Failure.NO_NODE and not isinstance(refused, Create):
             return (Create(self._layout.offset(partition), encode_offset(offset)),)
         return None
 
     async def restore_folders(self, dropped: Mapping[TopicPartition, Failure]) -> set[TopicPartition]:
-        """Which of what was refused have lost their topic's folder, by somebody's hand; it stands again afterwards."""
-        folderless = {partition for partition, failure in dropped.items() if failure is Failure.NO_NODE}
-        folders = sorted({self._layout.topic_offsets(partition.topic) for partition in folderless})
+        """Create deleted parent znodes of offsets again; returns the refused partitions that had lost theirs."""
+        orphaned = {partition for partition, failure in dropped.items() if failure is Failure.NO_NODE}
+        folders = sorted({self._layout.topic_offsets(partition.topic) for partition in orphaned})
         if folders:
             self._metrics.count("offset_folders_restored", len(folders))
             log.warning(
-                "group %s: somebody deleted %s; what is finished is stored there anew",
+                "group %s: another client deleted %s; storing the finished offsets there again",
                 self._layout.group,
                 ", ".join(folders),
             )
             await self._session.ensure(folders)
-        return folderless
+        return orphaned
 
-    async def _compare(
+    async def _reconcile(
         self,
         wanted: Mapping[TopicPartition, tuple[int, int]],
         outcome: Outcome[TopicPartition],
@@ -382,10 +386,10 @@ class ZooKeeperOffsetStore:
         foreign: dict[TopicPartition, StoredOffset],
     ) -> dict[TopicPartition, tuple[int, int]]:
         """
-        Sort out what was refused or may have happened, by what stands there now.
+        Read what is stored after refusals and unknown outcomes, and sort it into ``stored`` and ``foreign``.
 
         Returns:
-            What did not happen and is to be tried again.
+            The offsets that were not written and must be tried again.
         """
         again: dict[TopicPartition, tuple[int, int]] = {}
         partitions = [*outcome.dropped, *sorted(outcome.unknown)]
@@ -396,7 +400,7 @@ class ZooKeeperOffsetStore:
             if found is None or found.version == version:
                 again[partition] = wanted[partition]
             elif partition in outcome.unknown and (found.version, found.offset) == (version + 1, offset):
-                # What was refused is somebody else's, also where it is the same: a reset is followed.
+                # After a refusal the offset is another writer's, even if it is the same one: a reset is followed.
                 stored[partition] = found
             else:
                 foreign[partition] = found
