@@ -1,8 +1,8 @@
 """
-Blocking administration of a 0.8 cluster by its znodes: the chroot, brokers, topics.
+Administer a 0.8 cluster through its znodes: the chroot, brokers and topics.
 
-For tools, tests and servers in this package; nothing here belongs on an event loop. Every call opens a session of its
-own (some 10 ms) and closes it.
+The functions block, so they must not run on an event loop. Those that take ``hosts`` open a session of their own (some
+10 ms) and close it.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ __all__ = [
     "delete_topic",
 ]
 
-#: What ``zookeeper`` yields, for rooms that do not import kazoo.
+#: What ``zookeeper`` yields; for packages that must not import kazoo.
 Client: TypeAlias = KazooClient
 
 _POLL_S = 0.01
 _TOPICS = "/brokers/topics"
 _BROKERS = "/brokers/ids"
 _CONTROLLER = "/controller"
-#: The longest name of a folder on the file systems that brokers use.
+#: The longest name of a directory on the file systems that brokers use.
 _LONGEST_FOLDER = 255
 
-# kazoo warns about every refused connection, which is what waiting for a server consists of.
+# kazoo warns about every refused connection; while a caller waits for a server to start, there are many.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.addHandler(logging.NullHandler())
 
@@ -70,7 +70,7 @@ _kazoo_log.addHandler(logging.NullHandler())
 @contextmanager
 def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     """
-    A session for the block.
+    Open a session for the block.
 
     Args:
         hosts: ``host:port,host:port/chroot``.
@@ -79,11 +79,11 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
     Raises:
         NoZooKeeperError: No server answered in time, or none has an address.
         ChrootMissingError: The chroot does not exist.
-        CoordinationError: ZooKeeper failed in the block, in a way that the block did not foresee.
+        CoordinationError: ZooKeeper failed in the block, and the block did not handle the error.
     """
     config = ZooKeeperConfig.parse(hosts)
     check_hosts(config)
-    # kazoo's timeout is the session's and also how long a connection that is accepted but not answered is waited for.
+    # kazoo uses one timeout for the session and for a server that accepts the connection but does not answer.
     client = KazooClient(hosts=config.hosts.removesuffix(config.chroot), timeout=timeout_s, logger=_kazoo_log)
     try:
         try:
@@ -98,7 +98,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
                 f"the chroot {config.chroot} does not exist in ZooKeeper at {config.hosts}; Kafka's brokers make"
                 " theirs, as zookeeper.connect has it: give the same one, or none"
             )
-        client.chroot = config.chroot  # Only now: kazoo would warn about a missing one in words of its own.
+        client.chroot = config.chroot  # Only now, because kazoo logs a warning of its own if the chroot is missing.
         yield client
     except KazooException as error:
         raise CoordinationError(
@@ -110,7 +110,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
 
 
 def answers(hosts: str, *, timeout_s: float) -> bool:
-    """Whether ZooKeeper opens a session and answers a read within the time."""
+    """Return whether ZooKeeper opens a session and answers a read within the time."""
     try:
         with zookeeper(hosts, timeout_s=timeout_s) as client:
             client.exists("/zookeeper")
@@ -120,14 +120,14 @@ def answers(hosts: str, *, timeout_s: float) -> bool:
 
 
 def create_chroot(hosts: str) -> None:
-    """Make the chroot of a connection string, with its parents; nothing happens where it is there or there is none."""
+    """Create the chroot of a connection string with its parents; does nothing if it exists, or there is none."""
     config = ZooKeeperConfig.parse(hosts)
     with zookeeper(config.hosts.removesuffix(config.chroot)) as client:
         client.ensure_path(config.chroot or "/")
 
 
 def broker_ids(client: Client) -> list[int]:
-    """The ids of the brokers that are registered now, ascending."""
+    """Return the ids of the brokers that are registered now, ascending."""
     try:
         return sorted(map(int, client.get_children(_BROKERS)))
     except NoNodeError:
@@ -135,22 +135,22 @@ def broker_ids(client: Client) -> list[int]:
 
 
 def is_registered(client: Client, broker_id: int) -> bool:
-    """Whether a broker's ephemeral znode is there; after kill −9 of the broker it stays for the rest of its session."""
+    """Return whether a broker's ephemeral znode exists; after kill −9 it does until the broker's session expires."""
     return client.exists(f"{_BROKERS}/{broker_id}") is not None
 
 
 def broker_addresses(client: Client) -> list[HostPort]:
-    """Where the brokers that are registered now say that they listen, by their ids."""
+    """Return the addresses of the brokers that are registered now, in the order of their ids."""
     found = []
     for number in broker_ids(client):
         path = f"{_BROKERS}/{number}"
-        with suppress(NoNodeError):  # It has gone since.
+        with suppress(NoNodeError):  # The broker is gone since.
             found.append(HostPort(*parse_broker(client.get(path)[0], path)))
     return found
 
 
 def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:
-    """Wait until so many brokers are registered, or the time is over: what needs them says what is missing."""
+    """Wait until ``count`` brokers are registered; returns without an error when the time is over."""
     with zookeeper(hosts) as client:
         deadline = time.monotonic() + timeout_s
         while len(broker_ids(client)) < count and time.monotonic() < deadline:
@@ -158,7 +158,7 @@ def await_brokers(hosts: str, count: int, *, timeout_s: float) -> None:
 
 
 def controller_id(client: Client) -> int | None:
-    """The id of the broker that leads the others; None while there is none."""
+    """Return the id of the broker that is the controller; None while there is none."""
     try:
         return int(json.loads(client.get(_CONTROLLER)[0])["brokerid"])
     except NoNodeError:
@@ -166,7 +166,7 @@ def controller_id(client: Client) -> int | None:
 
 
 def topics(client: Client) -> list[str]:
-    """The names of all topics, in the order of the alphabet."""
+    """Return the names of all topics, in alphabetical order."""
     try:
         return sorted(client.get_children(_TOPICS))
     except NoNodeError:
@@ -175,7 +175,7 @@ def topics(client: Client) -> list[str]:
 
 def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
     """
-    The replicas of each partition of a topic, by partition number.
+    Return the replicas of each partition of a topic, by partition number.
 
     Raises:
         UnknownTopicError: There is no such topic.
@@ -189,15 +189,15 @@ def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
 
 def check_topic(topic: str, partitions: int) -> None:
     """
-    Check that brokers can store a topic of this name with so many partitions.
+    Check that brokers can store a topic of this name with this number of partitions.
 
     Raises:
-        ConfigError: A name that Kafka 0.8 does not allow, no partition, or a folder name that would be too long.
+        ConfigError: A name that Kafka 0.8 does not allow, no partition, or a directory name that is too long.
     """
     check_name(topic, "topic")
     if partitions < 1:
         raise ConfigError(f"partitions: {partitions} given for topic {topic!r}; expected at least 1")
-    # A broker creates a folder "topic-partition" for each replica, and fails for ever where the file system refuses.
+    # A broker creates a directory "topic-partition" for each replica, and fails for ever if the name is too long.
     if len(f"{topic}-{partitions - 1}") > _LONGEST_FOLDER:
         longest, many = _LONGEST_FOLDER - len(f"-{partitions - 1}"), counted(partitions, "partition", "partitions")
         raise ConfigError(
@@ -212,7 +212,7 @@ def check_absent(client: Client, names: Collection[str]) -> None:
     Check that no topic has one of these names.
 
     Raises:
-        ConfigError: Some exist; all of those are named.
+        ConfigError: Some exist; the text names all of those.
     """
     found = set(topics(client))
     if there := [name for name in names if name in found]:
@@ -226,7 +226,7 @@ def check_present(client: Client, names: Collection[str]) -> None:
     Check that topics of all of these names exist.
 
     Raises:
-        UnknownTopicError: Some do not; all of those are named.
+        UnknownTopicError: Some do not; the text names all of those.
     """
     found = set(topics(client))
     if missing := [name for name in names if name not in found]:
@@ -249,10 +249,10 @@ def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, 
     """
     Create a topic and wait until every partition has a leader.
 
-    Replicas are dealt out in turn over the brokers that are alive now.
+    Replicas are assigned round-robin to the brokers that are registered now.
 
     Raises:
-        ConfigError: A name Kafka 0.8 does not allow, a topic that exists, or more replicas than brokers.
+        ConfigError: A name that Kafka 0.8 does not allow, a topic that exists, or more replicas than brokers.
         NoBrokersError: No broker is registered.
         CoordinationError: Partitions were left without a leader.
     """
@@ -262,8 +262,8 @@ def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, 
         try:
             client.create(f"/config/topics/{topic}", _json({"version": 1, "config": {}}), makepath=True)
         except NodeExistsError:
-            # Left by an earlier topic of that name, or the topic itself is there: the next create tells.
-            _kazoo_log.debug("/config/topics/%s is there already", topic)
+            # Left by an earlier topic of that name, or the topic itself exists: then the next create fails.
+            _kazoo_log.debug("/config/topics/%s exists already; keeping it", topic)
         try:
             client.create(f"{_TOPICS}/{topic}", _topic_data(assignment), makepath=True)
         except NodeExistsError as error:
@@ -273,11 +273,11 @@ def create_topic(hosts: str, topic: str, partitions: int, replication: int = 1, 
 
 def grow_topic(hosts: str, topic: str, partitions: int, *, timeout_s: float = 30.0) -> None:
     """
-    Give a topic more partitions, ``partitions`` in all, and wait until every one has a leader.
+    Add partitions to a topic, to ``partitions`` in all, and wait until every one has a leader.
 
     Raises:
         UnknownTopicError: There is no such topic.
-        ConfigError: It has as many partitions already, or its name is too long for so many.
+        ConfigError: It has at least as many partitions already, or its name is too long for so many.
         NoBrokersError: No broker is registered.
         CoordinationError: Partitions were left without a leader.
     """
@@ -305,7 +305,7 @@ def delete_topic(hosts: str, topic: str, *, timeout_s: float = 30.0) -> None:
     """
     with zookeeper(hosts) as client:
         partitions_of(client, topic)
-        with suppress(NodeExistsError):  # Somebody has asked for it before.
+        with suppress(NodeExistsError):  # The deletion was requested before.
             client.create(f"/admin/delete_topics/{topic}", b"", makepath=True)
         deadline = time.monotonic() + timeout_s
         while client.exists(f"{_TOPICS}/{topic}"):
@@ -338,7 +338,9 @@ def _assign(partitions: range, brokers: Sequence[int], replication: int) -> dict
 def _await_leaders(client: Client, topic: str, partitions: range, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     waiting = list(partitions)
-    while waiting := [number for number, led in zip(waiting, _led(client, topic, waiting), strict=True) if not led]:
+    while waiting := [
+        number for number, led in zip(waiting, _have_leaders(client, topic, waiting), strict=True) if not led
+    ]:
         if time.monotonic() > deadline:
             raise CoordinationError(
                 f"topic {topic!r}: {len(waiting)} of {len(partitions)} partitions lack a leader after {timeout_s:g} s, "
@@ -347,7 +349,7 @@ def _await_leaders(client: Client, topic: str, partitions: range, timeout_s: flo
         time.sleep(_POLL_S)
 
 
-def _led(client: Client, topic: str, partitions: Sequence[int]) -> Iterator[bool]:
+def _have_leaders(client: Client, topic: str, partitions: Sequence[int]) -> Iterator[bool]:
     # Pipelined: one round trip for all of them.
     reads = [client.get_async(f"{_TOPICS}/{topic}/partitions/{number}/state") for number in partitions]
     for read in reads:

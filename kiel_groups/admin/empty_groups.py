@@ -1,4 +1,4 @@
-"""Taking away what a group leaves in ZooKeeper in which there is nothing."""
+"""Remove a group's empty parent znodes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 def clear_empty_group(client: Client, group: str) -> bool:
     """
-    Delete the folders of a group that has no member, no candidate, no plan and no settings; what it has stays.
+    Delete the parent znodes of a group that has no member, no candidate, no plan and no settings.
 
-    One transaction, so that nobody who joins meanwhile loses the ground under its feet. Offsets, owners and consumer
-    ids of whatever kind keep the folders under ``/consumers``.
+    They are deleted in one transaction, so that a member that joins meanwhile does not lose the parents of its own
+    znodes. Offsets, owners or consumer ids of any client keep the parent znodes under ``/consumers``.
 
     Returns:
         Whether anything was deleted.
@@ -31,6 +31,6 @@ def clear_empty_group(client: Client, group: str) -> bool:
         for path in these:
             transaction.delete(path)
         if not any(isinstance(outcome, Exception) for outcome in transaction.commit()):
-            log.debug("group %s: it was empty; %s deleted", group, counted(these, "folder"))
+            log.debug("group %s: the group was empty; deleted %s", group, counted(these, "parent znode"))
             return True
     return False

@@ -1,9 +1,9 @@
 """
-Taking partitions from a member that does not let go.
+Release the partitions of a member that does not release them itself.
 
-Its member znode goes first: the member, should it live, finds that out at its next heartbeat and stops. Its owner
-znodes go only after its session timeout, by when its lease is over, whatever became of it. Both at once would leave two
-members that hand out the same partition.
+The member znode is deleted first: a member that is alive finds that out at its next heartbeat and stops. The owner
+znodes are deleted only after its session timeout, when its lease is over in any case. If both were deleted at once, two
+members could deliver the same partition.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from kiel_groups.wording import counted
 
 __all__ = ["Released", "force_release", "member_called", "LONGEST_SESSION_MS"]
 
-#: How long to wait for a member whose session timeout nobody knows: ZooKeeper grants 20 ticks of 2 s at most, unless
-#: told otherwise.
+#: How long to wait for a member whose session timeout is unknown: unless configured otherwise, ZooKeeper grants at most
+#: 20 ticks of 2 s.
 LONGEST_SESSION_MS = 40_000
 
 _EMPTY = "it has no members at the moment"
 
-#: How often to look whether any claim is left, in seconds.
+#: How often to check whether any claim is left, in seconds.
 LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a member owned at first, how long was waited for it, and what had to be taken from it in the end."""
+    """The partitions a member owned at first, the time waited, and the partitions that were released by force."""
 
     owned: tuple[TopicPartition, ...]
     waited_ms: int
@@ -54,17 +54,17 @@ def force_release(
     sleep: Callable[[float], object] = time.sleep,
 ) -> Released:
     """
-    Release what a member owns; blocking, until it owns nothing any more, or for as long as its session timeout.
+    Release what a member owns; blocks until the member owns nothing any more, at most for its session timeout.
 
     Args:
         client: A session of the caller's own.
         group: The member's group.
-        member_id: As ``describe`` shows it.
-        wait_ms: How long to wait before owner znodes are deleted where nobody knows the session timeout any more, for
-            the member znode is gone; ``LONGEST_SESSION_MS`` unless given. A member that is there has its session
-            timeout at least: a shorter wait would make two owners.
-        tell: Hears in one line what is being waited for.
-        sleep: Waits so many seconds.
+        member_id: The member's id, as ``describe`` shows it.
+        wait_ms: How long to wait before owner znodes are deleted if the session timeout is unknown because the member
+            znode is gone; ``LONGEST_SESSION_MS`` unless given. For an existing member the wait is at least its session
+            timeout: a shorter one could make two owners.
+        tell: Called with one line about what the call waits for.
+        sleep: Waits for a number of seconds.
 
     Raises:
         ConfigError: There is no such member, and no owner znode names one.
@@ -85,23 +85,23 @@ def force_release(
         with suppress(NoNodeError):
             client.delete(path)
     if owned:
-        told = f"{member_id} is {'no member any more' if granted_ms is None else 'told to stop'}"
+        status = f"{member_id} is {'no longer a member' if granted_ms is None else 'removed from the group'}"
         claims = counted(owned, "claim is", "claims are")
-        tell(f"{told}; {claims} deleted in {wait_ms / 1000:g} s unless released before")
+        tell(f"{status}; {claims} deleted in {wait_ms / 1000:g} s unless released before")
     waited_ms = 0
-    while waited_ms < wait_ms and _standing(client, layout, owned):
+    while waited_ms < wait_ms and _any_left(client, layout, owned):
         pause_ms = min(round(1000 * LOOK_S), wait_ms - waited_ms)
         sleep(pause_ms / 1000)
         waited_ms += pause_ms
-    return Released(tuple(sorted(owned)), waited_ms, _take(client, layout, owned))
+    return Released(tuple(sorted(owned)), waited_ms, _delete_left(client, layout, owned))
 
 
 def member_called(client: Client, group: str, name: str) -> MemberId:
     """
-    The id of the member that people know by this name: that id, the session that it ends in, or an instance id.
+    Find the id of a member by a name: the id itself, the session id at its end, or an instance id.
 
     Raises:
-        ConfigError: Several are called so, or no member can be.
+        ConfigError: The name fits several members, or no member can have it.
     """
     layout = GroupLayout(check_name(group, "group"))
     check_name(name, "member")
@@ -111,7 +111,7 @@ def member_called(client: Client, group: str, name: str) -> MemberId:
     called = [each for each in members if each.endswith(f"-{name}") or _instance_id(client, layout, each) == name]
     if len(called) > 1:
         raise ConfigError(f"member {name!r} of group {group} may be {' or '.join(called)}; give the whole id")
-    # Who is no member any more may own something still.
+    # A member that left may still own partitions, so its id is passed on.
     return called[0] if called else name
 
 
@@ -124,7 +124,7 @@ def _instance_id(client: Client, layout: GroupLayout, member_id: MemberId) -> st
 
 
 def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId) -> int | None:
-    """What the server granted it, as it says itself, or the most where that cannot be read; None where it is gone."""
+    """Return the session timeout in the member znode, the longest one if that is unreadable, None without a znode."""
     path = layout.member(member_id)
     try:
         return MemberInfo.parse(member_id, client.get(path)[0], path).session_timeout_ms
@@ -135,7 +135,7 @@ def _session_timeout_ms(client: Client, layout: GroupLayout, member_id: MemberId
 
 
 def _owned(client: Client, layout: GroupLayout, member_id: MemberId) -> dict[TopicPartition, int]:
-    """What it owns, each with the transaction that made it the owner."""
+    """Return the partitions of a member, each with the creation zxid of its owner znode."""
     topics = _children(client, layout.owners)
     partitions = [
         TopicPartition(topic, int(name))
@@ -160,19 +160,19 @@ def _children(client: Client, path: str) -> list[str]:
         return []
 
 
-def _standing(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> bool:
-    """Whether one of the owner znodes of then is there still."""
+def _any_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> bool:
+    """Return whether any of these owner znodes still exists, as the one that was read."""
     looks = [(client.exists_async(layout.owner(partition)), czxid) for partition, czxid in owned.items()]
     return any((stat := look.get()) is not None and stat.czxid == czxid for look, czxid in looks)
 
 
-def _take(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> tuple[TopicPartition, ...]:
+def _delete_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition, int]) -> tuple[TopicPartition, ...]:
     """
-    Delete the owner znodes that still are those of then: another one may own the partition by now.
+    Delete those owner znodes that are still the ones that were read: another member may own a partition by now.
 
     This cannot be exact: ZooKeeper deletes by path and version, which is 0 for every claim, and has no condition on the
-    transaction that created a znode. So each is looked at right before. A claim that is given up and taken by another
-    within that one round trip is deleted, and its member notices at its next regular look.
+    transaction that created a znode. So each znode is read right before its deletion. If a claim changes hands within
+    that one round trip, the new owner's znode is deleted, and the new owner notices at its next regular check.
     """
     taken = []
     for partition, czxid in sorted(owned.items()):

@@ -1,4 +1,4 @@
-"""Blocking reading of all that ZooKeeper holds about groups, for tools; it changes nothing and sets no watch."""
+"""Read everything that ZooKeeper stores about groups, for tools; blocks, changes nothing and sets no watch."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ __all__ = [
     "read_settings",
 ]
 
-#: Reads that are under way at once; more only fill kazoo's queue.
+#: Reads in flight at once; more only fill kazoo's queue.
 _MOST_READS = 1_000
 
 
 @contextmanager
 def group_reader(hosts: str, group: str) -> Iterator[Callable[[], Snapshot]]:
     """
-    A function that reads the znodes of a group, on one session: ``read_group`` without its client.
+    Provide a function that reads the znodes of a group on one session: ``read_group`` without its client.
 
     Raises:
         ConfigError: The group's name is not legal.
-        CoordinationError: ZooKeeper did not answer; also from the function.
+        CoordinationError: ZooKeeper did not answer; the function raises it, too.
     """
     check_name(group, "group")
     with zookeeper(hosts) as client:
@@ -56,9 +56,10 @@ def group_reader(hosts: str, group: str) -> Iterator[Callable[[], Snapshot]]:
 
 def read_group(client: Client, group: str) -> dict[str, Znode]:
     """
-    All znodes of a group: ours, Kafka's and kiel's, and those of the topics that it subscribes to or has offsets in.
+    Read all znodes of a group: ours, Kafka's and kiel's, and the znodes of its topics.
 
-    Nothing but brokers and topics where there is no such group. Znodes whose ACL keeps this reader out are ``closed``.
+    These are the topics that its members subscribe to, or in which it has owners or offsets. The result is empty if
+    there is no such group. Znodes that their ACL does not let this client read are ``closed``.
     """
     layout = GroupLayout(group)
     found = _read_trees(client, [layout.root, consumer_root(group), layout.kiel_members])
@@ -71,11 +72,11 @@ def read_group(client: Client, group: str) -> dict[str, Znode]:
 
 def read_settings(hosts: str, group: str) -> GroupSettings | None:
     """
-    What the members of a group agreed on; None where it never had one.
+    Read the settings that the members of a group share; None if the group never had a member.
 
     Raises:
         CoordinationError: ZooKeeper did not answer.
-        ProtocolError: The znode holds something else.
+        ProtocolError: The znode contains no settings.
     """
     path = GroupLayout(group).config
     with zookeeper(hosts) as client:
@@ -88,10 +89,10 @@ def read_settings(hosts: str, group: str) -> GroupSettings | None:
 
 def list_groups(client: Client) -> list[str]:
     """
-    The names of all groups: ours, of Kafka's consumers, of kiel's; in the order of the alphabet.
+    Return the names of all groups, ours, those of Kafka's consumers and kiel's, in alphabetical order.
 
     Raises:
-        CoordinationError: One of the folders that groups stand in is closed to this reader.
+        CoordinationError: The ACL of a parent znode of groups does not let this client read it.
     """
     reads = [(folder, client.get_children_async(folder)) for folder in (ROOT, CONSUMERS, KIEL_GROUPS)]
     names: set[str] = set()
@@ -107,11 +108,11 @@ def list_groups(client: Client) -> list[str]:
 
 def check_group(client: Client, group: str, place: str) -> None:
     """
-    Refuse a group that there is not; ``place`` is what to call ZooKeeper.
+    Check that a group exists; ``place`` is how the error names ZooKeeper.
 
     Raises:
-        UnknownGroupError: Nothing of it stands in ZooKeeper; names one that is called alike.
-        CoordinationError: As of ``list_groups``.
+        UnknownGroupError: ZooKeeper has no znode of the group; the text suggests a group with a similar name.
+        CoordinationError: As ``list_groups`` raises it.
     """
     groups = list_groups(client)
     if group in groups:
@@ -126,12 +127,12 @@ def check_group(client: Client, group: str, place: str) -> None:
 
 
 def list_members(client: Client, group: str) -> list[str]:
-    """The ids of a group's members, in the order of the alphabet."""
+    """Return the ids of a group's members, in alphabetical order."""
     return sorted(_children_of(client.get_children_async(GroupLayout(group).members)))
 
 
 def read_outlines(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:
-    """Who is in each of these groups, and their pointers; with ``offsets`` what they have committed, too."""
+    """Read members and group state of each of these groups; with ``offsets`` their committed offsets, too."""
     layouts = [GroupLayout(group) for group in groups]
     trees = [folder for layout in layouts for folder in (layout.members, layout.election, layout.ids)]
     trees += [layout.kiel_members for layout in layouts]
@@ -141,17 +142,17 @@ def read_outlines(client: Client, groups: Iterable[str], *, offsets: bool) -> di
 
 
 def read_plan(client: Client, group: str) -> dict[str, Znode]:
-    """The pointer of a group, and the slices below it."""
+    """Read the group state of a group, and the assignments below it."""
     return _read_trees(client, [GroupLayout(group).group_state])
 
 
 def read_brokers(client: Client) -> dict[str, Znode]:
-    """The registrations of the brokers that live at this moment."""
+    """Read the registrations of the brokers that are alive now."""
     return _read_trees(client, [BROKER_IDS])
 
 
 def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
-    """Breadth first, each level pipelined: two round trips a level whatever its width."""
+    """Read trees breadth first, each level pipelined: two round trips a level, whatever its width."""
     found: dict[str, Znode] = {}
     while level:
         parents: list[str] = []
@@ -162,24 +163,24 @@ def _read_trees(client: Client, level: list[str]) -> dict[str, Znode]:
             for path, read in reads:
                 try:
                     level += [f"{path}/{child}" for child in _children_of(read)]
-                except NoAuthError:  # Closed since it was read.
+                except NoAuthError:  # Its ACL was changed since it was read.
                     found[path] = Znode(closed=True)
     return found
 
 
 def _read(client: Client, paths: Sequence[str], parents: list[str] | None = None) -> dict[str, Znode]:
-    """Those of the znodes that are there; the paths of those that have children are added to ``parents``."""
+    """Read the znodes that exist; add the paths of those with children to ``parents``."""
     found = {}
     for some in _portions(paths):
         for path, read in [(path, client.get_async(path)) for path in some]:
             try:
                 data, stat = read.get()
             except NoNodeError:
-                continue  # Gone since its parent was read, as ephemeral znodes do.
+                continue  # Deleted since its parent was read; ephemeral znodes often are.
             except NoAuthError:
                 found[path] = Znode(closed=True)
                 continue
-            # zkCli and Kafka make znodes without any data: null.
+            # zkCli and Kafka write null if no data is given.
             found[path] = Znode(
                 data or b"", stat.ephemeralOwner, stat.ctime, stat.mtime, czxid=stat.czxid, mzxid=stat.mzxid
             )
@@ -200,7 +201,7 @@ def _children_of(read: Any) -> list[str]:
 
 
 def _subscribed(member_id: str, data: bytes) -> tuple[str, ...]:
-    """The topics of a member; whoever makes a picture of the group says that its znode is unreadable."""
+    """Return the topics of a member, none if its znode is unreadable: the snapshot's reader reports that."""
     try:
         return MemberInfo.parse(member_id, data, member_id).subscription
     except ProtocolError:

@@ -1,8 +1,8 @@
 """
-Reading and writing what partitions weigh, for tools and pipelines.
+Read and write the weights of partitions, for tools and pipelines.
 
-Blocking, on a session of the caller's. Whoever leads the group follows a change at once, where its allocator looks at
-weights.
+The functions block, and use the caller's session. If the group's allocator uses weights, the leader applies a change at
+once.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["change_weights", "check_partitions", "put_weights", "read_weights", 
 
 def read_weights(client: Client, group: str) -> dict[TopicPartition, float]:
     """
-    The weights of a group, none where nobody set any.
+    Read the weights of a group, an empty mapping if none are set.
 
     Raises:
-        ProtocolError: The znode holds something else.
+        ProtocolError: The znode contains no weights.
     """
     return _read(client, GroupLayout(group).weights)[0]
 
 
 def put_weights(client: Client, group: str, weights: Weights) -> None:
     """
-    Set the weights of a group, in place of all that were set before, whatever stood there.
+    Set the weights of a group and replace all earlier ones, even if those are unreadable.
 
     Raises:
         ConfigError: There are too many, or no member of ours was ever in that group.
@@ -43,7 +43,7 @@ def put_weights(client: Client, group: str, weights: Weights) -> None:
         try:
             client.set(GroupLayout(group).weights, data)
         except NoNodeError:
-            with suppress(NodeExistsError):  # Somebody else was faster, and is replaced at the next turn.
+            with suppress(NodeExistsError):  # Another client was faster; the next iteration overwrites its weights.
                 _create(client, group, data)
                 return
         else:
@@ -54,19 +54,19 @@ def change_weights(
     client: Client, group: str, change: Callable[[dict[TopicPartition, float]], Weights]
 ) -> dict[TopicPartition, float]:
     """
-    Set other weights, made from those that are set; what somebody else sets at the same moment is not lost.
+    Compute new weights from the current ones and set them; a concurrent change by another client is not lost.
 
     Args:
         client: A session of the caller's own.
-        group: Its name.
-        change: Makes the new ones; called again where somebody else was faster.
+        group: The group's name.
+        change: Returns the new weights; called again if another client was faster.
 
     Returns:
-        What is set now.
+        The weights that are set now.
 
     Raises:
         ConfigError: There are too many, or no member of ours was ever in that group.
-        ProtocolError: What stands there are no weights.
+        ProtocolError: The znode contains no weights.
     """
     while True:
         before, version = _read(client, GroupLayout(group).weights)
@@ -81,7 +81,7 @@ def change_weights(
 
 
 def remove_weights(client: Client, group: str) -> bool:
-    """Delete the weights of a group, whatever stands there; whether there were any."""
+    """Delete the weights of a group, even unreadable ones; returns whether there were any."""
     try:
         client.delete(GroupLayout(group).weights)
     except NoNodeError:
@@ -91,11 +91,11 @@ def remove_weights(client: Client, group: str) -> bool:
 
 def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> None:
     """
-    Refuse what is no partition of the cluster.
+    Check that these partitions exist in the cluster.
 
     Raises:
-        UnknownTopicError: There is no such topic; names one that is called alike.
-        ConfigError: The topic has no such partition; says which it has.
+        UnknownTopicError: There is no such topic; the text suggests a topic with a similar name.
+        ConfigError: The topic has no such partition; the text says which ones it has.
     """
     numbers: dict[str, dict[int, list[int]]] = {}
     for partition in partitions:
@@ -110,7 +110,7 @@ def check_partitions(client: Client, partitions: Iterable[TopicPartition]) -> No
 
 
 def _read(client: Client, path: str) -> tuple[dict[TopicPartition, float], int | None]:
-    """The weights and the version of their znode; None where there is none."""
+    """Return the weights and the version of their znode, None without a znode."""
     try:
         data, stat = client.get(path)
     except NoNodeError:

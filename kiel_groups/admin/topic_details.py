@@ -1,4 +1,4 @@
-"""What ZooKeeper holds about topics, for tools: partitions, replicas, leaders, configuration; it changes nothing."""
+"""Read what ZooKeeper stores about topics, for tools: partitions, replicas, leaders and configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PartitionState", "TopicState", "read_topics"]
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition; brokers by their ids, ``leader`` None while there is none, ``isr`` empty where it is not known."""
+    """One partition, with brokers by their ids; ``leader`` is None while there is none, ``isr`` empty if unknown."""
 
     topic_partition: TopicPartition
     replicas: tuple[int, ...]
@@ -31,7 +31,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """One topic; ``config`` is what differs from the brokers' defaults, partitions ascend."""
+    """One topic; ``config`` has the settings that override the brokers' defaults, ``partitions`` ascend."""
 
     topic: str
     partitions: tuple[PartitionState, ...]
@@ -40,12 +40,12 @@ class TopicState:
 
     @property
     def leaderless(self) -> tuple[int, ...]:
-        """The numbers of its partitions that nobody leads."""
+        """The numbers of its partitions without a leader."""
         return tuple(each.topic_partition.partition for each in self.partitions if each.leader is None)
 
     @property
     def under_replicated(self) -> tuple[int, ...]:
-        """The numbers of its partitions with replicas that are behind."""
+        """The numbers of its partitions with replicas that are not in sync."""
         return tuple(each.topic_partition.partition for each in self.partitions if each.is_under_replicated)
 
 
@@ -54,7 +54,7 @@ def read_topics(client: Client, names: Iterable[str]) -> list[TopicState]:
     Read topics, in the order given.
 
     Raises:
-        UnknownTopicError: One of them does not exist.
+        UnknownTopicError: A topic does not exist.
     """
     return [_read_topic(client, name) for name in names]
 
@@ -83,7 +83,7 @@ def _read_topic(client: Client, topic: str) -> TopicState:
 
 
 def _json_of(read: Any) -> dict[str, Any]:
-    """The value of a znode that was asked for; {} where it is not there (yet) or says nothing."""
+    """Return the JSON object that was read from a znode; {} if the znode does not exist (yet) or has no object."""
     try:
         value = json.loads(read.get()[0])
     except (NoNodeError, ValueError):
