@@ -171,8 +171,8 @@ def _delete_left(client: Client, layout: GroupLayout, owned: dict[TopicPartition
     Delete those owner znodes that are still the ones that were read: another member may own a partition by now.
 
     This cannot be exact: ZooKeeper deletes by path and version, which is 0 for every claim, and has no condition on the
-    transaction that created a znode. So each znode is read right before its deletion. If a claim changes hands within
-    that one round trip, the new owner's znode is deleted, and the new owner notices at its next regular check.
+    transaction that created a znode. So each znode is read right before its deletion. If a partition gets a new
+    owner within that round trip, the new owner's znode is deleted, and the new owner notices at its next regular check.
     """
     taken = []
     for partition, czxid in sorted(owned.items()):

@@ -56,7 +56,7 @@ def group_reader(hosts: str, group: str) -> Iterator[Callable[[], Snapshot]]:
 
 def read_group(client: Client, group: str) -> dict[str, Znode]:
     """
-    Read all znodes of a group: ours, Kafka's and kiel's, and the znodes of its topics.
+    Read all znodes of a group, those of kiel-groups, Kafka and kiel, and the znodes of its topics.
 
     These are the topics that its members subscribe to, or in which it has owners or offsets. The result is empty if
     there is no such group. Znodes that their ACL does not let this client read are ``closed``.
@@ -89,7 +89,7 @@ def read_settings(hosts: str, group: str) -> GroupSettings | None:
 
 def list_groups(client: Client) -> list[str]:
     """
-    Return the names of all groups, ours, those of Kafka's consumers and kiel's, in alphabetical order.
+    Return the names of all groups, of kiel-groups, Kafka's consumers and kiel, in alphabetical order.
 
     Raises:
         CoordinationError: The ACL of a parent znode of groups does not let this client read it.
@@ -134,7 +134,7 @@ def list_members(client: Client, group: str) -> list[str]:
 def read_outlines(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:
     """Read members and group state of each of these groups; with ``offsets`` their committed offsets, too."""
     layouts = [GroupLayout(group) for group in groups]
-    trees = [folder for layout in layouts for folder in (layout.members, layout.election, layout.ids)]
+    trees = [path for layout in layouts for path in (layout.members, layout.election, layout.ids)]
     trees += [layout.kiel_members for layout in layouts]
     trees += [layout.offsets for layout in layouts] if offsets else []
     found = _read_trees(client, trees)

@@ -36,7 +36,7 @@ def put_weights(client: Client, group: str, weights: Weights) -> None:
     Set the weights of a group and replace all earlier ones, even if those are unreadable.
 
     Raises:
-        ConfigError: There are too many, or no member of ours was ever in that group.
+        ConfigError: There are too many, or no member of kiel-groups was ever in that group.
     """
     data = encode_weights(weights)
     while True:
@@ -65,7 +65,7 @@ def change_weights(
         The weights that are set now.
 
     Raises:
-        ConfigError: There are too many, or no member of ours was ever in that group.
+        ConfigError: There are too many, or no member of kiel-groups was ever in that group.
         ProtocolError: The znode contains no weights.
     """
     while True:

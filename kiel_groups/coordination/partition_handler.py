@@ -59,7 +59,7 @@ class PartitionHandler(Protocol):
         """Ask the brokers for committed offsets; called only with the ``broker-v0`` offset store."""
 
     def refused(self, topic: str, error: NoOffsetsError) -> None:
-        """Report that the start of a topic's claims is unknown; the member retries, and other topics go on."""
+        """Report that the start of a topic's claims is unknown; the member retries, and other topics continue."""
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
         """Ask the brokers to store next offsets; called only with the ``broker-v0`` offset store."""

@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         "a close that waits for one server",
         _SESSION_CLOSE,
-        "            self._leave()\n",
+        "            self._drop_connection()\n",
         "            pass\n",
         "tests/sim/test_closing_sessions.py",
     ),

@@ -98,8 +98,8 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
         }
         if wanted:
             await self._send(wanted, metadata)
-        ours, after = await self._read_own_and_foreign({partition: versions[partition] for partition in wanted})
-        return ours, before | after
+        own, after = await self._read_own_and_foreign({partition: versions[partition] for partition in wanted})
+        return own, before | after
 
     async def put(
         self, offsets: Mapping[TopicPartition, tuple[int, int]], is_outdated: Callable[[TopicPartition], bool]

@@ -100,7 +100,7 @@ class SessionClose:
                 self._stopping_s = now_s
                 begin_stop(client)
         elif client.client_state == KeeperState.CLOSED:
-            self._free()
+            self._end_client()
             if self._is_over or self._session is None or now_s >= self._give_up_s:
                 self._ended()
                 return None
@@ -108,10 +108,10 @@ class SessionClose:
         elif now_s - self._stopping_s >= answer_limit_s(self._timeout_ms):
             # The server received the request and does not answer; another one may.
             self._stopping_s = now_s
-            self._leave()
+            self._drop_connection()
         return LOOK_S
 
-    def _free(self) -> None:
+    def _end_client(self) -> None:
         client = self._client
         try:
             client.handler.stop()
@@ -131,7 +131,7 @@ class SessionClose:
         client.add_listener(self.state_changed)
         client.start_async()
 
-    def _leave(self) -> None:
+    def _drop_connection(self) -> None:
         try:
             self._client._connection._socket.shutdown(socket.SHUT_RDWR)
         except (OSError, AttributeError):

@@ -13,7 +13,7 @@ from kiel_groups.errors import SessionLostError
 
 __all__ = ["PendingRequests", "Request"]
 
-_OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
+_SESSION_OVER = (SessionExpiredError, ConnectionClosedError, AuthFailedError)
 
 #: Starts one asynchronous kazoo request and returns kazoo's result object.
 Request: TypeAlias = Callable[[], Any]
@@ -32,7 +32,7 @@ class PendingRequests:
     def __init__(self, call_loop: Callable[..., None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._call_loop = call_loop
-        self._over: str | None = None
+        self._end_reason: str | None = None
         #: In the order of sending, so that all of them fail in that order when the session ends.
         self._unanswered: dict[asyncio.Future[list[Any]], None] = {}
 
@@ -46,8 +46,8 @@ class PendingRequests:
         Raises:
             SessionLostError: The session is over.
         """
-        if self._over is not None:
-            raise SessionLostError(f"the ZooKeeper session is over: {self._over}")
+        if self._end_reason is not None:
+            raise SessionLostError(f"the ZooKeeper session is over: {self._end_reason}")
         sent: asyncio.Future[list[Any]] = self._loop.create_future()
         self._unanswered[sent] = None
         # Answers arrive on kazoo's threads. If the last two arrive at once, both may find the set complete.
@@ -78,13 +78,13 @@ class PendingRequests:
         finally:
             self._unanswered.pop(sent, None)
         for answer in answers:
-            if isinstance(answer, _OVER):
+            if isinstance(answer, _SESSION_OVER):
                 raise SessionLostError(f"the ZooKeeper session is over: {answer!r}") from answer
         return answers
 
     def end(self, reason: str) -> None:
         """Fail all unanswered requests, and every later ``send``, because the session is over."""
-        self._over = reason
+        self._end_reason = reason
         for sent in list(self._unanswered):
             if not sent.done():
                 sent.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))
