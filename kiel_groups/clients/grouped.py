@@ -1,4 +1,4 @@
-"""A consumer that shares its topics with the other members of its group."""
+"""The grouped consumer: a member of a group, which shares the partitions of its topics with the other members."""
 
 from __future__ import annotations
 
@@ -41,63 +41,64 @@ __all__ = ["GroupedConsumer"]
 
 class GroupedConsumer(MemberAttributes):
     """
-    A member of a consumer group on Kafka 0.8, at least once.
+    A member of a consumer group on Kafka 0.8, with at-least-once delivery.
 
-    ``async for record in consumer`` hands out records of the partitions that the group's leader allocates to this
-    member. A record is finished when the next one is asked for; what is finished is committed every
-    ``auto_commit_interval_ms``, at a hand-over and at the close. Every method returns a future that is already
-    started; constructing needs no event loop.
+    ``async for record in consumer`` delivers records of the partitions that the group's leader assigns to this member.
+    A record is finished when the loop asks for the next one. Finished records are committed every
+    ``auto_commit_interval_ms``, before a partition is released, and at close. Methods that do I/O return a future
+    whose work has already started; the constructor needs no event loop.
 
     Args:
-        brokers: ``host`` or ``host:port`` (9092) of some brokers; the others are found.
+        brokers: ``host`` or ``host:port`` (9092) of some brokers; the consumer discovers the others.
         group: The group's name: letters, digits, ``.``, ``_`` and ``-``.
-        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181), with a chroot after the last where there is one.
-        deserializer: Makes a value of a message's bytes; without one, records hold bytes. A message that it raises on
-            is logged, counted and passed over.
-        partition_allocator: ``fn(members, partitions)``, ``"round_robin"``, ``"sticky"`` or ``"weighted"``, for when
-            this member leads; round robin without one.
-        autocommit: Whether finished records are committed without being told.
-        max_wait_time: How long a broker may wait for ``min_bytes``, in milliseconds.
+        zk_hosts: ZooKeeper servers, ``host`` or ``host:port`` (2181); a chroot may follow the last one.
+        deserializer: Converts a message's bytes to a value; without one, records hold bytes. A message on which it
+            raises is logged, counted (``deserializer_failures``) and skipped.
+        partition_allocator: ``fn(members, partitions)``, ``"round_robin"`` (the default), ``"sticky"`` or
+            ``"weighted"``; used while this member leads the group.
+        autocommit: Whether the consumer commits finished records by itself.
+        max_wait_time: How long a broker may wait for ``min_bytes`` before it responds, in milliseconds.
         min_bytes: How many bytes a broker waits for.
-        max_bytes: How many bytes one answer may hold.
-        max_message_bytes: How large a single message may be, however small its share of ``max_bytes``.
-        max_decompressed_bytes: What one compressed set may unpack to.
-        session_timeout_ms: After how long without a sign of life ZooKeeper ends this member; the server may grant
-            another one.
-        heartbeat_interval_ms: How often this member proves that its session lives; without it, every sixth of the
-            granted session timeout; at most every third.
-        instance_id: Names this member across restarts: its place in the plan is kept for ``static_grace_ms`` after it
-            went, and a restart moves nothing. No two members alive may share it; the later one stops the earlier.
-        static_grace_ms: How long that is, where this member leads.
-        max_poll_interval_ms: After how long with the same record or values in hand, or in the same hook of the
-            listener, this member's session is closed; 0: never.
-        loop_stall_ms: After how long a blocked event loop has that effect; 0: never.
-        store: Who writes the offsets: ``zookeeper`` (the members, with fences), or ``broker-v0`` (the brokers on
-            request, as kiel had them do). All members of a group must agree.
-        auto_offset_reset: Where a group without offsets starts, and where one goes on whose offset is not in the log:
+        max_bytes: How many bytes one response may hold, shared among its partitions.
+        max_message_bytes: The size of the largest message that is accepted, even if its share of ``max_bytes`` is less.
+        max_decompressed_bytes: How many bytes one compressed message set may unpack to.
+        session_timeout_ms: How long ZooKeeper waits for a heartbeat before it expires this member's session. The server
+            may grant a different timeout.
+        heartbeat_interval_ms: How often this member proves that its session is alive: at least every third of the
+            granted session timeout; every sixth by default.
+        instance_id: A name for this member that survives restarts. Its assignment is kept for ``static_grace_ms`` after
+            it left, so a restart moves no partition. If two live members share it, the later one stops the earlier one.
+        static_grace_ms: How long that is, while this member leads.
+        max_poll_interval_ms: How long the application may process the same record or values, or run the same listener
+            hook, before this member's session is closed; 0: no limit.
+        loop_stall_ms: How long the event loop may be blocked before this member's session is closed; 0: no limit.
+        store: How offsets are written: by the members, with fencing (``zookeeper``), or by the brokers on request, as
+            with kiel (``broker-v0``). All members of a group must agree.
+        auto_offset_reset: Where a group without offsets starts, and where it resumes if an offset is not in the log:
             ``earliest``, ``latest`` or ``none``. All members of a group must agree.
         auto_commit_interval_ms: How often finished records are committed.
-        debounce_quiet_ms: A leader plans when nothing has changed for so long …
-        debounce_bound_ms: … or at the latest so long after the first change.
-        debounce_initial_delay_ms: How long a new leader waits for its group to gather.
-        drain_alarm_ms: After how long a hand-over that waits for the application is reported.
-        reconcile_interval_ms: How often everything is looked at although no watch fired, give or take a third.
-        allocator_timeout_ms: How long ``partition_allocator`` may take.
-        zk_timeout_ms: How long joining may take at most, from the first connection to the end of the registration.
-        listener: Told of partitions that come, go or are lost; where it has a hook ``on_stalled``, of what may soon
-            exceed ``max_poll_interval_ms`` or ``loop_stall_ms``.
-        metrics: Where to count; a registry of its own without one.
-        broker_settings: ``client_id``, ``request_timeout_ms`` and the others of ``BrokerConfig``.
+        debounce_quiet_ms: The leader plans once nothing has changed for so long …
+        debounce_bound_ms: … or so long after the first change, whichever comes first.
+        debounce_initial_delay_ms: How long a new leader waits for other members before its first plan.
+        drain_alarm_ms: How long a revoked partition may wait for the application before that is reported.
+        reconcile_interval_ms: How often the member reads its assignment and claims even if no watch fired, give or take
+            a third.
+        allocator_timeout_ms: How long ``partition_allocator`` may run.
+        zk_timeout_ms: How long joining may take, from the first connection to the end of the registration.
+        listener: Notified when partitions are assigned, revoked or lost. If it has a hook ``on_stalled``, that is
+            called when half of ``max_poll_interval_ms`` or ``loop_stall_ms`` has passed.
+        metrics: The registry to count in; a new one by default.
+        broker_settings: ``client_id``, ``request_timeout_ms`` and the other settings of ``BrokerConfig``.
 
     Raises:
-        ConfigError: A setting that cannot work.
+        ConfigError: A setting is not valid.
     """
 
     _consuming: ConnectedConsumer | None = None
     _records: weakref.ref[RecordLoop] | None = None
     _connecting: asyncio.Task[None] | None = None
     _closing: asyncio.Future[None] | None = None
-    _shut = False
+    _closed = False
 
     def __init__(
         self,
@@ -180,24 +181,24 @@ class GroupedConsumer(MemberAttributes):
         )
         self._subscription = SubscriptionState()
         self._left_loop = LeftLoop(self._at_exit, self._abandon)
-        #: Calls of consume() under way, and all that the coroutine has which made the call.
-        self._asking: dict[ConsumeCall, frozenset[ConsumeCall]] = {}
+        #: Calls of consume() under way; for each, all calls of its coroutine that are not over yet.
+        self._waiting_calls: dict[ConsumeCall, frozenset[ConsumeCall]] = {}
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ connect and close
 
     def connect(self) -> asyncio.Future[None]:
         """
-        Reach the brokers and join the group; once, however often it is called, and again after an error.
+        Connect to the brokers and join the group. Further calls return the same future; after an error, they try again.
 
         Raises:
             NoBrokersError: None of the brokers answered, each within twice ``connect_timeout_ms``.
-            NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; says what was waited for.
+            NoZooKeeperError: ZooKeeper did not answer within ``zk_timeout_ms``; the text names the pending step.
             ChrootMissingError: The chroot does not exist.
-            GroupConfigError: The group lives by other settings.
-            ForeignMemberError: Members that are not ours are alive in the group.
+            GroupConfigError: The settings that the group has stored are different.
+            ForeignMemberError: The group has live members of another library (kiel, pykafka, Java's consumer).
             ClosedError: The consumer was closed.
         """
-        if self._shut or self._connecting is None or _failed(self._connecting):
+        if self._closed or self._connecting is None or _has_failed(self._connecting):
             self._left_loop.remember()
             self._connecting = spawn(self._connect(), "GroupedConsumer.connect")
         return self._connecting
@@ -208,15 +209,15 @@ class GroupedConsumer(MemberAttributes):
         try:
             await consuming.start()
         except asyncio.CancelledError:
-            # By close(), perhaps: whoever waits for the connection has not cancelled anything.
+            # If close() cancelled this task, callers of connect() get a ClosedError: they have cancelled nothing.
             self._check_open()
             raise
         self._consuming = consuming
-        # A close that came too late to cancel this: close() goes on with what is connected.
+        # close() may have come too late to cancel this task. It then closes the connected consumer.
         self._check_open()
 
     def _check_open(self) -> None:
-        if self._shut:
+        if self._closed:
             raise ClosedError("the consumer was closed; a new one may join in its place") from None
 
     def _connected(self) -> ConnectedConsumer:
@@ -227,51 +228,51 @@ class GroupedConsumer(MemberAttributes):
 
     def close(self, timeout_s: float | None = None) -> asyncio.Future[None]:
         """
-        Hand everything back, with what is finished committed, and leave the group.
+        Commit what is finished, release all partitions and leave the group.
 
-        What the caller itself has in hand counts as finished, unless an exception is on its way. Others are given the
-        time to finish theirs: a loop its record, as long as it takes; who called ``consume()`` its values, until its
-        next call, for two seconds.
+        The caller's own record or values count as finished, unless an exception is being handled. The close waits for
+        other coroutines: for a loop until its record is finished, however long that takes; for a caller of
+        ``consume()`` until its next call, but at most two seconds.
 
-        Where no event loop runs any more, as after a Ctrl-C, the group is left before this returns, and what was in
-        hand is delivered again.
+        If the event loop does not run any more, as after a Ctrl-C, the member leaves the group before this method
+        returns, and what was in flight is delivered again.
 
         Args:
-            timeout_s: How long to wait for a loop; then the group is left without a commit of its record's partition.
+            timeout_s: How long to wait for a loop. After it, the member leaves without a commit for that partition.
         """
-        self._shut = True
+        self._closed = True
         running = running_loop() is not None
         if self._consuming is not None:
-            self._let_go(self._consuming.handing_out, running=running)
+            self._end_in_flight(self._consuming.delivery, running=running)
         under_way = self._connecting is not None and not self._connecting.done()
         work = partial(self._close, self._connecting if under_way else None, timeout_s)
         self._closing = self._left_loop.close(self._closing, work, "GroupedConsumer.close")
-        # Shielded: who gives up waiting must not leave a member behind that holds partitions and reads nothing.
+        # Shielded: a caller that stops waiting must not leave behind a member that owns partitions and reads nothing.
         return asyncio.shield(self._closing) if running else self._closing
 
-    def _let_go(self, handing_out: RecordDelivery, *, running: bool) -> None:
-        """Nobody will ask for more: this is how what the caller has in hand ends."""
+    def _end_in_flight(self, delivery: RecordDelivery, *, running: bool) -> None:
+        """Finish what the caller has in flight, or put it back: after a close, no next call can do that."""
         finished = running and sys.exc_info()[0] is None
         records = self._records() if self._records is not None else None
         if records is None or not running or records.caller is current_caller():
-            self._put_down(finished=finished)
-        # Who waits for more values is not busy with others.
-        handing_out.finish_topics(takers=frozenset().union(*self._asking.values()))
+            self._end_record(finished=finished)
+        # A coroutine that waits in consume() has finished the values of its earlier calls.
+        delivery.finish_topics(takers=frozenset().union(*self._waiting_calls.values()))
         if finished:
             for taker in consume_calls_here(self):
                 taker.passed = True
-            handing_out.finish_topics(takers=consume_calls_here(self))
+            delivery.finish_topics(takers=consume_calls_here(self))
         else:
-            handing_out.put_down_taken(consume_calls_here(self) if running else None)
+            delivery.put_down_taken(consume_calls_here(self) if running else None)
 
     def _at_exit(self) -> None:
-        """The interpreter ends: a close that was begun is finished, on the loop that was left."""
-        if self._shut:
+        """Complete a started close on the loop that was left; called when the interpreter ends."""
+        if self._closed:
             self.close()
 
     def _abandon(self) -> None:
-        """There is no loop to leave on: others get what was in hand, at once and not when the session times out."""
-        self._shut = True
+        """Close the session without a loop: other members get its partitions now, not after the session timeout."""
+        self._closed = True
         if self._consuming is not None:
             self._consuming.abandon()
 
@@ -279,8 +280,8 @@ class GroupedConsumer(MemberAttributes):
         if connecting is not None:
             connecting.cancel()
             await asyncio.wait({connecting})
-            # Who waits for it is told; where nobody does, a close is no failure to log.
-            _failed(connecting)
+            # Retrieve the error: a caller of connect() gets it as well, and without one a close is no failure to log.
+            _has_failed(connecting)
         if self._consuming is not None:
             await self._consuming.close(timeout_s)
 
@@ -291,30 +292,30 @@ class GroupedConsumer(MemberAttributes):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._put_down(finished=kind is None)
+        self._end_record(finished=kind is None)
         await self.close()
 
-    def _put_down(self, *, finished: bool) -> None:
+    def _end_record(self, *, finished: bool) -> None:
         if self._consuming is None:
             return
         if finished:
-            self._consuming.handing_out.finish()
+            self._consuming.delivery.finish()
         else:
-            self._consuming.handing_out.put_back()
+            self._consuming.delivery.put_back()
 
-    # ------------------------------------------------------------------ consuming
+    # ------------------------------------------------------------------ consume and commit
 
     @started
     async def subscribe(self, topics: str | Iterable[str]) -> None:
         """
-        Replace the subscription; partitions of topics that stay in it keep flowing.
+        Replace the subscription; topics that stay in it are delivered without a pause.
 
-        Of topics that leave it nothing more is delivered; what is in flight is finished and committed as ever.
-        A topic that does not exist is logged, and consumed as soon as it does.
+        Topics that leave it are delivered no more; what is in flight of them is finished and committed as usual.
+        A topic that does not exist is logged, and consumed as soon as it is created.
 
         Raises:
-            ConfigError: A name that no topic of Kafka 0.8 can have, or more topics than ZooKeeper has room for in one
-                member's subscription; what was subscribed to before stays.
+            ConfigError: A name is not legal for a topic of Kafka 0.8, or the topics exceed what ZooKeeper can store for
+                one member. The previous subscription remains.
             ClosedError: The consumer was closed.
         """
         self._check_open()
@@ -323,7 +324,7 @@ class GroupedConsumer(MemberAttributes):
             await self._consuming.member.resubscribe()
 
     def _change_subscription(self, topics: str | Iterable[str]) -> bool:
-        """Whether that changed it; what the group cannot be told of is refused first."""
+        """Replace the subscription, unless the member cannot register it; return whether it changed."""
         wanted = topic_names(topics)
         if self._consuming is None:
             return self._subscription.subscribe(wanted)
@@ -331,27 +332,26 @@ class GroupedConsumer(MemberAttributes):
 
     def consume(self, topic: str, start: object = None) -> asyncio.Future[Values]:
         """
-        Values of one topic that are at hand, from all of its partitions that this member holds.
+        Return the available values of one topic, from all of its partitions that this member owns.
 
-        The first call subscribes to the topic. The values that a coroutine got are
-        finished when that coroutine asks for the topic again, or when another one does after it has ended. A hand-over
-        of their partitions waits for that. Values that came after whoever asked had given up (``asyncio.wait_for``,
-        ``gen.with_timeout``) are not: they come again.
+        The first call connects and subscribes to the topic. The values that a coroutine received are finished when it
+        calls ``consume()`` for the topic again, or when another coroutine does so after the first one has ended. Their
+        partitions are not released before that. Values that arrive after the caller has given up
+        (``asyncio.wait_for``, ``gen.with_timeout``) are not finished: they are delivered again.
 
         Args:
-            topic: One that does not exist gives no values until it does.
-            start: Ignored: a group goes on where it was.
+            topic: The topic's name. As long as the topic does not exist, it has no values.
+            start: Ignored: a group resumes at its committed offsets.
 
         Returns:
-            Values that the deserialiser made (``json.loads`` without one), [] where none came within
-            ``max_wait_time``; a value that it fails on is logged, counted and passed over. None once the consumer is
-            closed. The list's ``parts`` say which records the values are of, and under which claims they were handed
-            out (``PartitionBatch.fencing_token``).
+            Values that the deserializer made (``json.loads`` by default); [] if none came within ``max_wait_time``;
+            None once the consumer is closed. A value on which the deserializer raises is logged, counted and skipped.
+            The list's ``parts`` hold the values by partition, with their records and ``fencing_token``.
 
         Raises:
-            ConfigError: A name that no topic of Kafka 0.8 can have, or the consumer is iterated over.
-            NoBrokersError: 8 metadata requests in a row were not answered. The next call may work.
-            KielGroupsError: As ``connect()``, which this calls; or messages cannot be read. Others go on at the next.
+            ConfigError: The name is not legal for a topic of Kafka 0.8, or a loop iterates over the consumer.
+            NoBrokersError: 8 metadata requests in a row were not answered. The next call may succeed.
+            KielGroupsError: An error of ``connect()``, or a partition that cannot be read; the next call reads others.
         """
         if running_loop() is None:
             return spawn(self._consume_later(topic), "GroupedConsumer.consume")
@@ -361,18 +361,18 @@ class GroupedConsumer(MemberAttributes):
             return failed(error, "GroupedConsumer.consume")
         if self._consuming is not None:
             self._consuming.finish_topic(topic)
-        self._asking[taker] = consume_calls_here(self)
+        self._waiting_calls[taker] = consume_calls_here(self)
         return asking(self._consume(topic, taker), taker, "GroupedConsumer.consume")
 
     async def _consume_later(self, topic: str) -> Values:
-        """What was asked for before the loop ran is answered when it does."""
+        """Serve a call that was made before the loop ran."""
         return await self.consume(topic)
 
     async def _consume(self, topic: str, taker: ConsumeCall) -> Values:
         try:
-            values = None if self._shut else await self._values(topic, taker)
+            values = None if self._closed else await self._values(topic, taker)
         finally:
-            del self._asking[taker]
+            del self._waiting_calls[taker]
         if values is None:
             await self._left_loop.closed.wait()
         return values
@@ -381,7 +381,7 @@ class GroupedConsumer(MemberAttributes):
         changed = self._change_subscription(self.subscription | {topic})
         connecting = self.connect()
         await asyncio.wait({connecting})
-        if self._shut:
+        if self._closed:
             return None
         connecting.result()
         assert self._consuming is not None
@@ -391,17 +391,17 @@ class GroupedConsumer(MemberAttributes):
 
     def __aiter__(self) -> RecordLoop:
         """
-        Records, for as long as the consumer is open; one loop at a time.
+        Iterate over records until the consumer is closed; one loop at a time.
 
-        Whoever takes single records by ``anext`` keeps the iterator: one that is dropped other than by ``break``,
-        ``return`` or its end leaves the last record unfinished, and it is handed out again.
+        A caller that takes single records with ``anext`` must keep the iterator. If the iterator is dropped other than
+        by ``break``, ``return`` or its end, the last record is not finished and is delivered again.
 
         Raises:
             ClosedError: The consumer was not connected, or was closed.
-            ConfigError: Another loop goes on, or values that ``consume()`` returned are in hand.
+            ConfigError: Another loop is active, or values that ``consume()`` returned are in flight.
         """
         consuming = self._connected()
-        consuming.handing_out.enter()
+        consuming.delivery.enter()
         records = RecordLoop(consuming)
         self._records = weakref.ref(records)
         return records
@@ -409,32 +409,32 @@ class GroupedConsumer(MemberAttributes):
     @started
     async def commit(self) -> frozenset[TopicPartition]:
         """
-        Commit what is finished, and the record in hand.
+        Commit all finished records and the record in flight.
 
         Returns:
             The partitions whose offsets were stored.
 
         Raises:
-            SessionLostError: The session is over; what was not stored is delivered again.
+            SessionLostError: The session has ended; records whose offsets were not stored are delivered again.
             ClosedError: The consumer is not connected, or was closed.
         """
         consuming = self._connected()
-        consuming.handing_out.count_hand()
+        consuming.delivery.count_hand()
         return await consuming.commit_shielded()
 
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:
         """
-        Commit what ``consume()`` has returned before this call; it counts as finished.
+        Commit the values that ``consume()`` returned before this call; they count as finished.
 
-        Called by a coroutine that consumes, that is what this one got; by any other, as a timer, what all of them got.
+        In a coroutine that consumes, these are its own values; in any other, such as a timer, those of all coroutines.
 
-        A failure is logged and counted (``commits_failed``); the next commit stores what this one did not.
+        A failure is logged and counted (``commits_failed``); the next commit stores these offsets as well.
 
         Args:
-            metadata: A text for stores that have room for one; "committed by" this member where it is left out.
+            metadata: A text for stores that have room for one; by default "committed by" and this member's name.
         """
         if self._consuming is not None:
-            self._consuming.handing_out.finish_topics(takers=consume_calls_here(self) or None)
+            self._consuming.delivery.finish_topics(takers=consume_calls_here(self) or None)
         return spawn(self._commit_offsets(metadata), "GroupedConsumer.commit_offsets")
 
     async def _commit_offsets(self, metadata: str | None) -> None:
@@ -442,9 +442,9 @@ class GroupedConsumer(MemberAttributes):
             await self._consuming.commit_values(f"committed by {self.name}" if metadata is None else metadata)
 
     def wind_down(self) -> asyncio.Future[None]:
-        """Leave the group: another name of ``close()``."""
+        """Leave the group: kiel's name for ``close()``."""
         return self.close()
 
 
-def _failed(task: asyncio.Task[None]) -> bool:
+def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)

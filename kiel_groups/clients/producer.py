@@ -1,4 +1,4 @@
-"""The producer: a future for every record, batches underneath."""
+"""The producer: sends records in batches, and returns a future for each."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["Producer", "RecordMetadata"]
 log = logging.getLogger(__name__)
 
 
-#: How long a cancelled program (Ctrl-C) flushes.
+#: How long a close flushes after the program was cancelled (Ctrl-C), in milliseconds.
 _CANCELLED_FLUSH_MS = 2_000
 
 
 class _Unplaced(NamedTuple):
-    """A record on its way to its partition."""
+    """A record whose partition is not chosen yet."""
 
     key: Any
     message: tuple[bytes | None, bytes | None]
@@ -44,34 +44,34 @@ class _Unplaced(NamedTuple):
 
 class Producer(ProducerAttributes):
     """
-    Sends records to topics; constructed before or while an event loop runs, used on one loop.
+    Sends records to topics, with at-least-once delivery.
 
-    Delivery is at least once: a record whose outcome is unknown (a broken connection, a broker that timed out) is sent
-    again, ``retries`` times. Records of one partition are stored in the order in which they were produced, except
-    around those that fail for good.
+    A record whose outcome is unknown (a broken connection, a broker that timed out) is sent again, up to ``retries``
+    times. Records of one partition are stored in the order in which they were produced, except around records that
+    fail for good. Construct the producer before or while an event loop runs, and use it on one loop only.
 
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
-        serializer: Makes bytes, str or None of a value; a str goes out as UTF-8, None is a null value. Without one,
-            bytes go out as they are, anything else as JSON with sorted keys.
-        key_maker: Makes a record's key of its value where ``produce`` gets none.
-        partitioner: ``partitioner(key, partitions)`` returns one of the list of partition numbers; the key comes as
-            it was made. Without one, any partition; with ``hash_partitioner``, the same one for the same key.
-        batch_size: Records wait until there are so many, of all partitions together, or for ``flush()`` or ``close()``.
-            More may go along while a broker is busy. 0 and None are 1.
-        required_acks: -1 (all in-sync replicas have it), 1 (the leader has it), 0 (sent, and nobody says more), or how
-            many replicas are to have it.
+        serializer: Converts a value to bytes, str or None. A str is sent as UTF-8, None as a null value. Without a
+            serializer, bytes are sent as they are, and anything else as JSON with sorted keys.
+        key_maker: Makes a record's key from its value if ``produce`` gets no key.
+        partitioner: ``partitioner(key, partitions)`` returns one of the listed partition numbers; it gets the key
+            unencoded. The default chooses at random; ``hash_partitioner`` keeps equal keys in one partition.
+        batch_size: Records wait until there are so many, of all partitions together, or until ``flush()`` or
+            ``close()``. While a broker is busy, more may join them. 0 and None mean 1.
+        required_acks: How many replicas must have a record before its future is done: -1 (all in-sync replicas), 1
+            (the leader), 0 (none: the future is done once the record is sent), or another number of replicas.
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.
         compression: None, ``"gzip"``, ``"snappy"`` or ``"lz4"``, or the number of one in ``constants``.
-        linger_ms: Batches form per partition: they go out with ``batch_size`` records, or when the first one has
-            waited so long.
-        retries: How often a batch is sent again after an error that may heal.
-        max_buffered_bytes: What may wait for its outcome; see ``drain``.
-        metrics: Where to count; a registry of its own if left out.
-        broker_settings: ``client_id``, ``request_timeout_ms`` and the others of ``BrokerConfig``.
+        linger_ms: If given, batches form per partition. A batch is sent once it has ``batch_size`` records, or once
+            its first record has waited so long.
+        retries: How often a batch is sent again after an error that may pass.
+        max_buffered_bytes: How many bytes of records without an outcome the producer accepts; see ``drain``.
+        metrics: The registry to count in; a new one by default.
+        broker_settings: ``client_id``, ``request_timeout_ms`` and the other settings of ``BrokerConfig``.
 
     Raises:
-        ConfigError: A setting that cannot work, or an unknown compression.
+        ConfigError: A setting is not valid, or the compression is unknown.
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class Producer(ProducerAttributes):
         self._partitioner = partitioner or random_partitioner
         self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
         self._sender = Sender(self._cluster, config, self.metrics)
-        #: Records of topics whose partitions are being asked for, and the asking.
+        #: Records of topics whose partitions are not known yet, and the lookups of those partitions.
         self._unplaced: dict[str, list[_Unplaced]] = {}
         self._unplaced_bytes = 0
         self._lookups: dict[str, asyncio.Task[None]] = {}
-        #: Where a future cannot wait for its record's outcome, since more records are to come first: the outcomes of
-        #: those that wait, until there are ``batch_size`` of them; None where no record waits for others.
+        #: The outcomes of records that wait until there are ``batch_size`` of them: their own futures cannot wait for
+        #: these, since further records have to come first. None if no record waits for others.
         self._round: list[asyncio.Future[RecordMetadata]] | None = None
         if linger_ms is None and config.batch_size > 1:
             self._round = []
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
-        self._left_loop = LeftLoop(self._at_exit, self._tell_unsent)
+        self._left_loop = LeftLoop(self._at_exit, self._report_unsent)
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -126,24 +126,24 @@ class Producer(ProducerAttributes):
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._closing is not None:
-            # Whoever closed it is told how that went.
+            # Its future reports a failure to the caller of close().
             await asyncio.wait({self._closing})
             return
         cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
         try:
             await self.close(_CANCELLED_FLUSH_MS if cancelled else None)
         except Exception:
-            # Logged already, and no more important than what is on its way.
+            # Logged already; it must not replace the exception that ended the block.
             if kind is None:
                 raise
 
     @started
     async def connect(self) -> None:
         """
-        Find the cluster now; otherwise the first record does.
+        Connect to a broker and read the cluster's metadata now, rather than with the first record.
 
         Raises:
-            NoBrokersError: None of the brokers answers; names them, and why.
+            NoBrokersError: None of the brokers answered; the text names each of them and its error.
         """
         self._left_loop.remember()
         await self._cluster.refresh([], "connect")
@@ -152,24 +152,24 @@ class Producer(ProducerAttributes):
         self, topic: str, message: Any, key: Any = None, partition: int | None = None
     ) -> asyncio.Future[RecordMetadata]:
         """
-        Send one record; it is on its way whether or not the future is awaited.
+        Send one record, whether or not the returned future is awaited.
 
-        With a ``batch_size`` and no ``linger_ms`` a record may have to wait for further ones. Its future does not: it
-        is done at once, with -1 for partition and offset. The future of the record that completes the batch,
-        ``flush()`` or ``close()`` then waits for all of the batch, and fails where one of them does.
+        With a ``batch_size`` and no ``linger_ms``, a record may wait for further ones. Its future does not: it is done
+        at once, with -1 for partition and offset. The future of the record that completes the batch, ``flush()`` or
+        ``close()`` then waits for all records of the batch, and fails if one of them does.
 
         Args:
-            topic: Where to; the topic must exist, or brokers must create it by themselves.
-            message: The value: what the serialiser takes; without one, bytes, or anything that JSON has a form for.
-            key: Bytes as they are, None as null, anything else as the UTF-8 of its ``str()``.
-            partition: Skips the partitioner.
+            topic: The topic's name; the topic must exist, or brokers must create topics automatically.
+            message: The value, for the serializer; without a serializer, bytes or anything that JSON can represent.
+            key: Bytes are sent as they are, None as null, anything else as the UTF-8 of its ``str()``.
+            partition: The partition's number; the partitioner is not called then.
 
         Returns:
-            Topic, partition and offset once the record is stored (offset -1 with acks 0). Or the failure: an
-            UnknownTopicError, a BrokerError that names topic and partition (with the Kafka code), a NoBrokersError, a
-            ConfigError for a topic or partition that cannot be, or a value that nothing can be sent of. A
-            BufferFullError where ``max_buffered_bytes`` wait already: await ``drain()`` now and then. A ClosedError
-            once the producer was closed. Failures are logged too, once for the records of a batch.
+            Topic, partition and offset once the record is stored (offset -1 with ``required_acks`` 0). Or the failure:
+            an UnknownTopicError, a BrokerError that names topic, partition and Kafka's code, a NoBrokersError; a
+            ConfigError for an invalid topic or partition, or a value that cannot be serialized; a BufferFullError if
+            ``max_buffered_bytes`` are buffered (await ``drain()`` now and then); a ClosedError once the producer was
+            closed. Failures are also logged, once for the records of a batch.
         """
         if running_loop() is None:
             return spawn(self._produce_later(topic, message, key, partition), "Producer.produce")
@@ -181,7 +181,7 @@ class Producer(ProducerAttributes):
         return outcome if self._round is None else self._join_round(topic, outcome)
 
     async def _produce_later(self, topic: str, value: Any, key: Any, partition: int | None) -> RecordMetadata:
-        """What was produced before the loop ran is sent when it does."""
+        """Serve a call that was made before the loop ran."""
         return await self.produce(topic, value, key, partition)
 
     def _accept(self, topic: str, value: Any, key: Any, partition: int | None) -> asyncio.Future[RecordMetadata]:
@@ -206,11 +206,11 @@ class Producer(ProducerAttributes):
 
     @property
     def is_full(self) -> bool:
-        """Whether ``max_buffered_bytes`` wait: the next record would fail."""
+        """Whether ``max_buffered_bytes`` are buffered: the next record would fail."""
         return self.buffered_bytes >= self._config.max_buffered_bytes
 
     def _join_round(self, topic: str, outcome: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:
-        """Wait for further records, or end the waiting of all; returns what the caller is given."""
+        """Let a record wait for further ones, or send all if it is the last one; return the caller's future."""
         assert self._round is not None
         self._round.append(outcome)
         if len(self._round) >= self._config.batch_size or self.is_full:
@@ -237,7 +237,7 @@ class Producer(ProducerAttributes):
 
     @property
     def buffered_bytes(self) -> int:
-        """What the records without an outcome take on the wire, uncompressed."""
+        """The size of all records without an outcome, as sent uncompressed."""
         return self._sender.buffered_bytes + self._unplaced_bytes
 
     @property
@@ -247,15 +247,16 @@ class Producer(ProducerAttributes):
 
     @property
     def closing(self) -> bool:
-        """Whether it was closed."""
+        """Whether ``close()`` was called."""
         return self._closed
 
     @started
     async def drain(self) -> None:
         """
-        Wait until half of ``max_buffered_bytes`` is free; returns at once where it is.
+        Wait until at most half of ``max_buffered_bytes`` is buffered.
 
-        Records that wait for others go out. Who waits for their outcome, or flushes, is told when one fails.
+        Records that wait for others are sent. A failure is reported by the futures of the records and by ``flush()``,
+        not here.
         """
         while self.buffered_bytes > self._config.max_buffered_bytes // 2:
             if self._lookups:
@@ -267,17 +268,17 @@ class Producer(ProducerAttributes):
     @started
     async def flush(self) -> None:
         """
-        Send what waits, at once, and wait until every record produced before has an outcome, good or bad.
+        Send all waiting records at once, and wait until every record produced before has an outcome, good or bad.
 
         Raises:
-            BrokerError: One of those has failed whose future was done before; others tell by their futures.
+            BrokerError: A record has failed whose own future was done before. Other failures are in the futures.
         """
         outcomes = self._take_round()
         await self._flush()
         raise_first(outcomes)
 
     def wind_down(self) -> asyncio.Future[None]:
-        """Send what waits: kiel's name for ``flush()`` before a close."""
+        """Send all waiting records: kiel's name for ``flush()`` before a close."""
         return self.flush()
 
     async def _flush(self) -> None:
@@ -287,20 +288,21 @@ class Producer(ProducerAttributes):
 
     def close(self, timeout_ms: int | None = None) -> asyncio.Future[None]:
         """
-        Flush, then close the connections. Calling it again does nothing.
+        Flush, then close the connections. Further calls do nothing.
 
-        Where no event loop runs any more, as after a Ctrl-C, it is done before this returns, within two seconds.
+        If the event loop does not run any more, as after a Ctrl-C, this is complete when the method returns, within two
+        seconds.
 
-        Records without an outcome at the end of the flush fail: with OutcomeUnknownError where they were sent, and may
-        or may not be stored; with ClosedError where they were not.
+        Records without an outcome at the end of the flush fail: with OutcomeUnknownError if they were sent and may or
+        may not be stored, with ClosedError if they were not sent.
 
         Args:
-            timeout_ms: How long to flush. Without it, the flush ends when every record is stored or out of retries,
-                and at the latest when no broker has stored anything for ``request_timeout_ms`` and ``ack_timeout``
-                together (30.5 s unless set), as when a broker is frozen.
+            timeout_ms: How long to flush. By default, until every record is stored or out of retries, or until no
+                broker has stored anything for ``request_timeout_ms`` plus ``ack_timeout`` (together 30.5 s by default),
+                as when a broker is frozen.
 
         Raises:
-            BrokerError: As ``flush()``.
+            BrokerError: As in ``flush()``.
         """
         self._closed = True
         if running_loop() is None and timeout_ms is None:
@@ -309,20 +311,20 @@ class Producer(ProducerAttributes):
         return self._closing
 
     def _at_exit(self) -> None:
-        """The interpreter ends: what was produced is sent, on the loop that was left."""
+        """Send what was produced, on the loop that was left; called when the interpreter ends."""
         if self.unsent_count:
             self.close()
 
-    def _tell_unsent(self) -> None:
-        """There is no loop to send on."""
+    def _report_unsent(self) -> None:
+        """Log and count the records without an outcome: there is no loop to send them on."""
         unknown = self._sender.unknown
         if unsent := self.unsent_count - unknown:
-            told = counted(unsent, "record was", "records were")
-            log.error("%s not sent: the event loop ended before flush() or close()", told)
+            records = counted(unsent, "record was", "records were")
+            log.error("%s not sent: the event loop ended before flush() or close()", records)
             self.metrics.count("produce_failures", unsent)
         if unknown:
-            told = counted(unknown, "record")
-            log.error("%s may or may not be stored: the event loop ended before the broker's answer", told)
+            records = counted(unknown, "record")
+            log.error("%s may or may not be stored: the event loop ended before the broker's answer", records)
             self.metrics.count("produce_unknown", unknown)
 
     async def _close(self, timeout_ms: int | None) -> None:
@@ -337,7 +339,7 @@ class Producer(ProducerAttributes):
         raise_first(outcomes)
 
     async def _wait_for_flush(self, flushing: asyncio.Task[None], timeout_ms: int | None) -> None:
-        """Wait until the flush or the time is over; without a time, while brokers store something."""
+        """Wait until the flush ends or the time is up; without a time, as long as brokers store something."""
         now_s = asyncio.get_running_loop().time
         began_s = now_s()
         patience_s = (self._cluster.config.request_timeout_ms + self._config.ack_timeout_ms) / 1000
@@ -347,7 +349,7 @@ class Producer(ProducerAttributes):
             else:
                 ends_s = began_s + timeout_ms / 1000
             if ends_s <= now_s():
-                # The flush of nothing has not begun yet either.
+                # With a time of 0, even the flush of an empty buffer is not done yet.
                 if self.unsent_count:
                     self._warn_of_close(now_s() - began_s)
                 return
@@ -365,7 +367,7 @@ class Producer(ProducerAttributes):
         )
 
     def _abandon(self) -> None:
-        """Fail what has no outcome."""
+        """Fail all records without an outcome."""
         for lookup in self._lookups.values():
             lookup.cancel()
         for topic, records in self._unplaced.items():
@@ -376,14 +378,14 @@ class Producer(ProducerAttributes):
         self._unplaced_bytes = 0
         self._sender.close()
 
-    # ------------------------------------------------------------------ placing
+    # ------------------------------------------------------------------ choice of partitions
 
     def _place(self, topic: str, partitions: tuple[int, ...], record: _Unplaced) -> None:
         partition = record.partition
         if partition is None:
             try:
                 partition = self._partitioner(record.key, list(partitions))
-            except Exception as error:  # the partitioner is the caller's, and so is its failure
+            except Exception as error:  # the application's partitioner may raise anything
                 self._refuse(record, error)
                 return
         if partition not in partitions:
@@ -398,7 +400,7 @@ class Producer(ProducerAttributes):
         reject(record.future, error)
 
     def _look_up(self, topic: str, record: _Unplaced) -> None:
-        """Keep the record until the topic's partitions are known; those after it queue up behind it."""
+        """Keep the record until the topic's partitions are known; later records of the topic queue up behind it."""
         waiting = self._unplaced.get(topic)
         if waiting is None:
             check_name(topic, "topic")
@@ -430,7 +432,7 @@ class Producer(ProducerAttributes):
             self._place(topic, partitions, record)
 
     def _fail(self, topic: str, records: Sequence[_Unplaced], error: KielGroupsError) -> None:
-        """None of these has been sent."""
+        """Fail records of which none has been sent."""
         log.error("%s for %s cannot be sent: %s", counted(records, "record"), topic, error)
         self.metrics.count("produce_failures", len(records))
         for record in records:

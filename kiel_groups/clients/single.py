@@ -1,4 +1,4 @@
-"""A consumer by itself: every partition of its topics, from where it is told, without a group or stored offsets."""
+"""The single consumer: reads all partitions of its topics from a chosen start, without a group or stored offsets."""
 
 from __future__ import annotations
 
@@ -24,38 +24,41 @@ from kiel_groups.constants import BEGINNING, END
 from kiel_groups.errors import ClosedError, ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wording import counted
 
 __all__ = ["SingleConsumer", "Start", "BEGINNING", "END"]
 
 log = logging.getLogger(__name__)
 
-#: BEGINNING, END, or the next offset of each partition; partitions that are left out start at their beginning.
+#: A time (see StartAt), or the next offset of each partition; partitions that are left out start at their beginning.
 Start: TypeAlias = StartAt | Mapping[TopicPartition, int]
 
 
 class SingleConsumer(ConsumerAttributes):
     """
-    Reads every partition of its topics; constructed before or while an event loop runs, used on one loop.
+    A consumer that reads every partition of its topics and belongs to no group.
 
-    ``async for record in consumer`` hands out records, in order within each partition, and ends when the consumer is
+    ``async for record in consumer`` delivers records, in order within each partition, and ends when the consumer is
     closed. Partitions that are added to a topic are found within ``metadata_max_age_ms`` and read from their beginning.
+    Construct the consumer before or while an event loop runs, and use it on one loop only.
 
     Args:
         brokers: ``host`` or ``host:port`` (9092), in a list or a comma-separated string.
-        deserializer: Called with the bytes of each value that is not null. A record whose value it cannot take is
-            logged, counted (``deserializer_failures``) and passed over. Without one, values stay bytes.
-        max_wait_time: How long a broker waits for ``min_bytes`` before it answers, in milliseconds.
-        min_bytes: What is worth an answer before that.
-        max_bytes: What one answer may hold, shared among its partitions.
-        max_message_bytes: A message larger than its share is fetched by itself, up to this size.
-        max_decompressed_bytes: What one compressed set may unpack to.
-        auto_offset_reset: Where to go on when a log does not have the position (any more): ``"earliest"``,
-            ``"latest"``, or ``"none"`` to raise OffsetOutOfRangeError.
-        metrics: Where to count; a registry of its own if left out.
-        broker_settings: ``client_id``, ``request_timeout_ms`` and the others of ``BrokerConfig``.
+        deserializer: Converts the bytes of each value that is not null; without one, values stay bytes. A record on
+            which it raises is logged, counted (``deserializer_failures``) and skipped.
+        max_wait_time: How long a broker waits for ``min_bytes`` before it responds, in milliseconds.
+        min_bytes: How many bytes a broker waits for.
+        max_bytes: How many bytes one response may hold, shared among its partitions.
+        max_message_bytes: The size of the largest message that is accepted; one larger than its share of ``max_bytes``
+            is fetched by itself.
+        max_decompressed_bytes: How many bytes one compressed message set may unpack to.
+        auto_offset_reset: Where to resume if a position is not in the log (any more): ``"earliest"``, ``"latest"``, or
+            ``"none"`` to raise OffsetOutOfRangeError.
+        metrics: The registry to count in; a new one by default.
+        broker_settings: ``client_id``, ``request_timeout_ms`` and the other settings of ``BrokerConfig``.
 
     Raises:
-        ConfigError: A setting that cannot work.
+        ConfigError: A setting is not valid.
     """
 
     BEGINNING: ClassVar[int] = BEGINNING
@@ -89,17 +92,17 @@ class SingleConsumer(ConsumerAttributes):
         self._deserializing = Deserializer(deserializer, self.metrics)
         self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics)
         self._fetcher = Fetcher(self._cluster, self._fetching, self.metrics, reset=self._reset)
-        self._late = StartLookup(self._cluster, self.metrics, self._fetcher.assign)
+        self._start_lookup = StartLookup(self._cluster, self.metrics, self._fetcher.assign)
         self._topics: set[str] = set()
-        #: Those of them that are read as a whole.
-        self._growing: set[str] = set()
-        #: Where ``consume`` is to start a topic, and to go on where its log does not have a position any more.
+        #: Those of them of which all partitions are read, also partitions that are added later.
+        self._whole_topics: set[str] = set()
+        #: Where ``consume`` starts a topic, and where it resumes if a position is not in the log any more.
         self._starts: dict[str, StartAt | None] = {}
-        #: Topics whose start positions are being asked for; who waits for them may give up before.
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        #: Lookups of start positions, by topic. A call of ``consume`` may time out before its lookup ends.
+        self._lookups: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Future[None] | None = None
         self._left_loop = LeftLoop(abandon=self._deserializing.close)
-        #: The batch that is being iterated over, and the index of its next record.
+        #: The batch that iteration delivers from, and the index of its next record.
         self._batch: Sequence[Record] = ()
         self._next = 0
         self._watch: asyncio.Task[None] | None = None
@@ -115,10 +118,10 @@ class SingleConsumer(ConsumerAttributes):
     @started
     async def connect(self) -> None:
         """
-        Find the cluster.
+        Connect to a broker and read the cluster's metadata.
 
         Raises:
-            NoBrokersError: None of the brokers answers; names them, and why.
+            NoBrokersError: None of the brokers answered; the text names each of them and its error.
         """
         self._left_loop.remember()
         await self._cluster.refresh([], "connect")
@@ -128,34 +131,34 @@ class SingleConsumer(ConsumerAttributes):
         self, topics: str | Iterable[str], start: Start = END, partitions: Collection[int] | None = None
     ) -> None:
         """
-        Read these topics too; returns when their start positions are known, so that END means this moment.
+        Add topics. The future is done once their start positions are known, so END means the time of the call.
 
         Args:
-            topics: One topic or several; those subscribed already go on as they are.
-            start: BEGINNING (-2), END (-1), a datetime (in UTC where it names no zone), a timedelta into the past, or
-                offsets by partition. Brokers know times only as exactly as their log segments are cut.
-            partitions: The numbers of those to read, in every topic; all of them, also future ones, if left out.
+            topics: One topic or several; topics that are subscribed already are not changed.
+            start: BEGINNING (-2), END (-1), a datetime (in UTC if it has no time zone), a timedelta into the past, or
+                offsets by partition. Brokers resolve a time only to the start of a log segment.
+            partitions: The partition numbers to read in every topic; by default all, including partitions added later.
 
         Raises:
             UnknownTopicError: No broker knows one of the topics.
-            ConfigError: A name that is not legal, a start that is none of these, or a partition that does not exist.
-            BrokerError: The brokers could not say where to start.
+            ConfigError: A name that is not legal, an invalid start, or a partition that does not exist.
+            BrokerError: The brokers could not look up the start positions.
             ClosedError: The consumer was closed.
         """
         fresh = [name for name in topic_names(topics) if name not in self._topics]
-        chosen = [TopicPartition(name, p) for name in fresh for p in await self._chosen(name, partitions)]
+        chosen = [TopicPartition(name, p) for name in fresh for p in await self._partition_numbers(name, partitions)]
         positions = await self._start_positions(chosen, start)
         for name in fresh:
             self._read(name, {tp: at for tp, at in positions.items() if tp.topic == name})
         if partitions is None:
-            self._growing.update(fresh)
+            self._whole_topics.update(fresh)
 
-    async def _chosen(self, topic: str, partitions: Collection[int] | None) -> Collection[int]:
-        there = await self._cluster.partitions_of(topic)
+    async def _partition_numbers(self, topic: str, partitions: Collection[int] | None) -> Collection[int]:
+        known = await self._cluster.partitions_of(topic)
         for number in partitions or ():
-            if number not in there:
-                raise ConfigError(f"partitions: {number!r} given; {topic} has {there[0]} to {there[-1]}")
-        return there if partitions is None else sorted(set(partitions))
+            if number not in known:
+                raise ConfigError(f"partitions: {number!r} given; {topic} has {known[0]} to {known[-1]}")
+        return known if partitions is None else sorted(set(partitions))
 
     def _read(self, topic: str, positions: Mapping[TopicPartition, int]) -> None:
         if self._ended.is_set():
@@ -167,24 +170,24 @@ class SingleConsumer(ConsumerAttributes):
 
     def consume(self, topic: str, start: StartAt | None = END) -> asyncio.Future[list[Any] | None]:
         """
-        Values of one topic that are at hand, from all of its partitions.
+        Return the available values of one topic, from all of its partitions. The first call subscribes to it.
 
         Args:
-            topic: One that does not exist gives no values until it does.
-            start: BEGINNING, END, a datetime (in UTC where it names no zone) or a timedelta into the past; brokers know
-                times only as exactly as their log segments are cut. Counts at the first call for a topic, and after a
-                position that the log does not have any more. Partitions without a leader keep no others waiting; under
-                END they are read from their beginning when they have one.
+            topic: The topic's name. As long as the topic does not exist, it has no values.
+            start: BEGINNING, END, a datetime (in UTC if it has no time zone) or a timedelta into the past. Brokers
+                resolve a time only to the start of a log segment. The start applies to the first call for a topic, and
+                when a position is not in the log any more. A partition without a leader delays no other; with END, it
+                is read from its beginning once it has a leader.
 
         Returns:
-            Values that the deserialiser made (``json.loads`` without one), [] where none came within
-            ``max_wait_time``; a value that it fails on is logged, counted and passed over. None once the consumer is
-            closed.
+            Values that the deserializer made (``json.loads`` by default); [] if none came within ``max_wait_time``;
+            None once the consumer is closed. A value on which the deserializer raises is logged, counted and skipped.
 
         Raises:
-            ConfigError: A start that is none of these, or a name that no topic of Kafka 0.8 can have.
-            NoBrokersError: There are none, and 8 metadata requests in a row were not answered. The next call may work.
-            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read. Others go on at the next call.
+            ConfigError: The start is invalid, or the name is not legal for a topic of Kafka 0.8.
+            NoBrokersError: No values came, and 8 metadata requests in a row were not answered. The next call may
+                succeed.
+            MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read. The next call reads others.
         """
         if running_loop() is None:
             return spawn(self._consume_later(topic, start), "SingleConsumer.consume")
@@ -197,22 +200,22 @@ class SingleConsumer(ConsumerAttributes):
         return spawn(self._consume(topic, start), "SingleConsumer.consume")
 
     async def _consume_later(self, topic: str, start: StartAt | None) -> list[Any] | None:
-        """What was asked for before the loop ran is answered when it does."""
+        """Serve a call that was made before the loop ran."""
         return await self.consume(topic, start)
 
     async def _consume(self, topic: str, start: StartAt | None) -> list[Any] | None:
         self._starts[topic] = start
         values: list[Any] = []
-        # An error that stands first is raised without waiting; whoever loops over it must not starve the event loop.
+        # A buffered error is raised at once. A caller that retries in a loop must not starve the event loop.
         await asyncio.sleep(0)
         try:
             async with asyncio.timeout(self._fetching.max_wait_ms / 1000):
                 if topic not in self._topics and not self._ended.is_set():
                     await asyncio.wait({self._look_up(topic)})
-                while not (values := self._values_at_hand(topic)) and not self._ended.is_set():
+                while not (values := self._buffered_values(topic)) and not self._ended.is_set():
                     await self._fetcher.wait_for_batch(topic)
         except TimeoutError:
-            values = self._values_at_hand(topic)
+            values = self._buffered_values(topic)
         if self._ended.is_set():
             await self._left_loop.closed.wait()
             return None
@@ -221,33 +224,33 @@ class SingleConsumer(ConsumerAttributes):
         return values
 
     def _look_up(self, topic: str) -> asyncio.Task[None]:
-        """Start to read a topic, if that is not under way."""
-        if topic not in self._looking:
-            self._looking[topic] = spawn(self._find_start(topic), f"start of {topic}")
-        return self._looking[topic]
+        """Start to look up a topic's start positions, or return the lookup under way."""
+        if topic not in self._lookups:
+            self._lookups[topic] = spawn(self._find_start(topic), f"start of {topic}")
+        return self._lookups[topic]
 
     async def _find_start(self, topic: str) -> None:
         try:
             partitions = [TopicPartition(topic, number) for number in await self._cluster.partitions_of(topic)]
             at = self._time_of(topic)
             offsets = await find_offsets(self._cluster, partitions, at, patience_s=ELECTION_S if at == END else 0.0)
-            # Nothing is read yet, so nothing is kept waiting: all of them have one moment.
+            # No partition has a position yet, so waiting delays none, and the time is the same for all of them.
             found = offsets.found or await list_offsets(self._cluster, partitions, at)
             self._read(topic, found)
-            self._growing.add(topic)
-            # The end of a log that has a leader again may be later than the moment that was meant.
+            self._whole_topics.add(topic)
+            # When a missing partition has a leader again, its end may be later than the time of this call.
             missing = offsets.failures.keys() - found.keys()
-            self._late.add(dict.fromkeys(missing, BEGINNING if at == END else at))
+            self._start_lookup.add(dict.fromkeys(missing, BEGINNING if at == END else at))
         except KielGroupsError as error:
             if not self._ended.is_set():
-                log.error("%s cannot be consumed yet: %s; the next call tries again", topic, error)
+                log.error("topic %s cannot be consumed yet: %s; the next call of consume() tries again", topic, error)
         finally:
-            del self._looking[topic]
+            del self._lookups[topic]
 
     def _time_of(self, topic: str) -> int:
         return offset_time(self._starts[topic], datetime.now(UTC))
 
-    def _values_at_hand(self, topic: str) -> list[Any]:
+    def _buffered_values(self, topic: str) -> list[Any]:
         values: list[Any] = []
         room = self._fetching.max_bytes
         while room > 0 and (batch := self._poll(topic, or_raise=not values)) is not None:
@@ -270,7 +273,7 @@ class SingleConsumer(ConsumerAttributes):
 
     @property
     def allocation(self) -> defaultdict[str, list[int]]:
-        """The partitions being read, ascending, per topic; [] of any other."""
+        """The partitions being read, by topic, in ascending order; [] for any other topic."""
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(self._fetcher.assignment):
             topics[topic].append(partition)
@@ -278,28 +281,28 @@ class SingleConsumer(ConsumerAttributes):
 
     @property
     def closing(self) -> bool:
-        """Whether it was closed."""
+        """Whether ``close()`` was called."""
         return self._closing is not None
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """The offset that iteration hands out next; None if the partition is not being read."""
-        if self._in_hand(topic_partition):
+        """The offset that iteration delivers next; None if the partition is not being read."""
+        if self._is_current(topic_partition):
             return self._batch[self._next].offset
         return self._fetcher.position(topic_partition)
 
     def lag(self, topic_partition: TopicPartition) -> int | None:
-        """How many messages of a partition are still to be read, as last heard; None if nothing was heard."""
+        """How many messages of a partition are not read yet, by its leader's last response; None before the first."""
         return self._fetcher.lag(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """
-        Read on from another offset.
+        Continue to read a partition at another offset.
 
         Raises:
             KeyError: The partition is not being read.
         """
         self._fetcher.seek(topic_partition, offset)
-        if self._in_hand(topic_partition):
+        if self._is_current(topic_partition):
             self._batch = ()
 
     def __aiter__(self) -> Self:
@@ -307,13 +310,13 @@ class SingleConsumer(ConsumerAttributes):
 
     async def __anext__(self) -> Record:
         """
-        The next record; waits for one.
+        Wait for the next record.
 
         Raises:
             StopAsyncIteration: The consumer was closed.
             MessageTooLargeError, ProtocolError, BrokerError: A partition cannot be read; the error names partition and
-                offset. ``seek`` past it and iterate on, or iterate on: the other partitions keep flowing, and the
-                error comes again.
+                offset. Iteration may continue with the other partitions; the error recurs until ``seek`` moves this
+                one past the offset.
         """
         while True:
             while self._next < len(self._batch):
@@ -325,23 +328,23 @@ class SingleConsumer(ConsumerAttributes):
 
     def close(self) -> asyncio.Future[None]:
         """
-        Stop reading and close the connections; iteration ends. Calling it again does nothing.
+        Stop reading and close the connections; iteration ends. Further calls do nothing.
 
-        Where no event loop runs any more, as after a Ctrl-C, it is done before this returns.
+        If the event loop does not run any more, as after a Ctrl-C, this is complete when the method returns.
         """
         self._closing = self._left_loop.close(self._closing, self._close, "SingleConsumer.close")
         return self._closing
 
     @started
     async def wind_down(self) -> None:
-        """Nothing: who consumes alone has nothing to give back before a close."""
+        """Do nothing; kept for programs written for kiel. Without a group, there is nothing to release."""
 
     async def _close(self) -> None:
         self._ended.set()
         self._batch = ()
         if self._watch is not None:
             self._watch.cancel()
-        self._late.close()
+        self._start_lookup.close()
         self._fetcher.close()
         self._cluster.close()
         self._deserializing.close()
@@ -349,7 +352,7 @@ class SingleConsumer(ConsumerAttributes):
     # ------------------------------------------------------------------ records
 
     async def _next_batch(self) -> FetchedBatch:
-        # An error that stands first is raised without waiting; whoever loops over it must not starve the event loop.
+        # A buffered error is raised at once. A caller that retries in a loop must not starve the event loop.
         await asyncio.sleep(0)
         while not self._ended.is_set():
             batch = self._fetcher.poll()
@@ -358,8 +361,8 @@ class SingleConsumer(ConsumerAttributes):
             await self._fetcher.wait_for_batch()
         raise StopAsyncIteration
 
-    def _in_hand(self, topic_partition: TopicPartition) -> bool:
-        """Whether the batch that is being iterated over belongs to a partition, and has more records."""
+    def _is_current(self, topic_partition: TopicPartition) -> bool:
+        """Whether iteration delivers from a batch of this partition that has more records."""
         return self._next < len(self._batch) and self._batch[self._next].topic_partition == topic_partition
 
     # ------------------------------------------------------------------ positions
@@ -374,7 +377,8 @@ class SingleConsumer(ConsumerAttributes):
         return rest | dict(start)
 
     async def _reset(self, topic_partition: TopicPartition, position: int) -> int | None:
-        # A deposed leader says "out of range" of what its successor has taken since: another broker names the leader.
+        # A deposed leader answers "out of range" for offsets that its successor has appended since. Therefore another
+        # broker is asked for the leader before the log's range is believed.
         await self._cluster.refresh([topic_partition.topic], DOUBT)
         start, end = await log_range(self._cluster, topic_partition)
         if start <= position <= end:
@@ -392,7 +396,7 @@ class SingleConsumer(ConsumerAttributes):
         return start if policy == "earliest" else end
 
     async def _find_new_partitions(self) -> None:
-        """Look now and then whether the topics have grown."""
+        """Renew the metadata every ``metadata_max_age_ms``, and read partitions that were added to the topics."""
         while not self._ended.is_set():
             try:
                 await self._cluster.renew(lambda: self._topics)
@@ -402,8 +406,8 @@ class SingleConsumer(ConsumerAttributes):
                 self._read_new_partitions()
 
     def _read_new_partitions(self) -> None:
-        known = {TopicPartition(t, p) for t in self._growing for p in self._cluster.known_partitions(t) or ()}
-        fresh = {tp for tp in known - self._fetcher.assignment if tp not in self._late}
+        known = {TopicPartition(t, p) for t in self._whole_topics for p in self._cluster.known_partitions(t) or ()}
+        fresh = {tp for tp in known - self._fetcher.assignment if tp not in self._start_lookup}
         if fresh:
-            log.info("reading %d new partitions from their beginning", len(fresh))
-            self._late.add(dict.fromkeys(fresh, BEGINNING))
+            log.info("reading %s from the beginning", counted(fresh, "new partition"))
+            self._start_lookup.add(dict.fromkeys(fresh, BEGINNING))

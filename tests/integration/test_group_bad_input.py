@@ -266,6 +266,6 @@ async def test_failures_that_nobody_awaits_are_logged(cluster_39: Cluster, caplo
     """A method's future that fails and is dropped leaves a line in the log."""
     consumer = GroupedConsumer(cluster_39.brokers, "g", cluster_39.zk_hosts)
     consumer.commit()
-    await eventually(lambda: "nobody awaited it" in caplog.text, "the failure is logged")
+    await eventually(lambda: "its result was not awaited" in caplog.text, "the failure is logged")
     await asyncio.sleep(0)
     assert "not connected" in caplog.text

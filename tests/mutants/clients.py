@@ -200,15 +200,15 @@ MUTANTS = (
     Mutant(
         "a look at leaders for each partition that is reset",
         "clients/delivery/position_reset.py",
-        "if self._next_look is None:",
+        "if self._next_read is None:",
         "if True:",
         _ZOMBIE_TESTS,
     ),
     Mutant(
         "a reset that joins a look at leaders which began before it",
         "clients/delivery/position_reset.py",
-        "        self._look, self._next_look = self._next_look, None\n        await self._member.confirm_leaders()\n",
-        "        await self._member.confirm_leaders()\n        self._look, self._next_look = self._next_look, None\n",
+        "        self._read, self._next_read = self._next_read, None\n        await self._member.confirm_leaders()\n",
+        "        await self._member.confirm_leaders()\n        self._read, self._next_read = self._next_read, None\n",
         _ZOMBIE_TESTS,
     ),
     Mutant(
@@ -392,8 +392,8 @@ MUTANTS = (
     Mutant(
         "values that count as finished past others that are still being processed",
         _IN_FLIGHT,
-        "elif fate and (not done or tp in busy):",
-        "elif fate and not done:",
+        "elif received and (not done or tp in busy):",
+        "elif received and not done:",
         _TOPIC_TESTS,
     ),
     Mutant(

@@ -23,8 +23,8 @@ MUTANTS = (
     Mutant(
         "a drain that forgets values in flight after those that nobody got",
         "clients/delivery/in_flight.py",
-        "                    span = span._replace(state=None)\n                if fate is None",
-        "                    continue\n                if fate is None",
+        "                    span = span._replace(state=None)\n                if received is None",
+        "                    continue\n                if received is None",
         _TOPIC_TESTS,
     ),
     Mutant(
@@ -180,14 +180,14 @@ MUTANTS = (
     Mutant(
         "a drain that waits for values which were declared finished",
         "clients/delivery/in_flight.py",
-        "taken.done or (finishes and taken.taker.over)",
-        "finishes and (taken.done or taken.taker.over)",
+        "delivered.done or (finishes and delivered.taker.over)",
+        "finishes and (delivered.done or delivered.taker.over)",
         _TOPIC_TESTS,
     ),
     Mutant(
         "a reset that waits for the batch after its own",
         _DELIVERY,
-        "        if self._drains:\n            self._let_go.set()\n        while not self._ended",
+        "        if self._drains:\n            self._progress.set()\n        while not self._ended",
         "        while not self._ended",
         "tests/unit/test_handing_out.py",
     ),

@@ -241,7 +241,7 @@ MUTANTS = (
     Mutant(
         "two callbacks of a listener at once",
         _LISTENING,
-        "        async with self._turn:\n",
+        "        async with self._lock:\n",
         "        if True:\n",
         "tests/unit/test_listening.py",
     ),

@@ -86,14 +86,14 @@ MUTANTS = (
     Mutant(
         "a reset while something older is in flight",
         _RESET,
-        "        await self._handing_out.put_down(partition, is_fetched)\n",
+        "        await self._delivery.put_down(partition, is_fetched)\n",
         "",
         _AT_A_BROKER,
     ),
     Mutant(
         "records beyond the end of a log that are delivered",
         _RESET,
-        "        dropped = self._handing_out.cut(partition, reset.end)\n",
+        "        dropped = self._delivery.cut(partition, reset.end)\n",
         "        dropped = 0\n",
         _AT_A_BROKER,
     ),
@@ -128,7 +128,7 @@ MUTANTS = (
     Mutant(
         "a record in flight that is cut off and counts",
         _HANDING_OUT,
-        "            hand.cut(partition, end)\n",
+        "            each.cut(partition, end)\n",
         "            pass\n",
         _AT_A_BROKER,
     ),
@@ -136,7 +136,7 @@ MUTANTS = (
         "values in flight that count beyond the cut",
         "clients/delivery/in_flight.py",
         "            elif span is not None and span.end > end:\n"
-        "                taken.spans[partition] = span._replace(end=end)\n",
+        "                delivered.spans[partition] = span._replace(end=end)\n",
         "",
         _AT_A_BROKER,
     ),

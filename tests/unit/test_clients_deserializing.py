@@ -59,7 +59,7 @@ def test_one_line_a_minute_with_a_count(lines: Callable[[], list[str]], caplog: 
     assert values.values(record(offset) for offset in range(5, 1_005)) == []
     assert [entry.exc_info is not None for entry in caplog.records] == [True]
     assert lines() == [
-        "t:0: the deserializer failed on the value at offset 5, which is passed over: ValueError: no such value: b'x'"
+        "t:0: the deserializer failed on the value at offset 5, which is skipped: ValueError: no such value: b'x'"
     ]
     assert values.record(record(7, partition=P1)) is None
     assert len(lines()) == 1
@@ -67,7 +67,7 @@ def test_one_line_a_minute_with_a_count(lines: Callable[[], list[str]], caplog: 
     assert values.record(record(1_005, b"y")) is None
     assert [entry.exc_info is not None for entry in caplog.records] == [False]
     assert lines() == [
-        "t:0: the deserializer failed on 1000 more values, which are passed over, first at offset 6: ValueError: no"
+        "t:0: the deserializer failed on 1000 more values, which are skipped, first at offset 6: ValueError: no"
         " such value: b'x'"
     ]
     values.values([record(1_006), record(1_007)])

@@ -25,7 +25,7 @@ class Member(MemberAttributes):
 
     def __init__(self, bench: Bench) -> None:
         class Parts:
-            handing_out = bench.out
+            delivery = bench.out
 
         self._subscription = bench.subscription
         self._consuming = cast(ConnectedConsumer, Parts())

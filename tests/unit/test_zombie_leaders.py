@@ -274,12 +274,12 @@ async def test_a_group_asks_the_leader_that_zookeeper_names_before_it_resets(pol
         b.elected.append(T0, messages(b"4"))
         subscription, member = SubscriptionState(), Member(b.cluster, b.elected)
         subscription.assign_from_subscribed({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
-        handing_out = RecordDelivery(
+        delivery = RecordDelivery(
             b.fetcher, subscription, ListenerCalls(None, b.metrics), cast(Any, member), None, b.metrics
         )
         b.fetcher.assign({T0: 4, T1: 4})
         reset = PositionReset(
-            policy, b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
+            policy, b.cluster, partial(log_range, b.cluster), subscription, delivery, member, b.metrics
         )
         assert await asyncio.gather(reset(T0, 4), reset(T1, 4)) == [None, None]
         assert (member.looks, member.stored) == (1, [])
@@ -295,10 +295,10 @@ async def test_a_reset_does_not_join_a_look_that_began_before_it() -> None:
         subscription = SubscriptionState()
         subscription.assign_from_subscribed({tp: StartPosition(4, 1, 1) for tp in (T0, T1)})
         calls = ListenerCalls(None, b.metrics)
-        handing_out = RecordDelivery(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
+        delivery = RecordDelivery(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
         b.fetcher.assign({T0: 4, T1: 4})
         reset = PositionReset(
-            "earliest", b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
+            "earliest", b.cluster, partial(log_range, b.cluster), subscription, delivery, member, b.metrics
         )
         first = asyncio.ensure_future(reset(T0, 4))
         await member.looking.wait()
@@ -320,9 +320,9 @@ async def test_a_confirmed_leader_is_fetched_from_after_a_doubtful_answer() -> N
         subscription.subscribe("t")
         subscription.assign_from_subscribed({T0: StartPosition(4, 1, 1)})
         calls = ListenerCalls(None, b.metrics)
-        handing_out = RecordDelivery(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
+        delivery = RecordDelivery(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
         b.fetcher._reset = PositionReset(
-            "earliest", b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
+            "earliest", b.cluster, partial(log_range, b.cluster), subscription, delivery, member, b.metrics
         )
         b.fetcher.assign({T0: 4})
         assert await b.next_values() == [b"4"]
@@ -338,10 +338,10 @@ async def test_another_brokers_range_does_not_stand_for_the_confirmed_leaders() 
         subscription, member = SubscriptionState(), Member(b.cluster, b.elected)
         subscription.assign_from_subscribed({T0: StartPosition(3, 1, 1)})
         calls = ListenerCalls(None, b.metrics)
-        handing_out = RecordDelivery(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
+        delivery = RecordDelivery(b.fetcher, subscription, calls, cast(Any, member), None, b.metrics)
         b.fetcher.assign({T0: 3})
         reset = PositionReset(
-            "earliest", b.cluster, partial(log_range, b.cluster), subscription, handing_out, member, b.metrics
+            "earliest", b.cluster, partial(log_range, b.cluster), subscription, delivery, member, b.metrics
         )
         with pytest.raises(BrokerError, match="the leader changed"):
             await reset(T0, 3)

@@ -1,6 +1,6 @@
 """
-Support the public methods of all clients: arguments, futures that start at the call, who called, Ctrl-C, lost loops.
+Support the public methods of all clients: arguments, eagerly started futures, callers, Ctrl-C, loops that were left.
 
-``grouped``, ``single`` and ``producer`` and every package below ``clients`` use it.
-It opens no connection and knows no record.
+``grouped``, ``single``, ``producer`` and every package below ``clients`` use it.
+It opens no connection and handles no records.
 """

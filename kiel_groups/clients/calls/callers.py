@@ -23,7 +23,7 @@ __all__ = [
 
 
 class _Coroutine:
-    """Who makes calls, and whatever it started; ``latest`` is another object for each of them."""
+    """A coroutine that makes calls, and the tasks that it started; ``latest`` is a new object for each call."""
 
     __slots__ = ("latest",)
 
@@ -32,35 +32,35 @@ class _Coroutine:
 
 
 class ConsumeCall:
-    """One call that asked for a topic's values, and what is known of the coroutine that made it."""
+    """One call of ``consume()``, and what is known of the coroutine that made it."""
 
     __slots__ = ("_known_there", "coroutine", "given_up", "got", "passed")
 
     def __init__(self, coroutine: _Coroutine | None = None) -> None:
         self.coroutine = coroutine or _Coroutine()
         self.coroutine.latest = object()
-        #: Somebody was given what the call returned.
+        #: A caller has received what the call returned.
         self.got = False
-        #: The coroutine waits for it no longer: it has asked for the topic again, or closed.
+        #: The coroutine no longer waits for it: it has asked for the topic again, or closed the consumer.
         self.passed = False
-        #: Its values are delivered again, here or to the next owner: who gets the outcome now, gets nothing.
+        #: Its values are delivered again, here or to the next owner; a late caller receives [].
         self.given_up = False
         self._known_there: weakref.ref[_Known] | None = None
 
     @property
     def over(self) -> bool:
-        """The coroutine has asked for the topic again or closed, or there is no such coroutine any more."""
+        """Whether the coroutine has asked for the topic again, closed the consumer, or ended."""
         return self.passed or (self._known_there is not None and self._known_there() is None)
 
     def known(self) -> _Known:
-        """What the context of the coroutine is to keep, and nothing else."""
+        """Return the object that only the context of the coroutine may keep: once it is gone, the call is over."""
         known = _Known(self)
         self._known_there = weakref.ref(known)
         return known
 
 
 class _Known:
-    """A taker as the contexts know it that its coroutine has, and whatever it started; it goes with the last one."""
+    """A reference to a call, kept by the contexts of its coroutine and of the tasks that this started."""
 
     __slots__ = ("__weakref__", "taker")
 
@@ -68,44 +68,44 @@ class _Known:
         self.taker = taker
 
 
-#: What the running coroutine took last, by consumer and topic. A context belongs to one coroutine, be it a task of
-#: asyncio or one of Tornado's, which has no task.
-_TAKEN: ContextVar[Mapping[tuple[int, str], _Known]] = ContextVar("taken", default={})  # noqa: B039 -- never changed
+#: The latest calls of the running coroutine, by consumer and topic. A context belongs to one coroutine, be it a task of
+#: asyncio or a coroutine of Tornado's, which has no task.
+_LATEST: ContextVar[Mapping[tuple[int, str], _Known]] = ContextVar("latest", default={})  # noqa: B039 -- never changed
 
 
 def new_consume_call(consumer: object, topic: str) -> ConsumeCall:
-    """A new taker, remembered as the one by which the running coroutine took from this topic last."""
-    key, taken = (id(consumer), topic), _TAKEN.get()
-    if key in taken:
-        taken[key].taker.passed = True
-    coroutines = [known.taker.coroutine for (owner, _), known in taken.items() if owner == id(consumer)]
+    """Return a new call, and remember it as the latest one of the running coroutine for this topic."""
+    key, latest = (id(consumer), topic), _LATEST.get()
+    if key in latest:
+        latest[key].taker.passed = True
+    coroutines = [known.taker.coroutine for (owner, _), known in latest.items() if owner == id(consumer)]
     taker = ConsumeCall(*coroutines[:1])
-    _TAKEN.set({**taken, key: taker.known()})
+    _LATEST.set({**latest, key: taker.known()})
     return taker
 
 
 def consume_calls_here(consumer: object) -> frozenset[ConsumeCall]:
-    """The takers of whatever the running coroutine has of a consumer: nobody but itself can still be busy with it."""
-    taken = _TAKEN.get().items()
-    return frozenset(known.taker for (owner, _), known in taken if owner == id(consumer) and not known.taker.passed)
+    """Return the running coroutine's calls of a consumer; only this coroutine can still be processing their values."""
+    latest = _LATEST.get().items()
+    return frozenset(known.taker for (owner, _), known in latest if owner == id(consumer) and not known.taker.passed)
 
 
 def context_without_calls() -> Context:
-    """The running context for a task of the client's own, which may outlive the coroutine: it has taken nothing."""
+    """Return a copy of the running context for a task of the client, which must not keep the coroutine's calls."""
     context = copy_context()
-    context.run(_TAKEN.set, {})
+    context.run(_LATEST.set, {})
     return context
 
 
-#: Who makes the calls of this context, where that is no coroutine.
+#: The caller in this context, if it is not a coroutine.
 _CALLER: ContextVar[object] = ContextVar("caller", default=None)
 
 
 def call_as(caller: object) -> None:
-    """Calls in the running context are this one's, by whatever task they come: a thread's that waits for each."""
+    """Attribute all calls in the running context to this caller, such as a thread that waits for each call."""
     _CALLER.set(caller)
 
 
 def current_caller() -> object:
-    """Who is calling: nobody but itself can know that it is done with what it has in hand."""
+    """Return the present caller: only it can tell that it has finished what it has in flight."""
     return _CALLER.get() or asyncio.current_task()

@@ -15,7 +15,7 @@ __all__ = ["BrokerSettings", "broker_config", "check_functions", "compression_na
 
 
 class BrokerSettings(TypedDict, total=False):
-    """How to talk to brokers; see ``BrokerConfig`` for what each means, its unit and its default."""
+    """Settings of the connections to brokers; ``BrokerConfig`` describes each, with its unit and default."""
 
     client_id: str
     connect_timeout_ms: int
@@ -27,14 +27,14 @@ class BrokerSettings(TypedDict, total=False):
 
 def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSettings]) -> BrokerConfig:
     """
-    The settings of a client.
+    Make a client's settings from its arguments.
 
     Args:
-        brokers: ``host`` or ``host:port`` (9092 if left out), in a list or a comma-separated string.
-        settings: What differs from the defaults.
+        brokers: ``host`` or ``host:port`` (9092 by default), in a list or a comma-separated string.
+        settings: The settings that differ from the defaults.
 
     Raises:
-        ConfigError: No address, one that is none, or a setting that cannot work.
+        ConfigError: There is no address, or an address or a setting is not valid.
     """
     if unknown := sorted(settings.keys() - BrokerSettings.__annotations__.keys()):
         near = get_close_matches(unknown[0], BrokerSettings.__annotations__, 1)
@@ -45,10 +45,10 @@ def broker_config(brokers: str | Iterable[str], **settings: Unpack[BrokerSetting
 
 def check_functions(**settings: Callable[..., Any] | None) -> None:
     """
-    Make sure that what a client is to call can be called; None stands for the client's own way.
+    Check that a client's function arguments can be called; None stands for the client's default.
 
     Raises:
-        ConfigError: It cannot.
+        ConfigError: An argument cannot be called.
     """
     for setting, function in settings.items():
         if function is not None and not callable(function):
@@ -57,7 +57,7 @@ def check_functions(**settings: Callable[..., Any] | None) -> None:
 
 def compression_name(compression: str | int | None) -> str | None:
     """
-    The name of a codec that was given by its name or its number.
+    Return the name of a codec that was given by its name or its number.
 
     Raises:
         ConfigError: There is no such codec.

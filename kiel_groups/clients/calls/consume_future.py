@@ -1,4 +1,4 @@
-"""The future of one call of ``consume()``, which notes whether anybody got what it returns."""
+"""The future of one call of ``consume()``, which records whether a caller received its values."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ __all__ = ["asking", "Values"]
 #: What ``consume()`` of a grouped consumer returns: values, or None once the consumer is closed.
 Values: TypeAlias = Batch | None
 
-#: ``gen.with_timeout`` leaves this behind in a future that it has given up, to look at its outcome and drop it.
-_LEFT_BEHIND = [
+#: The callback that ``gen.with_timeout`` adds to a future whose time is up; it reads the outcome and drops it.
+_DROPS_OUTCOME = [
     code
     for code in gen.with_timeout.__code__.co_consts
     if isinstance(code, CodeType) and code.co_name == "error_callback"
 ]
 
 
-class _Asking(LoggedTask[Values]):
+class _ConsumeTask(LoggedTask[Values]):
     """
-    A task whose outcome is got by who awaits it to the end, or looks at its ``result()``.
+    A task whose values count as received once a caller has awaited it to the end, or has called ``result()``.
 
-    Not by who is cancelled at the moment in which it comes, and not by a ``gen.with_timeout`` whose time was up.
+    A caller that is cancelled just when the values come has not received them; nor has a ``gen.with_timeout`` whose
+    time was up.
     """
 
     def __init__(self, work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> None:
@@ -42,7 +43,7 @@ class _Asking(LoggedTask[Values]):
         try:
             values = yield from super().__await__()
         except asyncio.CancelledError:
-            # The event loop has looked at the result before it cancelled whoever awaits it.
+            # The event loop called result() before it cancelled the caller.
             self._taker.got = False
             raise
         self._taker.got = True
@@ -50,18 +51,18 @@ class _Asking(LoggedTask[Values]):
 
     def result(self) -> Values:
         values = super().result()
-        self._taker.got = self._taker.got or not _only_drops_it(sys._getframe(1))
+        self._taker.got = self._taker.got or not _only_drops_outcome(sys._getframe(1))
         return self._unless_given_up(values)
 
     def _unless_given_up(self, values: Values) -> Values:
-        """Nothing in the place of values that are delivered again: nobody got them in time."""
+        """Return the values, or [] if they are delivered again because no caller received them in time."""
         return Batch() if self._taker.given_up and values else values
 
 
-def _only_drops_it(frame: FrameType) -> bool:
-    return frame.f_code in _LEFT_BEHIND
+def _only_drops_outcome(frame: FrameType) -> bool:
+    return frame.f_code in _DROPS_OUTCOME
 
 
 def asking(work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> asyncio.Task[Values]:
-    """Start a call of ``consume()``; ``taker`` learns whether anybody got its values."""
-    return kept(_Asking(work, taker, name))
+    """Start a call of ``consume()``; ``taker`` records whether a caller received its values."""
+    return kept(_ConsumeTask(work, taker, name))

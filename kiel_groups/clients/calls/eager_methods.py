@@ -1,4 +1,4 @@
-"""Public methods as plain functions: the work starts at the call, whether or not anybody awaits the result."""
+"""Make public methods plain functions: the work starts at the call, whether or not the result is awaited."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 class LoggedTask(asyncio.Task[T]):
-    """A task that says in *our* log, not in asyncio's, that it failed and nobody looked."""
+    """A task that logs an error that was never retrieved; in *our* log, not in asyncio's."""
 
     def __del__(self) -> None:
         # asyncio's own mark for "has an exception that was never retrieved", on the C and the Python task alike.
         if getattr(self, "_log_traceback", False):
             self._log_traceback = False
             error = self.exception()
-            # A Ctrl-C that hit this task has ended the program's loop, too: somebody knows.
+            # A Ctrl-C that hit this task has also ended the program's loop, so it has been reported.
             if isinstance(error, Exception):
-                log.error("%s failed, and nobody awaited it", self.get_name(), exc_info=error)
+                log.error("%s failed, and its result was not awaited", self.get_name(), exc_info=error)
         super().__del__()
 
 
 def home_loop() -> asyncio.AbstractEventLoop:
-    """The loop that runs or, where none does yet, the one that ``IOLoop.current().start()`` is going to run."""
+    """Return the running loop or, if none runs yet, the one that ``IOLoop.current().start()`` will run."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -49,9 +49,9 @@ def home_loop() -> asyncio.AbstractEventLoop:
 
 def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """
-    Start a coroutine and keep it alive until it ends; where no loop runs yet, it starts when one does.
+    Start a coroutine and keep it alive until it ends; if no loop runs yet, it starts when one does.
 
-    A failure that nobody retrieves is logged under ``name`` when the task is dropped.
+    A failure that is never retrieved is logged under ``name`` when the task is dropped.
     """
     return kept(LoggedTask(work, loop=home_loop(), name=name, context=context_without_calls()))
 
@@ -59,15 +59,15 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 def kept(task: LoggedTask[T]) -> asyncio.Task[T]:
     """Keep a task alive until it ends."""
     _running.add(task)
-    # In a context of its own: it would hold the caller's for as long as the task runs.
+    # The callback gets its own context: otherwise it would keep the caller's alive for as long as the task runs.
     task.add_done_callback(_running.discard, context=Context())
-    # Kept until it ends, so only a program that ends before it can drop it: that is not worth a complaint.
+    # Only a program that ends can drop a kept task before its end: not worth asyncio's complaint.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     return task
 
 
 def failed(error: Exception, name: str) -> asyncio.Task[Any]:
-    """A future that fails with this error, at once; logged where nobody looks."""
+    """Return a future that fails with this error; the error is logged if it is never retrieved."""
 
     async def fail() -> NoReturn:
         raise error
@@ -79,7 +79,7 @@ def started(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, asyncio.
     """
     Make a coroutine function a plain function that returns an already started task.
 
-    The task is a Tornado-compatible future. Its failure is logged when nobody awaits it.
+    The task is a Tornado-compatible future. Its failure is logged if it is never retrieved.
     """
 
     @functools.wraps(method)

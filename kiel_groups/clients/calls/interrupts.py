@@ -1,5 +1,5 @@
 """
-Ctrl-C between two callbacks of the event loop, instead of in the middle of one.
+Raise KeyboardInterrupt between two callbacks of the event loop, instead of in the middle of one.
 
 Python raises KeyboardInterrupt at whatever instruction the main thread executes. Under ``IOLoop.start()`` that may be
 one of ours, and no code survives it everywhere: between a ``send()`` and the note of how much was sent, the same bytes
@@ -9,8 +9,8 @@ SIGINT has Python's default handler, this module replaces it with one that makes
 KeyboardInterrupt. The exception leaves ``IOLoop.start()`` or ``run_until_complete()`` as before. Coroutines stay
 suspended where they wait, and the loop can run again.
 
-A second Ctrl-C before the first one has come out, or a callback that blocks the loop for ``BLOCKED_S``, raises
-KeyboardInterrupt on the spot.
+If a second Ctrl-C comes before the first one was raised, or a callback blocks the loop for ``BLOCKED_S``,
+KeyboardInterrupt is raised at once, wherever the main thread is.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from typing import NoReturn
 
 __all__ = ["defer", "restore", "raised", "uninterrupted"]
 
-#: How long a Ctrl-C waits for the callback under way, in seconds. After it KeyboardInterrupt is raised on the spot: the
-#: program is busy outside of our code, or the loop has ended without looking at what was scheduled.
+#: How long a Ctrl-C waits for the callback under way, in seconds. After that KeyboardInterrupt is raised at once: the
+#: program is busy outside of our code, or the loop has ended before the scheduled callback.
 BLOCKED_S = 1.0
 
 
 class _Interrupts:
-    """The state of the handler; the main thread's alone, except ``pending``, which the watching thread reads."""
+    """The state of the handler, used by the main thread only; the watching thread reads ``pending``."""
 
     def __init__(self) -> None:
         #: The number of the Ctrl-C that has not been raised yet; None while there is none.
@@ -47,7 +47,7 @@ class _Interrupts:
         self.wanted: weakref.WeakSet[object] = weakref.WeakSet()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The handler of SIGINT: schedule KeyboardInterrupt, or raise it."""
+        """Schedule KeyboardInterrupt, or raise it at once; the handler of SIGINT."""
         try:
             loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -70,13 +70,13 @@ class _Interrupts:
             self.throw()
 
     def watch(self, number: int) -> None:
-        """Signal again where the Ctrl-C of this number is not raised in time."""
+        """Send SIGINT again if the Ctrl-C of this number is not raised in time."""
         time.sleep(BLOCKED_S)
         main = threading.main_thread().ident
         if self.pending != number or main is None:
             return
         if signal.getsignal(signal.SIGINT) != self.handle:
-            # The last client was closed meanwhile: whichever handler there is gets the signal.
+            # The last client was closed meanwhile, so the signal goes to the handler that was restored.
             self.pending = None
         signal.pthread_kill(main, signal.SIGINT)
 
@@ -88,8 +88,8 @@ def defer(client: object) -> None:
     """
     Install the handler until this client is closed.
 
-    Does nothing where the loop runs on another thread than the main one, which no signal interrupts, or where SIGINT
-    has another handler than Python's own: ``asyncio.run``'s or the program's.
+    Does nothing if the loop does not run on the main thread, since signals interrupt no other, or if SIGINT has another
+    handler than Python's own: ``asyncio.run``'s or the program's.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -99,7 +99,7 @@ def defer(client: object) -> None:
 
 
 def restore(client: object) -> None:
-    """Put Python's own handler back, unless another client wants ours or the program has set another one."""
+    """Restore Python's own handler, unless another client still needs ours or the program has set another one."""
     _interrupts.wanted.discard(client)
     on_main = threading.current_thread() is threading.main_thread()
     if on_main and not _interrupts.wanted and signal.getsignal(signal.SIGINT) == _interrupts.handle:
@@ -107,16 +107,16 @@ def restore(client: object) -> None:
 
 
 def raised() -> int:
-    """How many times the handler has raised KeyboardInterrupt."""
+    """Return how many times the handler has raised KeyboardInterrupt."""
     return _interrupts.raised
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """
-    Have a Ctrl-C within the block interrupt a loop that runs there, and nothing else.
+    Let a Ctrl-C within the block interrupt only a loop that runs there.
 
-    One that comes while no loop runs is raised at the end of the block.
+    If no loop runs when it comes, it is raised at the end of the block.
     """
     _interrupts.protected = True
     try:

@@ -1,8 +1,8 @@
 """
-Closing a client although its event loop no longer runs, as programs do that catch Ctrl-C around their loop.
+Close a client whose event loop no longer runs, for programs that catch Ctrl-C around their loop.
 
-Where the loop can run again, it does, for a bounded time: at ``close()``, or when the interpreter ends after a close
-that nobody waited for. Where it is closed (``asyncio.run`` has ended), what can be done without it is done.
+If the loop can run again, it does, for a bounded time: at ``close()``, or when the interpreter ends and a close was not
+awaited. If the loop is closed (``asyncio.run`` has ended), the client does what it can without it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["LeftLoop", "running_loop"]
 
 log = logging.getLogger(__name__)
 
-#: How long a close may run the loop again, in seconds: a program that was told to end must end.
+#: How long a close may run the loop again, in seconds: a program that was asked to end must end.
 LONGEST_S = 5.0
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs in this thread at this moment, if any."""
+    """Return the event loop that runs in this thread, if any."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -38,11 +38,11 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 class LeftLoop:
     """
-    The loop that a client was used on, to finish its business on when that loop was left.
+    The loop that a client was used on, which its close runs again if the program has left it.
 
     Args:
-        at_exit: Called when the interpreter ends, where the loop was left but not closed: to close what was not.
-        abandon: What can be done where the loop is closed, or did not suffice; called once.
+        at_exit: Called when the interpreter ends, if the loop was left but not closed; closes the client if necessary.
+        abandon: Does what can be done without the loop, if it is closed or the time on it was too short; called once.
     """
 
     def __init__(self, at_exit: Callable[[], None] | None = None, abandon: Callable[[], None] | None = None) -> None:
@@ -50,25 +50,25 @@ class LeftLoop:
         self._at_exit = at_exit
         self._abandon = abandon
         self._pid = 0
-        #: Set when the client was closed on a running loop. Elsewhere nobody is told: no coroutine of a program that
-        #: ends is to go on with what it was waiting for.
+        #: Set once the client was closed on a running loop; not after a close on a loop that was left, since the
+        #: coroutines of a program that ends must stay suspended.
         self.closed = asyncio.Event()
 
     def remember(self) -> None:
-        """Note the loop that runs now or is about to, and keep Ctrl-C out of its callbacks until the close."""
+        """Remember the loop that runs now or will run, and keep Ctrl-C out of its callbacks until the close."""
         self._loop = home_loop()
         interrupts.defer(self)
         self._pid = os.getpid()
         _left.add(self)
 
     def abandon(self) -> None:
-        """Do without the loop what can be done without it, once."""
+        """Do what can be done without the loop, once."""
         work, self._abandon = self._abandon, None
         if work is not None:
             work()
 
     def exit(self) -> None:
-        """The interpreter ends; a fork of the process that used the client leaves it alone."""
+        """Close or abandon the client when the interpreter ends; not in a fork of the process that used it."""
         if self._loop is None or self._loop.is_running() or self._pid != os.getpid():
             return
         if self._at_exit is not None and not self._loop.is_closed():
@@ -79,18 +79,18 @@ class LeftLoop:
         self, closing: asyncio.Future[None] | None, work: Callable[[], Coroutine[Any, Any, None]], name: str
     ) -> asyncio.Future[None]:
         """
-        Close a client, once: on the running loop, or on the one that was left, for ``LONGEST_S`` at most.
+        Close a client, once: on the running loop, or on the loop that was left, for ``LONGEST_S`` at most.
 
         Args:
-            closing: What an earlier call returned.
-            work: What there is to do.
-            name: What to call it in the log.
+            closing: The future that an earlier call returned.
+            work: The client's close.
+            name: The name of the close in the log.
 
         Returns:
-            A future; where no loop runs it is done, but where the time was up.
+            A future. If no loop was running, it is done, unless the time was up.
 
         Raises:
-            KeyboardInterrupt: Another Ctrl-C came while no loop ran but this one; the close is given up.
+            KeyboardInterrupt: Another Ctrl-C came while this method ran the loop; the close is given up.
         """
         if running_loop() is not None:
             closing = closing or spawn(work(), name)
@@ -99,11 +99,11 @@ class LeftLoop:
         if closing is not None and closing.done() and not closing.cancelled():
             return closing
         if self._loop is None:
-            # Closed before it was ever used: whoever uses it afterwards, on whatever loop, is told at once.
+            # Closed before it was ever used: later calls, on whatever loop, need not wait for a close.
             self.closed.set()
             return _nothing_to_do()
         if self._loop.is_closed():
-            log.warning("%s: the event loop is closed already; what was not finished stays so", name)
+            log.warning("%s: the event loop is closed already; work that was not finished is not completed", name)
             self.abandon()
             return _nothing_to_do()
         try:
@@ -128,7 +128,7 @@ def _exit() -> None:
     ends_s = time.monotonic() + LONGEST_S
     for left in list(_left):
         if time.monotonic() > ends_s:
-            log.error("not every client could be closed within %.0f s of the end of the interpreter", LONGEST_S)
+            log.error("not all clients were closed: %.0f s have passed since the interpreter's exit began", LONGEST_S)
             return
         try:
             left.exit()
@@ -136,13 +136,13 @@ def _exit() -> None:
             log.exception("a client was not closed at the end of the interpreter")
 
 
-# atexit would be too late: from there neither a thread can be started nor a name be resolved. The thread pools of
+# atexit is too late: its functions can neither start a thread nor resolve a host name. The thread pools of
 # concurrent.futures end by the same hook.
 threading._register_atexit(_exit)  # type: ignore[attr-defined]
 
 
 def _nothing_to_do() -> asyncio.Future[None]:
-    # Whoever adds a callback needs a loop that takes it, whether or not that ever runs.
+    # A callback that is added to the future needs a loop, even if the loop never runs again.
     done: asyncio.Future[None] = asyncio.Future(loop=home_loop())
     done.set_result(None)
     return done
@@ -166,12 +166,12 @@ def _run_on(
     waiting.add_done_callback(lambda _: loop.stop())
     raised, again = interrupts.raised(), False
     while not waiting.done():
-        # More than once: what the program left behind may stop the loop, as run_sync does when its function ends.
+        # More than once: callbacks that the program left may stop the loop, as run_sync does when its function ends.
         try:
             loop.run_forever()
         except KeyboardInterrupt:
-            # With a handler of the program's own, the Ctrl-C that ended the loop may have hit a coroutine, and comes
-            # out again, once, with that one's outcome.
+            # If the program has its own handler, the Ctrl-C that ended the loop may have been raised in a coroutine.
+            # It is raised a second time with that coroutine's outcome, which is ignored.
             if again or interrupts.raised() > raised:
                 raise
             again = True

@@ -1,4 +1,4 @@
-"""A limit on log lines that would repeat: one for each key and interval, with a count of what it stands for."""
+"""Limit repeated log lines to one for each key and interval, with the number of events that it stands for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True, slots=True)
 class Repeats(Generic[E]):
-    """What one log line stands for: ``count`` events, the first of them; ``is_first_line``: the first of its key."""
+    """The events of one log line: the first of them and their number; ``is_first_line``: the key's first line."""
 
     first: E
     count: int = 1
@@ -23,7 +23,7 @@ class Repeats(Generic[E]):
 
 @dataclass(slots=True)
 class _Window(Generic[E]):
-    """The time until which one key logs nothing, and what was held back since its last line."""
+    """The time until which one key logs nothing, and the events that were held back since its last line."""
 
     until_s: float
     first: E | None = None
@@ -32,9 +32,9 @@ class _Window(Generic[E]):
 
 class LogLimit(Generic[K, E]):
     """
-    Logs the first event of each key at once, and later ones together, at most once in ``interval_s`` seconds.
+    Decides when to log: each key's first event at once, later ones together, at most once in ``interval_s`` seconds.
 
-    It keeps no clock: every method is told the time, in seconds on a clock that only goes forward.
+    It has no clock: the caller passes the time to each method, in seconds on a monotonic clock.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -42,7 +42,7 @@ class LogLimit(Generic[K, E]):
         self._windows: dict[K, _Window[E]] = {}
 
     def add(self, key: K, event: E, now_s: float) -> Repeats[E] | None:
-        """Return what to log now; None where the event is held back, to be returned by ``due`` or ``rest``."""
+        """Return what to log now; None if the event is held back, to be returned by ``due`` or ``rest``."""
         window = self._windows.get(key)
         if window is None:
             self._windows[key] = _Window(now_s + self._interval_s)
@@ -53,17 +53,17 @@ class LogLimit(Generic[K, E]):
         return self._flushed(window, now_s) if now_s >= window.until_s else None
 
     def due(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return what was held back by key where the interval has passed, to be logged now."""
+        """Return the held-back events of keys whose interval has passed, to be logged now."""
         due = [(key, window) for key, window in self._windows.items() if window.count and now_s >= window.until_s]
         return [(key, self._flushed(window, now_s)) for key, window in due]
 
     def rest(self, now_s: float) -> list[tuple[K, Repeats[E]]]:
-        """Return all that was held back by key, for the end: no count is lost."""
+        """Return all held-back events by key, to be logged at the end: no count is lost."""
         return [(key, self._flushed(window, now_s)) for key, window in self._windows.items() if window.count]
 
     @property
     def due_s(self) -> float | None:
-        """When ``due`` has something to return; None where nothing is held back."""
+        """The time at which ``due`` has something to return; None if nothing is held back."""
         return min((window.until_s for window in self._windows.values() if window.count), default=None)
 
     def _flushed(self, window: _Window[E], now_s: float) -> Repeats[E]:

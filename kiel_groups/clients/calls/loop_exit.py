@@ -1,9 +1,9 @@
 """
-Was a loop left by ``break`` or ``return``, or by an exception?
+Detect whether a loop was left by ``break`` or ``return``, or by an exception.
 
-Python does not tell an iterator: in both cases it is only dropped. But it is dropped by the frame whose loop it was,
-and that frame stands at the instruction which drops it. A ``break`` or a ``return`` drops the iterator by popping it;
-an exception drops it from wherever it was raised.
+Python does not notify an iterator: in both cases it only drops it. But the frame of the loop drops it, and the current
+instruction of that frame is the one that drops. A ``break`` or a ``return`` drops the iterator by popping it from the
+stack; an exception drops it at the instruction that raised.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _DROPS = frozenset({"POP_TOP", "POP_ITER", "END_ASYNC_FOR"})
 
 def dropped_by_loop_exit() -> bool:
     """
-    To be called by the ``__del__`` of an iterator: whether its loop was left in order.
+    Return whether the loop over an iterator was left in order; only for a call by the iterator's ``__del__``.
 
-    Where that cannot be seen (another interpreter, an iterator that was kept elsewhere) the answer is False, the
-    careful one: what was in hand does not count as finished.
+    If that cannot be seen (another interpreter, an iterator that was kept elsewhere), the result is False, the safe
+    answer: what was in flight does not count as finished.
     """
     try:
         frame = sys._getframe(2)

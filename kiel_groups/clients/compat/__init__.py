@@ -1,5 +1,5 @@
 """
-Offer what programs written for kiel read and pass: attributes of the clients, and four ways to name a start.
+Support programs written for kiel: the attributes that they read, and the four forms of a start that they pass.
 
 Only ``grouped``, ``single`` and ``producer`` use it.
 It adds names, not behaviour.

@@ -1,4 +1,4 @@
-"""What kiel's programs read off a client: its settings, as they were given, and where it stands."""
+"""The attributes of clients that programs written for kiel read: settings as they were given, and the present state."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["ConsumerAttributes", "MemberAttributes", "ProducerAttributes"]
 
 
 class ConsumerAttributes:
-    """Of both consumers; all of them for reading only."""
+    """Read-only attributes of both consumers."""
 
     _fetching: FetchConfig
     _deserializer: Callable[[bytes], Any] | None
 
     @property
     def name(self) -> str:
-        """This host, and a number that no other consumer of this process has."""
+        """This host's name, and a number that is unique among the consumers of this process."""
         return f"{socket.gethostname()}:{id(self)}"
 
     @property
     def deserializer(self) -> Callable[[bytes], Any]:
-        """What ``consume()`` makes values with."""
+        """The function that makes the values of ``consume()``; ``json.loads`` by default."""
         return self._deserializer or json.loads
 
     @property
     def max_wait_time(self) -> int:
-        """How long a broker may wait for ``min_bytes``, in milliseconds."""
+        """How long a broker may wait for ``min_bytes`` before it responds, in milliseconds."""
         return self._fetching.max_wait_ms
 
     @property
@@ -46,36 +46,36 @@ class ConsumerAttributes:
 
     @property
     def max_bytes(self) -> int:
-        """How many bytes one answer may hold."""
+        """How many bytes one response may hold."""
         return self._fetching.max_bytes
 
 
 class MemberAttributes(ConsumerAttributes):
-    """Of the grouped consumer: also how it stands in its group at this moment."""
+    """Read-only attributes of the grouped consumer, also of its present state in the group."""
 
     _settings: ConsumerSettings
     _subscription: SubscriptionState
     _consuming: ConnectedConsumer | None
-    _shut: bool
+    _closed: bool
 
     @property
     def subscription(self) -> frozenset[str]:
-        """The topics asked for."""
+        """The subscribed topics."""
         return self._subscription.subscription
 
     @property
     def allocation(self) -> defaultdict[str, list[int]]:
-        """The partitions that this member holds at this moment, ascending, per topic; [] of any other."""
+        """The partitions that this member owns now, by topic, in ascending order; [] for any other topic."""
         return self._subscription.allocation()
 
     @property
     def member_id(self) -> str | None:
-        """This member's id in the group; another one after a lost session, None before the first."""
+        """This member's id in the group; a new one after a lost session, None before the first session."""
         return self._consuming.member.member_id if self._consuming else None
 
     @property
     def name(self) -> str:
-        """``member_id`` once there is one: as allocator functions see this member, and as commits are signed."""
+        """``member_id`` once there is one: the id that allocators see and that commits name as their author."""
         return self.member_id or super().name
 
     @property
@@ -85,50 +85,51 @@ class MemberAttributes(ConsumerAttributes):
 
     @property
     def autocommit(self) -> bool:
-        """Whether finished records are committed without being told."""
+        """Whether the consumer commits finished records by itself."""
         return self._settings.group.autocommit
 
     @property
     def closing(self) -> bool:
-        """Whether it was closed."""
-        return self._shut
+        """Whether ``close()`` was called."""
+        return self._closed
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member leads the group."""
+        """Whether this member is the group's leader."""
         return self._consuming is not None and self._consuming.member.leads
 
     @property
     def settled(self) -> bool:
-        """Whether this member holds just what the group's leader wants it to hold."""
+        """Whether this member owns exactly the partitions that the group's leader assigned to it."""
         return self._consuming is not None and self._consuming.member.settled
 
     def fencing_token(self, of: Record | TopicPartition) -> int | None:
         """
-        The number of the claim under which a record was handed out; a later claim, whoever makes it, has a larger one.
+        Return the number of the claim under which a record was delivered; each later claim has a larger number.
 
-        Give it to a store along with what comes of the record, and have the store refuse what comes with a smaller
-        number than it has seen for that partition. So a member that lost the partition without knowing cannot write
-        over the work of the next one. What ``consume()`` returns has its tokens with it (``Batch.parts``).
+        Write the token to a store together with the results of the record, and have the store reject a write whose
+        token is smaller than one it has seen for that partition. Then a member that lost the partition without
+        noticing cannot overwrite the work of the next owner. Values of ``consume()`` carry their tokens
+        (``Batch.parts``).
 
         Args:
-            of: The record in hand, itself and not a copy: whoever goes on with it when the loop has asked for the next
-                one, as a task does, asks first and keeps the answer. Or a partition, for the claim by which it is held
-                at this moment. That is *not* the claim of what was handed out before: the partition may have been lost
-                and claimed again meanwhile, and the newer number would let late work pass.
+            of: The record in flight, itself and not a copy. A task that processes it after the loop has asked for the
+                next one must get the token before. Or a partition, for the claim by which it is owned now. That is
+                *not* the claim of records that were delivered before: the partition may have been lost and claimed
+                again, and the newer token would let late writes pass.
 
         Returns:
-            The czxid of the owner znode. None where the record is not in hand any more, or does not count any more
-            (its partition was lost, or its group's offset set by somebody else: drop what was made of it); of a
-            partition, None where it is not held.
+            The czxid of the owner znode. None if the record is not in flight any more, or does not count any more: its
+            partition was lost, or another client set the group's offset; discard its results then. For a partition,
+            None if it is not owned.
         """
         if isinstance(of, Record):
-            return None if self._consuming is None else self._consuming.handing_out.token_of(of)
+            return None if self._consuming is None else self._consuming.delivery.token_of(of)
         state = self._subscription.state(of)
         return None if state is None else state.token
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many messages of each held partition are not handed out, as brokers last said; unknown ones left out."""
+        """Return how many messages of each owned partition are undelivered, by the last fetch; without unknown ones."""
         if self._consuming is None:
             return {}
         lags = {tp: self._consuming.fetcher.lag(tp) for tp in self._subscription.assigned_partitions()}
@@ -136,23 +137,23 @@ class MemberAttributes(ConsumerAttributes):
 
 
 class ProducerAttributes:
-    """Of the producer; all of them for reading only."""
+    """Read-only attributes of the producer."""
 
     _config: ProducerConfig
 
     @property
     def batch_size(self) -> int:
-        """How many records wait for each other."""
+        """How many records wait to be sent together."""
         return self._config.batch_size
 
     @property
     def compression(self) -> str | None:
-        """The codec's name."""
+        """The name of the compression codec; None if records are not compressed."""
         return self._config.compression
 
     @property
     def required_acks(self) -> int:
-        """How many replicas are to have a record: -1 for all that are in sync."""
+        """How many replicas must have a record before it counts as stored: -1 for all in-sync replicas."""
         return self._config.required_acks
 
     @property

@@ -1,4 +1,4 @@
-"""Where ``SingleConsumer.consume`` starts: kiel's four ways to say it, as what brokers are asked."""
+"""The ``start`` argument of ``SingleConsumer.consume``: kiel's four forms, converted to a time that brokers accept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kiel_groups.errors import ConfigError
 
 __all__ = ["StartAt", "offset_time"]
 
-#: BEGINNING, END, a moment (in UTC where it names no time zone), or how far back from now.
+#: BEGINNING, END, a datetime (in UTC if it has no time zone), or how far back from now.
 StartAt: TypeAlias = int | datetime | timedelta
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -19,19 +19,19 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def offset_time(start: StartAt | None, now: datetime) -> int:
     """
-    The time to ask brokers for: -2, -1, or milliseconds since the epoch.
+    Return the time to ask brokers for: -2 (BEGINNING), -1 (END), or milliseconds since the epoch.
 
     Args:
-        start: END where it is None. A moment before 1970 is the epoch, however far back.
-        now: Aware; what a timedelta counts back from.
+        start: None means END. A datetime before 1970 means the epoch.
+        now: An aware datetime, from which a timedelta counts back.
 
     Raises:
-        ConfigError: It is none of these.
+        ConfigError: The start has none of these forms.
     """
     if start is None:
         return END
     if isinstance(start, timedelta):
-        # In numbers: the moment itself may lie before the first year that a datetime can name, or after the last.
+        # As numbers: the resulting time may lie outside the years that a datetime can represent.
         return max(0, _milliseconds(now) - start // _MILLISECOND)
     if isinstance(start, datetime):
         return max(0, _milliseconds(start if start.tzinfo is not None else start.replace(tzinfo=UTC)))

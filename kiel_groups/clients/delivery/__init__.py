@@ -1,6 +1,6 @@
 """
-Deliver fetched records to the application, and know which of them it has finished.
+Deliver fetched records to the application, and track which of them it has finished.
 
-The grouped consumer runs it between its fetcher and its member; the listener's hooks are called here.
-It asks the member's gate before each record, and finishes nothing that the application may still be processing.
+It lies between the fetcher and the member of a grouped consumer; it also calls the listener's hooks.
+It checks the member's gate before each record, and finishes no record that the application may still be processing.
 """

@@ -1,4 +1,4 @@
-"""A grouped consumer at work: its member, fetcher and committer on one event loop, from connecting to closing."""
+"""A connected grouped consumer: its member, fetcher, delivery and commits on one event loop, from connect to close."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ __all__ = ["ConnectedConsumer", "ConsumerSettings"]
 
 log = logging.getLogger(__name__)
 
-#: How long a close waits for values that consume() returned, in seconds. Whether somebody is still busy with them
-#: cannot be seen, and a group is to be left promptly.
+#: How long a close waits for values that consume() returned, in seconds. Whether the application is still processing
+#: them cannot be seen, and a member should leave its group promptly.
 VALUES_PATIENCE_S = 2.0
 
-#: How long to wait for ZooKeeper where no event loop is left to wait on, in seconds.
+#: How long a close without an event loop waits for ZooKeeper, in seconds.
 ABANDON_S = 2.0
 
 _TIMES = {"earliest": EARLIEST, "latest": LATEST}
@@ -48,7 +48,7 @@ _TIMES = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """Everything that a grouped consumer was constructed with."""
+    """The settings of a grouped consumer."""
 
     brokers: BrokerConfig
     fetching: FetchConfig
@@ -62,18 +62,18 @@ class ConsumerSettings:
 
 class ConnectedConsumer:
     """
-    The parts of one connected consumer; made on its event loop.
+    The parts of one connected consumer; constructed on its event loop.
 
-    It is the PartitionHandler of its member: what the group decides goes to the fetcher and to what is handed out.
+    It is the PartitionHandler of its member: it passes the group's decisions on to the fetcher and the delivery.
     """
 
     def __init__(self, settings: ConsumerSettings, subscription: SubscriptionState) -> None:
         self._settings = settings
         self._subscription = subscription
         self._over: asyncio.Future[KielGroupsError | None] = asyncio.get_running_loop().create_future()
-        #: What goes on in the background until the close.
+        #: Automatic commits and the renewal of metadata, until the close.
         self._background: list[asyncio.Task[None]] = []
-        #: Calls for values under way, by topic, the newest one last.
+        #: Calls of ``next_values`` under way, by topic, the newest last.
         self._callers: defaultdict[str, list[ConsumeCall]] = defaultdict(list)
         self._commit_now = asyncio.Event()
         self._cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
@@ -88,7 +88,7 @@ class ConnectedConsumer:
             self._failed,
         )
         self._calls = ListenerCalls(settings.listener, settings.metrics)
-        self.handing_out = RecordDelivery(
+        self.delivery = RecordDelivery(
             self.fetcher,
             subscription,
             self._calls,
@@ -101,20 +101,20 @@ class ConnectedConsumer:
             self._cluster,
             partial(log_range, self._cluster),
             subscription,
-            self.handing_out,
+            self.delivery,
             self.member,
             settings.metrics,
         )
 
     async def start(self) -> None:
-        """Reach the brokers, join the group; leaves nothing behind where one of them fails."""
+        """Connect to the brokers and join the group. If either fails, close everything again."""
         try:
             await self._cluster.refresh(self._subscription.subscription, "connect")
             if self._settings.group.store == BROKER_V0:
                 await check_offset_api(self._cluster, self._settings.group.group)
             await self.member.start()
-            # What was subscribed to while it joined.
-            self.handing_out.follow_subscription()
+            # The subscription may have changed while the member joined.
+            self.delivery.follow_subscription()
         except BaseException:
             await self.member.close()
             self.fetcher.close()
@@ -126,72 +126,77 @@ class ConnectedConsumer:
 
     def subscribe(self, topics: Collection[str]) -> bool:
         """
-        Replace the subscription, of which the group is to be told; nothing more is delivered of what left it.
+        Replace the subscription; topics that leave it are delivered no more. The caller has the member register it.
 
         Returns:
             Whether it changed.
 
         Raises:
-            ConfigError: The group cannot be told of these topics; nothing changes.
+            ConfigError: The member cannot register these topics; nothing changes.
         """
         self.member.check_subscription(topics)
         changed = self._subscription.subscribe(topics)
-        self.handing_out.follow_subscription()
+        self.delivery.follow_subscription()
         return changed
 
     async def close(self, timeout_s: float | None) -> None:
-        """Let the application finish, hand everything back, leave."""
+        """Let the application finish what is in flight, release all partitions and leave the group."""
         for task in self._background:
             task.cancel()
         self.end(None)
         try:
             async with asyncio.timeout(VALUES_PATIENCE_S):
-                await self.handing_out.topics_finished()
+                await self.delivery.topics_finished()
         except TimeoutError:
-            log.warning("values that consume() returned are not finished: they are delivered again")
-            self.handing_out.put_down_taken(None)
+            log.warning(
+                "group %s: closing although values that consume() returned are not finished: they are delivered again",
+                self._settings.group.group,
+            )
+            self.delivery.put_down_taken(None)
         await self.member.close(timeout_s)
         self.fetcher.close()
         self._cluster.close()
 
     def abandon(self) -> None:
-        """Leave without an event loop: the session is closed by its threads, and nothing is held any more."""
-        self.handing_out.end()
+        """Leave the group without an event loop: the session's threads close it, and no partition is owned any more."""
+        self.delivery.end()
         self.member.abandon(ABANDON_S)
         self._subscription.unassign(self._subscription.assigned_partitions())
 
     def end(self, error: KielGroupsError | None) -> None:
-        """No more records: loops end, or raise this error."""
+        """Deliver no more records: loops end, or raise this error."""
         if not self._over.done():
             self._over.set_result(error)
-            self.handing_out.end()
+            self.delivery.end()
 
     def _failed(self, error: KielGroupsError) -> None:
         self.end(error)
 
     async def next_record(self) -> Record | None:
         """
-        The next record, however long it takes; None at the end.
+        Wait for the next record, however long it takes; return None once the consumer is closed.
 
         Raises:
-            KielGroupsError: What stopped the member for good, or what its fetcher cannot get past.
+            KielGroupsError: The member stopped for good, or a partition cannot be read.
         """
         while not self._over.done():
-            record = self.handing_out.take()
+            record = self.delivery.take()
             if record is not None:
                 return record
             await self._wait(None)
-        self.handing_out.finish()
+        self.delivery.finish()
         self._raise_failure()
         return None
 
     async def next_values(self, topic: str, taker: ConsumeCall) -> Batch | None:
         """
-        Values of one topic, [] where none came within ``max_wait_ms`` or nobody waits for them; None at the end.
+        Return values of one topic; None once the consumer is closed.
+
+        The result is [] if none came within ``max_wait_ms``, or if the caller's coroutine has called again.
 
         Raises:
             NoBrokersError: None came, and ``UNREACHABLE_AFTER`` metadata requests in a row were not answered.
-            KielGroupsError: What stopped the member for good, or what its fetcher cannot get past.
+            KielGroupsError: The member stopped for good, or a partition cannot be read.
         """
         callers = self._callers[topic]
         callers.append(taker)
@@ -207,24 +212,24 @@ class ConnectedConsumer:
         loop = asyncio.get_running_loop()
         fetching = self._settings.fetching
         give_up_s = loop.time() + fetching.max_wait_ms / 1000
-        # An error that stands first is raised without waiting; whoever loops over it must not starve the event loop.
+        # A buffered error is raised at once. A caller that retries in a loop must not starve the event loop.
         await asyncio.sleep(0)
         while not self._over.done():
-            # The newest call takes first: nobody may be waiting for an older one any more.
+            # The newest call takes values first: the callers of older ones may have given up.
             newest = callers[-1] is taker and not taker.passed
-            values = self.handing_out.take_topic(topic, fetching.max_bytes, taker) if newest else Batch()
+            values = self.delivery.take_topic(topic, fetching.max_bytes, taker) if newest else Batch()
             remaining_s = give_up_s - loop.time()
             if values or taker.passed or remaining_s <= 0:
                 if not values and not taker.passed and (unreachable := self._cluster.unreachable) is not None:
                     raise unreachable
                 return values
-            unclaimed = self.handing_out.give_up_unclaimed(topic)
+            unclaimed = self.delivery.give_up_unclaimed(topic)
             await self._wait(topic, min(remaining_s, UNCLAIMED_S) if unclaimed else remaining_s)
         return None
 
     async def _wait(self, topic: str | None, timeout_s: float | None = None) -> None:
-        """Wait until there may be something to hand out, or nothing ever again."""
-        waiting = asyncio.ensure_future(self.handing_out.wait(topic))
+        """Wait until there may be something to deliver, or until the consumer has ended."""
+        waiting = asyncio.ensure_future(self.delivery.wait(topic))
         either: set[asyncio.Future[Any]] = {waiting, self._over}
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
@@ -239,16 +244,16 @@ class ConnectedConsumer:
     # ------------------------------------------------------------------ offsets
 
     def finish_topic(self, topic: str) -> None:
-        """Who asks for a topic is done with what it had of it: with autocommit that is committed, in the background."""
-        if self.handing_out.finish_topics([topic], ()):
+        """Finish the values of a topic that is asked for again; with autocommit, commit them in the background."""
+        if self.delivery.finish_topics([topic], ()):
             self._commit_now.set()
 
     def commit_shielded(self, metadata: str = "") -> asyncio.Future[frozenset[TopicPartition]]:
         """
         Commit what is finished. Errors as ``GroupMember.commit_on_session``.
 
-        Once begun it goes on, although who waits for it be cancelled: the release that follows would take an offset
-        that is on its way for somebody else's doing.
+        A commit continues even if its caller is cancelled. Otherwise the release that follows would mistake an offset
+        in flight for another writer's.
         """
         return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))
 
@@ -271,18 +276,18 @@ class ConnectedConsumer:
                 if self._subscription.all_consumed_offsets():
                     await self.commit_shielded()
             except SessionLostError as error:
-                log.warning("nothing was committed: %s", error)
+                log.warning("group %s: nothing was committed: %s", self._settings.group.group, error)
                 self._settings.metrics.count("commits_failed")
             except KielGroupsError as error:
-                log.error("an automatic commit failed: %s", error)
+                log.error("an automatic commit failed in group %s: %s", self._settings.group.group, error)
                 self._settings.metrics.count("commits_failed")
             except Exception:
-                log.exception("an automatic commit failed; again in %.1f s", interval_s)
+                log.exception("an automatic commit failed; trying again in %.1f s", interval_s)
                 self._settings.metrics.count("commits_failed")
 
     async def _renew_metadata(self) -> None:
         while True:
-            # Also where this member owns nothing: its calls of consume() are to notice that all brokers are gone.
+            # Also if this member owns no partition: its calls of consume() must notice that all brokers are gone.
             await self._cluster.renew(lambda: self._subscription.subscription)
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
@@ -294,50 +299,50 @@ class ConnectedConsumer:
     # ------------------------------------------------------------------ as the member's PartitionHandler
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
-        """Look up first ("earliest") or next ("latest") offsets of partitions, as far as leaders tell them."""
+        """Look up the first ("earliest") or next ("latest") offsets of partitions, as far as leaders answer."""
         return await policy_offsets(self._cluster, partitions, policy)
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Committed offsets, as the brokers read them."""
+        """Ask the brokers for committed offsets."""
         return await fetch_offsets(self._cluster, self._settings.group.group, partitions)
 
     def refused(self, topic: str, error: NoOffsetsError) -> None:
-        """Raise this to who asks for the topic next."""
-        self.handing_out.refused(topic, error)
+        """Raise this error at the next request for the topic."""
+        self.delivery.refused(topic, error)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Have the brokers store next offsets."""
+        """Ask the brokers to store next offsets."""
         await commit_offsets(self._cluster, self._settings.metrics, self._settings.group.group, offsets, metadata)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Hand these out from now on."""
-        return self.handing_out.assigned(partitions)
+        """Deliver these from now on, once the listener's hook has ended."""
+        return self.delivery.assigned(partitions)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Hand out no more of these; returns those with a record in hand."""
-        return self.handing_out.stop(partitions)
+        """Stop fetching and delivering these; return those of which something is in flight."""
+        return self.delivery.stop(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
-        """Ends when the application has finished what it has of these."""
-        await self.handing_out.drained(partitions)
+        """Wait until nothing of these is in flight, then notify the listener of the revocation."""
+        await self.delivery.drained(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop everything of these at once."""
-        self.handing_out.lost(partitions)
+        """Drop all that is buffered of these at once; what is in flight does not count any more."""
+        self.delivery.lost(partitions)
         self._cluster.doubt(partitions)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
-        """Hand out from another offset."""
-        self.handing_out.moved(partition, offset)
+        """Deliver from another offset on."""
+        self.delivery.moved(partition, offset)
 
     def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Fetch from these leaders, whatever brokers say."""
+        """Fetch from these leaders, even if brokers name others."""
         self._cluster.believe(leaders, brokers)
 
     def in_progress(self) -> list[Work]:
-        """What the application is busy with; for any thread."""
-        return self.handing_out.in_progress()
+        """What the application is processing; for any thread."""
+        return self.delivery.in_progress()
 
     def stalled(self, stall: Stall) -> None:
-        """Tell the listener that something does not get on; for any thread."""
+        """Notify the listener that the application makes no progress; for any thread."""
         self._calls.stalled(stall)

@@ -1,4 +1,4 @@
-"""Values of messages, through the application's own function, which may fail."""
+"""The deserializer: converts messages to values with the application's function, and handles its failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BYTES_HINT = (
 
 
 class _Failure(NamedTuple):
-    """Where the application's function failed, and with what; no exception, which would keep its frames alive."""
+    """The offset and the error of one failed value; as text, since an exception would keep its frames alive."""
 
     offset: int
     error: str
@@ -42,13 +42,13 @@ class Deserializer:
     """
     Makes the values of one consumer's records; used on its event loop.
 
-    A value that the function fails on is counted and passed over: one bad value must not stop its partition for ever.
-    It is logged, at most once a minute for each partition, with how many there were.
+    A value on which the function fails is counted and skipped: one bad value must not stop its partition for ever.
+    Failures are logged at most once a minute for each partition, with their number.
 
     Args:
         deserializer: The application's function; None: ``values`` are JSON, and records keep their bytes.
-        metrics: Counts ``deserializer_failures``, all of them.
-        clock: Seconds on a clock that only goes forward.
+        metrics: Counts all failures, as ``deserializer_failures``.
+        clock: Returns seconds on a monotonic clock.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Deserializer:
         self._timer: asyncio.TimerHandle | None = None
 
     def record(self, record: Record) -> Record | None:
-        """Return a record with its value deserialized, where it has one; None where that failed."""
+        """Return a record with its value deserialized, if it is not null; None if that failed."""
         if self._deserializer is None or record.value is None:
             return record
         try:
@@ -78,8 +78,8 @@ class Deserializer:
         Return the values of records as ``consume()`` does, without those that failed.
 
         Args:
-            records: With bytes, or None, for values; the function is called with either.
-            unreadable: Where given, the offsets of what failed are added.
+            records: Their values are bytes or None; the function is called with either.
+            unreadable: If given, the offsets of failed records are added to it.
         """
         read = self._deserializer or json.loads
         values = []
@@ -101,33 +101,33 @@ class Deserializer:
         return PartitionBatch(partition, token, values, records)
 
     def close(self) -> None:
-        """Log what was only counted so far; needs no event loop."""
+        """Log the failures that were only counted so far; needs no event loop."""
         self._stop_timer()
         for partition, repeats in self._limit.rest(self._clock()):
-            _tell(partition, repeats)
+            _log_failures(partition, repeats)
 
     def _failed(self, record: Record, error: Exception) -> None:
         self._metrics.count("deserializer_failures")
         text = _text_of(error)
-        # An error about bytes that are none is another one: JSON says that of a value that is missing.
+        # No hint for a null value: json.loads names bytes in its error for None, too.
         takes_bytes_for_text = self._deserializer is not None and record.value is not None and _is_about_bytes(error)
         failure = _Failure(record.offset, text, _BYTES_HINT if takes_bytes_for_text else "")
         repeats = self._limit.add(record.topic_partition, failure, self._clock())
         if repeats is not None:
-            _tell(record.topic_partition, repeats, error)
+            _log_failures(record.topic_partition, repeats, error)
         elif self._timer is None:
             self._start_timer()
 
     def _start_timer(self) -> None:
-        """Where nothing fails any more, what was counted is logged all the same when the interval is over."""
+        """Log counted failures when the interval is over, even if no further value fails."""
         loop, due_s = running_loop(), self._limit.due_s
         if loop is not None and due_s is not None:
-            self._timer = loop.call_later(max(0.0, due_s - self._clock()), self._tell_due)
+            self._timer = loop.call_later(max(0.0, due_s - self._clock()), self._log_due)
 
-    def _tell_due(self) -> None:
+    def _log_due(self) -> None:
         self._timer = None
         for partition, repeats in self._limit.due(self._clock()):
-            _tell(partition, repeats)
+            _log_failures(partition, repeats)
         self._start_timer()
 
     def _stop_timer(self) -> None:
@@ -136,11 +136,11 @@ class Deserializer:
             self._timer = None
 
 
-def _tell(partition: TopicPartition, repeats: Repeats[_Failure], error: Exception | None = None) -> None:
+def _log_failures(partition: TopicPartition, repeats: Repeats[_Failure], error: Exception | None = None) -> None:
     first = repeats.first
     if repeats.is_first_line:
         log.error(
-            "%s: the deserializer failed on the value at offset %d, which is passed over: %s%s",
+            "%s: the deserializer failed on the value at offset %d, which is skipped: %s%s",
             partition,
             first.offset,
             first.error,
@@ -149,7 +149,7 @@ def _tell(partition: TopicPartition, repeats: Repeats[_Failure], error: Exceptio
         )
     else:
         log.error(
-            "%s: the deserializer failed on %d more values, which are passed over, first at offset %d: %s%s",
+            "%s: the deserializer failed on %d more values, which are skipped, first at offset %d: %s%s",
             partition,
             repeats.count,
             first.offset,
@@ -161,7 +161,7 @@ def _tell(partition: TopicPartition, repeats: Repeats[_Failure], error: Exceptio
 def _text_of(error: Exception) -> str:
     try:
         text = str(error)
-    except Exception:  # the application's own error, whose text cannot be had
+    except Exception:  # the application's error class may fail to make its text
         text = "?"
     return f"{type(error).__name__}: {text[:MOST_TEXT]}"
 

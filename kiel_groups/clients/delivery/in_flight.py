@@ -1,8 +1,8 @@
 """
-What the application has in hand: a record, or the values of one topic.
+What is in flight: delivered to the application and not finished, either a loop's record or the values of one topic.
 
-It is not finished yet, so it is not committed by itself, and a hand-over of its partitions waits for it. Both kinds
-end alike: *finished*, which moves the next offset that a commit stores, or put down unfinished, which does not.
+Automatic commits do not store its offsets, and its partitions are not released before it ends. It ends *finished*,
+which advances the offset that a commit stores, or unfinished, which does not.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from kiel_groups.model import Record, TopicPartition
 
 __all__ = ["InFlight", "RecordInFlight", "ValuesInFlight", "Span", "UNCLAIMED_S"]
 
-#: Values that nobody has got for so long, in seconds, are given up; a program that gathers several calls may take some.
+#: After how long values that no caller has received are given up, in seconds. A program that gathers several calls may
+#: take a while to receive them all.
 UNCLAIMED_S = 1.0
 
 
 class InFlight(Protocol):
-    """Something in hand, or an empty hand."""
+    """What one loop, or the callers of one topic, have in flight; possibly nothing."""
 
     def busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Those of these partitions that something in hand is of."""
+        """Return those of these partitions of which something is in flight."""
 
     def disown(self, partitions: Collection[TopicPartition]) -> None:
-        """Whatever becomes of these in hand counts no more; the application may still be busy with them."""
+        """Stop counting in-flight records of these partitions. The application may still be processing them."""
 
     def cut(self, partition: TopicPartition, end: int) -> None:
-        """As ``disown``, for what is in flight of a partition from the offset ``end`` on."""
+        """Do as ``disown``, for what is in flight of a partition from the offset ``end`` on."""
 
 
 class RecordInFlight:
-    """The record that a loop was handed, and the state that its end is to be noted in."""
+    """The record that was delivered to a loop, and its partition's state, which counts it once it is finished."""
 
     __slots__ = ("record", "state")
 
@@ -49,13 +50,13 @@ class RecordInFlight:
         return frozenset({self.record.topic_partition})
 
     def count(self) -> None:
-        """Count what is in hand as finished; it stays in hand."""
+        """Count the record as finished; it stays in flight."""
         if self.record is not None and self.state is not None:
             self.state.finished = self.record.offset + 1
 
     def token_of(self, record: Record) -> int | None:
-        """The fencing token under which a record was handed out; None where it is not in hand, or counts no more."""
-        # Its place would not do: the same one may be in hand again, under a later claim.
+        """The fencing token under which a record was delivered; None if it is not in flight, or does not count."""
+        # Compares identities, not offsets: the same offset may be in flight again, under a later claim.
         return self.state.token if record is self.record and self.state is not None else None
 
     def disown(self, partitions: Collection[TopicPartition]) -> None:
@@ -74,7 +75,7 @@ class Span(NamedTuple):
     """
     Values of one partition that one call returned: from the offset ``start`` to the next offset ``end``.
 
-    ``state`` is where their end is to be noted, None where that counts no more.
+    ``state`` is the partition's state, which counts them once they are finished; None if they do not count any more.
     """
 
     state: PartitionState | None
@@ -83,16 +84,16 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Taken:
-    """What one call returned, and when; ``done``: whoever got it said so, and did not ask again for that."""
+class _Delivered:
+    """What one call returned, and when; ``done``: its receiver declared it finished without asking again."""
 
     taker: ConsumeCall
     spans: dict[TopicPartition, Span]
     at_s: float
     done: bool = False
 
-    def fate(self, now_s: float) -> bool | None:
-        """True: somebody got it. False: nobody did, and nobody will. None: that will be seen."""
+    def received(self, now_s: float) -> bool | None:
+        """Whether a caller has received the values; None while a caller may still receive them."""
         if self.taker.got:
             return True
         return False if self.taker.passed or now_s - self.at_s > UNCLAIMED_S else None
@@ -100,90 +101,90 @@ class _Taken:
 
 class ValuesInFlight:
     """
-    The values of one topic that are in hand, call by call, in the order in which they were taken.
+    The values of one topic that are in flight, call by call, in the order in which they were delivered.
 
-    What one coroutine got ends when that one asks again, whatever others do. A partition is finished up to the first
-    of its values that somebody is still busy with.
+    The values that a coroutine received end when it asks again, independently of other coroutines. A partition is
+    finished up to the first of its values that a coroutine is still processing.
     """
 
-    __slots__ = ("_taken",)
+    __slots__ = ("_delivered",)
 
     def __init__(self) -> None:
-        self._taken: list[_Taken] = []
+        self._delivered: list[_Delivered] = []
 
     @property
     def takers(self) -> set[ConsumeCall]:
-        """The calls that returned them."""
-        return {taken.taker for taken in self._taken}
+        """The calls that returned the values."""
+        return {delivered.taker for delivered in self._delivered}
 
     def add(self, spans: dict[TopicPartition, Span], taker: ConsumeCall, now_s: float) -> None:
-        """A call returns these."""
-        self._taken.append(_Taken(taker, spans, now_s))
+        """Add the values that a call returns."""
+        self._delivered.append(_Delivered(taker, spans, now_s))
 
     def busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        return frozenset(tp for taken in self._taken for tp in taken.spans).intersection(partitions)
+        return frozenset(tp for delivered in self._delivered for tp in delivered.spans).intersection(partitions)
 
     def busy(self) -> list[tuple[ConsumeCall, frozenset[TopicPartition]]]:
-        """Who has what in hand; for any thread."""
-        return [(taken.taker, frozenset(taken.spans)) for taken in self._taken]
+        """Return the partitions of which each call has values in flight; for any thread."""
+        return [(delivered.taker, frozenset(delivered.spans)) for delivered in self._delivered]
 
     def is_awaited(self, now_s: float) -> bool:
-        """Whether something may be about to be got."""
-        return any(taken.fate(now_s) is None for taken in self._taken)
+        """Whether a caller may still receive some of the values."""
+        return any(delivered.received(now_s) is None for delivered in self._delivered)
 
     def finish(self, takers: Collection[ConsumeCall] | None) -> None:
-        """Whoever got something by these calls, or by any, is done with it."""
-        for taken in self._taken:
-            taken.done = taken.done or (taken.taker.got and (takers is None or taken.taker in takers))
+        """Declare finished what was received by these calls, or by any (None)."""
+        for delivered in self._delivered:
+            delivered.done = delivered.done or (delivered.taker.got and (takers is None or delivered.taker in takers))
 
     def settle(self, now_s: float, *, finishes: bool = True) -> dict[TopicPartition, int]:
         """
-        Let go of what has ended; what somebody is busy with stays, and what may be about to be got.
+        Remove values that have ended; keep those that are being processed, or may still be received.
 
-        Without ``finishes``, keep what a caller has got and not declared finished, also of a coroutine that has ended:
-        another coroutine may be processing what it returned.
+        Without ``finishes``, also keep values that were received and not declared finished, even if the receiving
+        coroutine has ended: another coroutine may be processing what it returned.
 
         Returns:
-            Where to hand out again from, by partition: what nobody got, and never will.
+            Where to deliver from again, by partition: the first of the values that no caller will receive.
         """
-        back: dict[TopicPartition, int] = {}
+        resume_at: dict[TopicPartition, int] = {}
         undecided: set[TopicPartition] = set()
         busy: set[TopicPartition] = set()
-        for taken in self._taken:
-            fate, done = taken.fate(now_s), taken.done or (finishes and taken.taker.over)
-            stays: dict[TopicPartition, Span] = {}
-            for tp, span in taken.spans.items():
-                if tp in back and span.state is not None:
-                    # It comes again, together with what was before it. That ends the accounting and not the work:
-                    # a drain must still wait for the coroutine that processes these values.
+        for delivered in self._delivered:
+            received, done = delivered.received(now_s), delivered.done or (finishes and delivered.taker.over)
+            kept: dict[TopicPartition, Span] = {}
+            for tp, span in delivered.spans.items():
+                if tp in resume_at and span.state is not None:
+                    # These values are delivered again, together with those before them. That ends the accounting and
+                    # not the work: a drain must still wait for the coroutine that processes these values.
                     span = span._replace(state=None)
-                if fate is None or tp in undecided:
+                if received is None or tp in undecided:
                     before = undecided
-                elif fate and (not done or tp in busy):
+                elif received and (not done or tp in busy):
                     before = busy
                 else:
-                    if span.state is not None and fate:
+                    if span.state is not None and received:
                         span.state.finished = span.end
                     elif span.state is not None:
-                        back[tp] = span.start
-                        taken.taker.given_up = True
+                        resume_at[tp] = span.start
+                        delivered.taker.given_up = True
                     continue
-                stays[tp] = span
+                kept[tp] = span
                 if span.state is not None:
                     before.add(tp)
-            taken.spans = stays
-        self._taken = [taken for taken in self._taken if taken.spans]
-        return back
+            delivered.spans = kept
+        self._delivered = [delivered for delivered in self._delivered if delivered.spans]
+        return resume_at
 
     def disown(self, partitions: Collection[TopicPartition]) -> None:
-        for taken in self._taken:
-            for partition in taken.spans.keys() & set(partitions):
-                taken.spans[partition] = taken.spans[partition]._replace(state=None)
+        for delivered in self._delivered:
+            for partition in delivered.spans.keys() & set(partitions):
+                delivered.spans[partition] = delivered.spans[partition]._replace(state=None)
 
     def cut(self, partition: TopicPartition, end: int) -> None:
-        for taken in self._taken:
-            span = taken.spans.get(partition)
+        for delivered in self._delivered:
+            span = delivered.spans.get(partition)
             if span is not None and span.start >= end:
-                taken.spans[partition] = span._replace(state=None)
+                delivered.spans[partition] = span._replace(state=None)
             elif span is not None and span.end > end:
-                taken.spans[partition] = span._replace(end=end)
+                delivered.spans[partition] = span._replace(end=end)

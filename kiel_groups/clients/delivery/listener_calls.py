@@ -1,4 +1,4 @@
-"""Calling the application's rebalance listener: one hook at a time, and its failures contained."""
+"""Call the application's rebalance listener: one hook at a time; a hook's failure is logged and counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A hook that runs, its partitions, and those of them that were lost meanwhile."""
+    """A running hook, its partitions, and those of them that were lost since it started."""
 
     task: asyncio.Task[None]
     partitions: frozenset[TopicPartition]
@@ -34,10 +34,10 @@ class _Running:
 
 def check_listener(listener: RebalanceListener | None) -> None:
     """
-    Make sure that a listener has all its hooks.
+    Check that a listener has all required hooks.
 
     Raises:
-        ConfigError: One is missing, or cannot be called.
+        ConfigError: A hook is missing, or cannot be called.
     """
     for hook in ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost"):
         if listener is not None and not callable(getattr(listener, hook, None)):
@@ -48,24 +48,24 @@ class ListenerCalls:
     """
     The hooks of one listener, never two at once; without a listener every call ends at once.
 
-    A loss cancels the hook that runs if all partitions of that hook are lost. While one of them is still owned, the
-    hook runs on, because its partitions are delivered, or released, once it has ended; the loss waits for its turn.
+    A loss cancels the running hook if all partitions of that hook are lost. While one of them is still owned, the hook
+    continues, because that partition is delivered or released once it has ended; the loss is reported after it.
     """
 
     def __init__(self, listener: RebalanceListener | None, metrics: Metrics) -> None:
         self._listener = listener
         self._metrics = metrics
-        self._turn = asyncio.Lock()
-        self._stall_turn = threading.Lock()
+        self._lock = asyncio.Lock()
+        self._stall_lock = threading.Lock()
         self._running: _Running | None = None
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         if self._listener is not None:
-            await self._in_turn(self._listener.on_partitions_revoked, partitions)
+            await self._run_hook(self._listener.on_partitions_revoked, partitions)
 
     async def assigned(self, partitions: Collection[TopicPartition]) -> None:
         if self._listener is not None:
-            await self._in_turn(self._listener.on_partitions_assigned, partitions)
+            await self._run_hook(self._listener.on_partitions_assigned, partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         if self._listener is None:
@@ -75,35 +75,35 @@ class ListenerCalls:
             running.lost |= running.partitions & set(partitions)
             if running.lost == running.partitions:
                 running.task.cancel()
-        spawn(self._in_turn(self._listener.on_partitions_lost, partitions, is_loss=True), "on_partitions_lost")
+        spawn(self._run_hook(self._listener.on_partitions_lost, partitions, is_loss=True), "on_partitions_lost")
 
     def in_progress(self) -> list[Work]:
-        """The hook that runs, if one does; for any thread."""
+        """The running hook, if there is one; for any thread."""
         running = self._running
         return [] if running is None else [Work(running, "listener", running.partitions)]
 
     def stalled(self, stall: Stall) -> None:
-        """Tell a listener that has a hook for it, on the thread that calls; two threads do so in turns."""
+        """Call ``on_stalled`` if the listener has it, on the calling thread; never on two threads at once."""
         listener: object = self._listener
         if isinstance(listener, StallListener):
-            with self._stall_turn:
+            with self._stall_lock:
                 try:
                     listener.on_stalled(stall)
                 except BaseException:
-                    # SystemExit ends a thread without a word.
+                    # Also SystemExit: it would end the thread without a message.
                     log.exception("the listener's on_stalled failed")
                     self._metrics.count("listener_failures")
 
-    async def _in_turn(
+    async def _run_hook(
         self, hook: Callable[..., Any], partitions: Collection[TopicPartition], *, is_loss: bool = False
     ) -> None:
-        async with self._turn:
+        async with self._lock:
             task = spawn(self._call(hook, sorted(partitions)), hook.__name__)
             self._running = _Running(task, frozenset(partitions), is_loss)
             try:
                 await asyncio.wait({task})
             except asyncio.CancelledError:
-                # Who waited for the hook is gone; the next one must not begin beside it.
+                # The caller was cancelled. The next hook must not start before this one has ended.
                 task.cancel()
                 await asyncio.wait({task})
                 raise
@@ -116,9 +116,9 @@ class ListenerCalls:
             if inspect.isawaitable(result):
                 await result
         except asyncio.CancelledError:
-            log.warning("the listener's %s was cancelled: all of its partitions are lost", hook.__name__)
+            log.warning("the listener's %s was cancelled: all of its partitions were lost", hook.__name__)
             raise
         except Exception:
-            # The application's error; the hand-over goes on, or others would wait for these partitions.
-            log.exception("the listener's %s failed", hook.__name__)
+            # An error of the application. The rebalance continues: other members may wait for these partitions.
+            log.exception("the listener's %s failed; the rebalance continues", hook.__name__)
             self._metrics.count("listener_failures")

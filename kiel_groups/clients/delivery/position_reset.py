@@ -1,4 +1,4 @@
-"""Reset the position of a group's partition where its log does not have it: retention overtook it, or it was cut."""
+"""Reset the position of a group's partition that is not in the log: retention deleted it, or the log was truncated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class _Member(Protocol):
-    """The member, as far as a reset needs it."""
+    """The methods of the member that a reset uses."""
 
     def confirm_leaders(self) -> Awaitable[None]:
         """Read the leaders of the owned partitions from ZooKeeper; see ``GroupMember``."""
@@ -53,7 +53,7 @@ class PositionReset:
         cluster: ClusterMetadata,
         log_range: LogRange,
         subscription: SubscriptionState,
-        handing_out: RecordDelivery,
+        delivery: RecordDelivery,
         member: _Member,
         metrics: Metrics,
     ) -> None:
@@ -61,11 +61,11 @@ class PositionReset:
         self._cluster = cluster
         self._log_range = log_range
         self._subscription = subscription
-        self._handing_out = handing_out
+        self._delivery = delivery
         self._member = member
         self._metrics = metrics
-        self._look: asyncio.Task[None] | None = None
-        self._next_look: asyncio.Task[None] | None = None
+        self._read: asyncio.Task[None] | None = None
+        self._next_read: asyncio.Task[None] | None = None
 
     async def __call__(self, partition: TopicPartition, position: int) -> int | None:
         """
@@ -77,25 +77,25 @@ class PositionReset:
 
         Raises:
             OffsetOutOfRangeError: The policy is ``none``.
-            BrokerError: No broker tells where the log begins and ends.
-            SessionLostError: There is no session to look at leaders with.
+            BrokerError: No broker could tell where the log begins and ends.
+            SessionLostError: There is no session to read the leaders with.
         """
-        is_fetched = self._handing_out.while_fetched(partition)
+        is_fetched = self._delivery.while_fetched(partition)
         reset = self._subscription.reset_of(partition) or await self._choose(partition, position, is_fetched)
         if reset is None:
             return None
-        await self._handing_out.put_down(partition, is_fetched)
+        await self._delivery.put_down(partition, is_fetched)
         return await self._store(partition, reset, is_fetched)
 
     async def _choose(
         self, partition: TopicPartition, position: int, is_fetched: Callable[[], bool]
     ) -> PendingReset | None:
-        """Choose a position; None where no reset is due. A choice stays until it is stored, or overruled."""
+        """Choose a position; None if no reset is due. A choice is kept until it is stored or overruled."""
         await self._confirm_leaders()
         leader = self._cluster.leader_of(partition)
         start, end = await self._log_range(partition)
         if leader is None or leader != self._cluster.leader_of(partition):
-            # The confirmed leader did not answer, and another broker did: its word would be believed unconfirmed.
+            # The answer may be that of another broker, which ZooKeeper has not confirmed as the leader.
             raise LEADER_NOT_AVAILABLE.exception(f"{partition}: the leader changed while its log's range was looked up")
         if not is_fetched():
             return None
@@ -116,10 +116,10 @@ class PositionReset:
         self, partition: TopicPartition, reset: PendingReset, is_fetched: Callable[[], bool]
     ) -> int | None:
         """
-        Have the member store the position, again and again while that fails.
+        Have the member store the position, and retry while that fails.
 
-        Nothing is fetched meanwhile, and nothing is chosen anew: what is written between two choices of ``latest``
-        would be delivered to no member.
+        Until then, nothing is fetched, and no other position is chosen: records that are written between two choices of
+        ``latest`` would be delivered to no member.
         """
         failures = 0
         while is_fetched():
@@ -130,34 +130,34 @@ class PositionReset:
                     raise
                 failures += 1
                 self._metrics.count("resets_put_off")
-                log.warning("%s: the reset to %d is not stored yet: %s; retrying", partition, reset.position, error)
+                log.warning("%s: the reset to %d was not stored: %s; retrying", partition, reset.position, error)
                 await asyncio.sleep(self._cluster.delay_s(failures))
         return None
 
     async def _confirm_leaders(self) -> None:
         """
-        Have leaders looked at, by a look that begins after this call.
+        Have the member read the leaders from ZooKeeper, with a read that starts after this call.
 
-        Partitions that are reset at one time share a look: retention may overtake a thousand of them. A look that has
-        begun already may have passed this partition by, or read its leader before that changed; the next one counts.
+        Partitions that are reset at the same time share a read: retention may overtake a thousand of them. A read under
+        way may have passed this partition, or read its leader before a change, so this waits for the next one.
         """
-        if self._next_look is None:
-            self._next_look = spawn(self._look_at_leaders(self._look), "look at leaders before a reset")
-        await asyncio.shield(self._next_look)
+        if self._next_read is None:
+            self._next_read = spawn(self._read_leaders(self._read), "read of leaders before a reset")
+        await asyncio.shield(self._next_read)
 
-    async def _look_at_leaders(self, before: asyncio.Task[None] | None) -> None:
+    async def _read_leaders(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait({before})
-        self._look, self._next_look = self._next_look, None
+        self._read, self._next_read = self._next_read, None
         await self._member.confirm_leaders()
 
     def _cut(self, partition: TopicPartition, reset: PendingReset) -> None:
-        """Drop what the log does not have any more, although it was fetched."""
-        dropped = self._handing_out.cut(partition, reset.end)
+        """Drop fetched records that are not in the log any more."""
+        dropped = self._delivery.cut(partition, reset.end)
         self._metrics.count("records_cut_off", dropped)
         log.warning(
-            "%s: offset %d is out of range, the log has %d to %d; %s continues at %d once all before is finished; %d"
-            " fetched records are not in the log any more and are dropped",
+            "%s: offset %d is out of range, the log has %d to %d; resetting to %s, %d, once all fetched records are"
+            " finished; %d fetched records are not in the log any more and are dropped",
             partition,
             reset.lost,
             reset.start,

@@ -1,4 +1,4 @@
-"""Which claims may be delivered: those whose ``on_partitions_assigned`` has ended."""
+"""The claims that may be delivered: those whose ``on_partitions_assigned`` hook has ended."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ReadyClaims:
     The partitions whose assigned hook has ended under their present claim; a collection that changes.
 
     Args:
-        subscription: Holds the state of each claim, another object for every claim.
-        calls: The listener's hooks.
+        subscription: Has a state for each claimed partition; each claim has its own state object.
+        calls: Calls the listener's hooks.
         on_ready: Called with partitions that have become ready.
     """
 
@@ -41,7 +41,7 @@ class ReadyClaims:
         return iter(self._ready)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Call the hook for new claims; they are ready when it has ended, unless ``remove`` comes before that."""
+        """Call the hook for new claims; they are ready once it has ended, unless ``remove`` comes before that."""
         self.remove(partitions)
         states = {partition: self._subscription.state(partition) for partition in partitions}
         claims = {partition: state for partition, state in states.items() if state is not None}
@@ -60,7 +60,7 @@ class ReadyClaims:
         self._on_ready(ready)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """These claims are being handed over, or are lost; the end of their hook changes nothing any more."""
+        """Remove claims that were revoked or lost; if their hook still runs, its end changes nothing any more."""
         self._ready.difference_update(partitions)
         for partition in partitions:
             self._opening.pop(partition, None)

@@ -1,8 +1,8 @@
 """
-Between what was fetched and what the application has finished.
+Deliver fetched records to the application, and track which of them it has finished.
 
-A record is *in hand* from the moment it is handed out until the next one is asked for, a topic's values until who got
-them asks for that topic again; only then they are finished, and only what is finished is ever committed by itself.
+A record is *in flight* from its delivery until the loop asks for the next one; a topic's values are in flight until the
+coroutine that received them asks for the topic again. Then they are finished. Automatic commits store nothing else.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ __all__ = ["RecordDelivery"]
 
 log = logging.getLogger(__name__)
 
-#: How long records are handed out without a pause for the event loop's other work, in seconds: an application that
-#: never awaits must not hold up hand-overs and commits for as long as there are records.
+#: How long records are delivered without a pause for the event loop's other work, in seconds: an application that
+#: never awaits must not delay releases and commits for as long as there are records.
 QUANTUM_S = 0.01
 
-#: How often a shut gate is looked at, in seconds. It opens from another thread, and seldom.
+#: How often a shut gate is checked, in seconds. Another thread opens it, and that is rare.
 GATE_PAUSE_S = 0.02
 
 
 class HasGate(Protocol):
-    """Whose present gate is asked before every record; another session has another gate."""
+    """The member, whose gate is checked before every record; each session has its own gate."""
 
     gate: Gate
 
 
 class RecordDelivery:
-    """Hands out records of the partitions that are held, and knows which of them are finished."""
+    """Delivers records of the owned partitions, and tracks which of them are finished."""
 
     def __init__(
         self,
@@ -65,23 +65,23 @@ class RecordDelivery:
         self._deserializing = Deserializer(deserializer, metrics)
         self._keeps_bytes = deserializer is None
         self._metrics = metrics
-        # The batch that is being handed out: its partition's state (None once that is lost or revoked) and records.
+        # The batch that is being delivered: its partition's state (None once that is lost or revoked) and records.
         self._batch_of: TopicPartition | None = None
         self._state: PartitionState | None = None
         self._records: list[Record] = []
         self._next = 0
-        self._hand = RecordInFlight()
+        self._loop_record = RecordInFlight()
         self._topics: dict[str, ValuesInFlight] = {}
-        # Topics that cannot be read, and why: to be raised once for each time that this was found.
+        # Errors of topics that cannot be read. Each is raised once; if it is found again, it is raised again.
         self._refused: dict[str, KielGroupsError] = {}
-        #: The last call that asked for a topic's values.
-        self._asked: object = None
+        #: The last call of ``consume()``, for any topic.
+        self._last_call: object = None
         self._ready = ReadyClaims(subscription, calls, self._fetch)
-        # Whether a loop goes on, and whether there ever was one: part of a batch may be left over from it.
+        # Whether a loop is active, and whether there ever was one: part of a batch may be left over from it.
         self._looping = False
         self._iterated = False
-        # How many drains and resets wait for what is in hand.
-        self._drains, self._let_go = 0, asyncio.Event()
+        # How many drains and resets wait; the event is set when something in flight or buffered may have ended.
+        self._drains, self._progress = 0, asyncio.Event()
         self._pause_at_s = float("inf")
         self._ended = False
 
@@ -89,15 +89,15 @@ class RecordDelivery:
 
     def take(self) -> Record | None:
         """
-        Finish the record in hand, and hand out the next one; None where none is there, or the gate is shut.
+        Finish the record in flight and deliver the next one; None if none is buffered or the gate is shut.
 
         Raises:
-            KielGroupsError: What the fetcher cannot get past.
+            KielGroupsError: A partition cannot be read.
         """
-        hand = self._hand
-        if hand.record is not None:
+        current = self._loop_record
+        if current.record is not None:
             self.finish()
-        while self._next < len(self._records) or self._turn_over():
+        while self._next < len(self._records) or self._next_batch():
             now_s = boot_time_s()
             if now_s >= self._pause_at_s or not self._member.gate.is_open(now_s):
                 return None
@@ -112,16 +112,16 @@ class RecordDelivery:
                     state.finished = state.position
                     continue
                 record = readable
-            hand.record, hand.state = record, state
+            current.record, current.state = record, state
             return record
         return None
 
-    def _turn_over(self) -> bool:
-        """Go to the next batch of a partition that is still held; whether there is one."""
+    def _next_batch(self) -> bool:
+        """Move to the next batch of a partition that is still owned; return whether there is one."""
         if self._refused:
             raise self._refused.popitem()[1]
         if self._drains:
-            self._let_go.set()
+            self._progress.set()
         while not self._ended and (batch := self._fetcher.poll()) is not None:
             state = self._subscription.state(batch.topic_partition)
             if state is None:
@@ -134,15 +134,15 @@ class RecordDelivery:
 
     def take_topic(self, topic: str, most_bytes: int, taker: ConsumeCall) -> Batch:
         """
-        Hand out values of one topic, about so many bytes as they came over the wire; [] where nothing is there.
+        Deliver values of one topic, about ``most_bytes`` as fetched; [] if none are buffered or the gate is shut.
 
         Raises:
-            KielGroupsError: What the fetcher cannot get past; only where there is nothing else of the topic.
-            ConfigError: Records are handed out to a loop, too: nobody could tell what is finished.
+            KielGroupsError: A partition cannot be read; raised only if no other partition of the topic has values.
+            ConfigError: A loop has taken records: the consumer could not know which records are finished.
         """
         if self._iterated:
             raise ConfigError("the consumer is iterated over already; iterate over it or call consume(), not both")
-        self._asked = taker
+        self._last_call = taker
         parts: list[PartitionBatch] = []
         spans: dict[TopicPartition, Span] = {}
         room = most_bytes
@@ -158,10 +158,10 @@ class RecordDelivery:
             self._metrics.count("records_handed_out", len(batch.records))
             room -= batch.size_bytes
         if spans:
-            hand = self._topics.setdefault(topic, ValuesInFlight())
-            hand.add(spans, taker, boot_time_s())
+            values = self._topics.setdefault(topic, ValuesInFlight())
+            values.add(spans, taker, boot_time_s())
             if not any(part.values for part in parts):
-                # All of it was passed over: nobody needs to get it, or has it in hand.
+                # The deserializer failed on all values, so none are in flight: finish them without a receiver.
                 taker.got = True
                 self.finish_topics([topic], {taker})
         return Batch(part for part in parts if part.values)
@@ -180,12 +180,12 @@ class RecordDelivery:
 
     def finish_topics(self, topics: Iterable[str] | None = None, takers: Collection[ConsumeCall] | None = None) -> bool:
         """
-        Whoever took of these topics, or of any, by these calls, or by any, is done with what it got.
+        Finish the values that these calls returned from these topics; None stands for all calls or all topics.
 
-        So is who has asked for the topic again, or is gone. What nobody got is handed out again.
+        Values of calls that are over are finished, too. Values that no caller will receive any more are redelivered.
 
         Returns:
-            Whether anything was in hand.
+            Whether anything was in flight.
         """
         asked = self._topics.keys() & (self._topics if topics is None else set(topics))
         for topic in asked:
@@ -194,41 +194,41 @@ class RecordDelivery:
         return bool(asked)
 
     def give_up_unclaimed(self, topic: str) -> bool:
-        """Hand out again what nobody will get of a topic; whether something may still be about to be got."""
+        """Redeliver values of a topic that no caller will receive; return whether a caller may still receive some."""
         return topic in self._topics and self._settle(topic)
 
     def _settle(self, topic: str, now_s: float | None = None, *, finishes: bool = True) -> bool:
-        hand, now_s = self._topics[topic], boot_time_s() if now_s is None else now_s
-        self._hand_out_again(hand.settle(now_s, finishes=finishes))
-        if not hand.takers:
+        values, now_s = self._topics[topic], boot_time_s() if now_s is None else now_s
+        self._redeliver(values.settle(now_s, finishes=finishes))
+        if not values.takers:
             del self._topics[topic]
-        self._let_go.set()
-        return hand.is_awaited(now_s)
+        self._progress.set()
+        return values.is_awaited(now_s)
 
-    def _hand_out_again(self, starts: Mapping[TopicPartition, int]) -> None:
+    def _redeliver(self, starts: Mapping[TopicPartition, int]) -> None:
         for partition, start in starts.items():
             state = self._subscription.state(partition)
             if state is not None and partition in self._ready and not self._ended:
-                log.info("%s is handed out again from offset %d: nobody got what came from there", partition, start)
+                log.info("%s: delivering again from offset %d: no caller received the values", partition, start)
                 self._metrics.count("values_unclaimed")
                 state.position = start
                 self._fetch([partition])
 
     async def topics_finished(self) -> None:
-        """Ends when no values are in hand."""
+        """Wait until no values are in flight."""
         while self._topics:
-            self._let_go.clear()
-            await self._let_go.wait()
+            self._progress.clear()
+            await self._progress.wait()
 
     def put_down_taken(self, takers: Collection[ConsumeCall] | None) -> None:
-        """Whoever took by these, or by any, is busy with nothing any more; it is not finished, and comes again."""
-        for topic, hand in list(self._topics.items()):
-            if takers is None or hand.takers <= set(takers):
+        """Stop tracking the values of these calls, or of all (None); they are not finished, so they come again."""
+        for topic, values in list(self._topics.items()):
+            if takers is None or values.takers <= set(takers):
                 del self._topics[topic]
-        self._let_go.set()
+        self._progress.set()
 
     async def wait(self, topic: str | None = None) -> None:
-        """Wait until ``take``, or ``take_topic``, may have something."""
+        """Wait until ``take`` or ``take_topic`` may have something to deliver."""
         now_s = boot_time_s()
         if not self._member.gate.is_open(now_s):
             await asyncio.sleep(GATE_PAUSE_S)
@@ -239,25 +239,25 @@ class RecordDelivery:
         self._pause_at_s = boot_time_s() + QUANTUM_S
 
     def count_hand(self) -> None:
-        """Count the record in hand as finished, although the application may go on with it."""
-        self._hand.count()
+        """Count the record in flight as finished, although the application may still be processing it."""
+        self._loop_record.count()
 
     def token_of(self, record: Record) -> int | None:
-        """The fencing token under which the record in hand was handed out; None of any other, or one that is lost."""
-        return self._hand.token_of(record)
+        """The fencing token under which the record in flight was delivered; None of any other record, or once lost."""
+        return self._loop_record.token_of(record)
 
     def finish(self) -> None:
-        """The application is done with the record in hand."""
-        self._hand.count()
-        self._hand.clear()
-        # Within a batch nothing ends that a drain or a reset waits for: retention may overtake a thousand partitions at
-        # once, and then a thousand resets would wake up after each record.
+        """Finish the record in flight."""
+        self._loop_record.count()
+        self._loop_record.clear()
+        # A reset waits for the end of a batch, not of a record. Retention may overtake a thousand partitions at once;
+        # notified within a batch, a thousand resets would wake up after each record.
         if self._drains and self._next >= len(self._records):
-            self._let_go.set()
+            self._progress.set()
 
     def put_back(self) -> None:
-        """The record in hand was not finished, and nobody processes it any more: it is the next one again."""
-        record, state = self._hand.record, self._hand.state
+        """Make the record in flight the next one again: the application stopped processing it unfinished."""
+        record, state = self._loop_record.record, self._loop_record.state
         if record is not None and state is not None:
             state.position = record.offset
             if state is self._state:
@@ -265,11 +265,11 @@ class RecordDelivery:
             else:
                 # Its batch was dropped: the topic left the subscription, and may have come back.
                 self._fetch([record.topic_partition])
-        self._hand.clear()
-        self._let_go.set()
+        self._loop_record.clear()
+        self._progress.set()
 
     def end(self) -> None:
-        """Hand out nothing more; the record in hand may still be finished."""
+        """Deliver nothing more; the record in flight may still be finished."""
         self._ended = True
         self._batch_of = self._state = None
         self._records, self._next = [], 0
@@ -277,23 +277,23 @@ class RecordDelivery:
 
     def enter(self) -> None:
         """
-        A loop begins.
+        Begin a loop.
 
         Raises:
-            ConfigError: Another loop goes on, or values of a topic are in hand.
+            ConfigError: Another loop is active, or values of a topic are in flight.
         """
         if self._topics:
             raise ConfigError("consume() was called already; iterate over the consumer or call consume(), not both")
         if self._looping:
             raise ConfigError(
-                "another loop over this consumer goes on: nobody could tell which of its records are finished; leave"
-                " that one first, or use a consumer for each"
+                "another loop over this consumer goes on: it could not be known which of its records are finished;"
+                " leave that one first, or use a consumer for each"
             )
         self._looping = self._iterated = True
         self._pause_at_s = boot_time_s() + QUANTUM_S
 
     def leave(self, *, finished: bool) -> None:
-        """The loop was left, in order or by an exception: then its record is handed out again to whoever asks next."""
+        """End the loop. If it was left by an exception, its record is not finished and is the next one again."""
         self._looping = False
         if finished:
             self.finish()
@@ -301,36 +301,36 @@ class RecordDelivery:
             self.put_back()
 
     def _busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        return frozenset().union(*(hand.busy_with(partitions) for hand in self._hands()))
+        return frozenset().union(*(each.busy_with(partitions) for each in self._in_flight()))
 
-    def _hands(self) -> list[InFlight]:
-        return [self._hand, *self._topics.values()]
+    def _in_flight(self) -> list[InFlight]:
+        return [self._loop_record, *self._topics.values()]
 
     def in_progress(self) -> list[Work]:
-        """What the application is busy with, its listener included; for any thread."""
+        """What the application is processing, its listener's hook included; for any thread."""
         works = self._calls.in_progress()
-        record = self._hand.record
+        record = self._loop_record.record
         if record is not None:
             works.append(Work(record, "processing", frozenset({record.topic_partition})))
-        # Who asks for another topic gets on, too: programs in kiel's style take several in turns.
+        # A call for another topic is progress, too: programs written for kiel consume several topics in turn.
         busy: defaultdict[object, frozenset[TopicPartition]] = defaultdict(frozenset)
-        for hand in list(self._topics.values()):
-            for taker, partitions in hand.busy():
-                busy[self._asked if taker.over else taker.coroutine.latest] |= partitions
+        for values in list(self._topics.values()):
+            for taker, partitions in values.busy():
+                busy[self._last_call if taker.over else taker.coroutine.latest] |= partitions
         return works + [Work(token, "processing", partitions) for token, partitions in busy.items()]
 
     # ------------------------------------------------------------------ the group's side
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Fetch these claims when the listener's hook has ended, unless ``stop`` or ``lost`` comes before that."""
+        """Fetch these claims once the listener's hook has ended, unless ``stop`` or ``lost`` comes before that."""
         return self._ready.assigned(partitions)
 
     def _fetch(self, partitions: Collection[TopicPartition]) -> None:
         """
-        Fetch these from their positions on, and drop what was fetched of them before.
+        Fetch these partitions from their positions on, and drop what was buffered of them.
 
-        A partition whose assigned hook has not ended, or whose topic is not subscribed to, is fetched when it has ended
-        or the topic is subscribed to again: until then its position may move, and nothing of it is delivered.
+        A partition waits until its assigned hook has ended and its topic is subscribed to. Until then, its position may
+        change, and none of its records are delivered.
         """
         self._drop(partitions)
         topics = self._subscription.subscription
@@ -341,64 +341,64 @@ class RecordDelivery:
                 positions[partition] = state.position
                 reset = state.reset
                 if reset is not None and reset.start <= state.position <= reset.end:
-                    # What was dropped is in the log still: fetched again, it leads to the records after the choice.
-                    # Nothing beyond the end of the log counts as finished.
+                    # The dropped records are still in the log: fetched again, they lead to those after the reset.
+                    # Offsets beyond the end of the log do not count as finished.
                     state.finished, state.reset = min(state.finished, reset.end), None
                 elif reset is not None:
-                    # The log may have grown past the lost position: only the choice leads to what is before that.
+                    # The log may have grown past the lost position; a fetch from there would skip the records before.
                     positions[partition] = reset.lost
                     lost.add(partition)
-        # Tasks that the fetcher starts must not inherit the caller's context: they would be taken for the caller.
+        # The fetcher's tasks must not inherit the caller's context: they would count as part of its coroutine.
         context_without_calls().run(self._fetcher.assign, positions, lost)
 
     def follow_subscription(self) -> None:
-        """Deliver no more of topics that were unsubscribed; topics that came back go on from their positions."""
+        """Stop the delivery of unsubscribed topics, and resume that of topics that are subscribed to again."""
         topics, fetched = self._subscription.subscription, self._fetcher.assignment
         self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}
         self._fetch([partition for partition in self._ready if (partition.topic in topics) != (partition in fetched)])
 
     def refused(self, topic: str, error: KielGroupsError) -> None:
-        """Where to start in a topic cannot be told: whoever asks for it next is told why."""
+        """Raise this error at the next request for the topic: where to start in it is not known."""
         if topic in self._subscription.subscription:
             self._refused[topic] = error
             self._fetcher.wake(topic)
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Fetch and hand out no more of these; returns those of which something is in hand."""
+        """Stop fetching and delivering these; return those of which something is in flight."""
         self._ready.remove(partitions)
         self._drop(partitions)
         return self._busy_with(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
-        """Ends when nobody is busy with anything of these, and the listener was told."""
+        """Wait until nothing of these is in flight, then notify the listener of the revocation."""
         self._drains += 1
         looking = spawn(self._drop_unclaimed({partition.topic for partition in partitions}), "drop of unclaimed values")
         try:
             while self._busy_with(partitions):
-                self._let_go.clear()
-                await self._let_go.wait()
+                self._progress.clear()
+                await self._progress.wait()
         finally:
             looking.cancel()
             self._drains -= 1
         await self._calls.revoked(partitions)
 
     async def _drop_unclaimed(self, topics: Collection[str]) -> None:
-        """Give up the values of these topics that no caller has got, now and then: perhaps none asks again."""
+        """Give up the values of these topics that no caller received, regularly: there may be no further call."""
         while True:
-            now_s = boot_time_s()  # A blocked loop delays a caller as well: the time of the pause does not count.
+            now_s = boot_time_s()  # A blocked loop delays callers as well, so the time of the pause does not count.
             await asyncio.sleep(UNCLAIMED_S)
             for topic in self._topics.keys() & topics:
                 self._settle(topic, now_s, finishes=False)
 
     def while_fetched(self, partition: TopicPartition) -> Callable[[], bool]:
-        """Return a function that tells whether a partition is still fetched as it is now: held, and not sought."""
+        """Return a function that tells whether a partition has been fetched without a break since this call."""
         epoch = self._fetcher.epoch(partition)
         return lambda: epoch is not None and self._fetcher.epoch(partition) == epoch
 
     def cut(self, partition: TopicPartition, end: int) -> int:
         """
-        The log of a partition ends at ``end`` now: drop what is buffered from there on, and stop counting what is in
-        flight of it.
+        Drop what is buffered of a partition from ``end`` on, where its log ends now, and stop counting what is in
+        flight from there on.
 
         Returns:
             How many buffered records were dropped.
@@ -408,17 +408,17 @@ class RecordDelivery:
             left = [record for record in self._records if record.offset < end]
             dropped += len(self._records) - max(len(left), self._next)
             self._records = left
-        for hand in self._hands():
-            hand.cut(partition, end)
+        for each in self._in_flight():
+            each.cut(partition, end)
         return dropped
 
     async def put_down(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
-        """Wait until nothing of a partition is buffered or in flight; ends early where ``is_fetched`` does not hold."""
+        """Wait until nothing of a partition is buffered or in flight, or until ``is_fetched`` does not hold."""
         self._drains += 1
         try:
             while is_fetched() and (self._is_buffered(partition) or self._busy_with([partition])):
-                self._let_go.clear()
-                await self._let_go.wait()
+                self._progress.clear()
+                await self._progress.wait()
         finally:
             self._drains -= 1
 
@@ -427,24 +427,24 @@ class RecordDelivery:
         return in_batch or self._fetcher.is_buffering(partition)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop everything of these; what is in hand of them does not count any more."""
+        """Drop all that is buffered of these; what is in flight of them does not count any more."""
         self._ready.remove(partitions)
         self._drop(partitions)
-        for hand in self._hands():
-            hand.disown(partitions)
+        for each in self._in_flight():
+            each.disown(partitions)
         self._calls.lost(partitions)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
         """Deliver from ``offset`` on, once the assigned hook has ended; what is in flight does not count any more."""
-        for hand in self._hands():
-            hand.disown([partition])
+        for each in self._in_flight():
+            each.disown([partition])
         if (state := self._subscription.state(partition)) is not None:
             state.position = offset
         self._fetch([partition])
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         self._fetcher.unassign(partitions)
-        self._let_go.set()
+        self._progress.set()
         if self._batch_of in partitions:
             self._batch_of = self._state = None
             self._records, self._next = [], 0

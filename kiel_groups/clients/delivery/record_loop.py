@@ -1,4 +1,4 @@
-"""The loop over a grouped consumer's records, and the way in which it was left."""
+"""The iterator of a loop over a grouped consumer's records; it detects how the loop was left."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class RecordLoop:
     """
     One loop over the records of a consumer.
 
-    A loop that is left drops this object, and says by the way it was left whether the record in hand is finished.
+    When the loop is left, Python drops this object. How it was left decides whether the record in flight is finished.
     """
 
     __slots__ = ("__weakref__", "_consuming", "_left", "_take", "caller")
 
     def __init__(self, consuming: ConnectedConsumer) -> None:
         self._consuming = consuming
-        self._take = consuming.handing_out.take
+        self._take = consuming.delivery.take
         self._left = False
         self.caller = current_caller()
 
@@ -35,7 +35,7 @@ class RecordLoop:
         try:
             record = self._take()
         except KielGroupsError:
-            # A partition that cannot be read raises at each of its turns: who goes on must not starve the others.
+            # A partition that cannot be read raises again and again; a loop that continues must not starve the others.
             await asyncio.sleep(0)
             raise
         if record is None:
@@ -45,14 +45,14 @@ class RecordLoop:
         return record
 
     def put_back(self) -> None:
-        """Whoever asked for a record did not get it: it is the next one again."""
-        self._consuming.handing_out.put_back()
+        """Make the record in flight the next one again: its caller did not receive it."""
+        self._consuming.delivery.put_back()
 
     def leave(self, *, finished: bool) -> None:
-        """The loop is over; ``finished`` says whether the record in hand is."""
+        """End the loop; ``finished`` says whether the record in flight is finished."""
         if not self._left:
             self._left = True
-            self._consuming.handing_out.leave(finished=finished)
+            self._consuming.delivery.leave(finished=finished)
 
     def __del__(self) -> None:
         self.leave(finished=dropped_by_loop_exit())
