@@ -266,7 +266,7 @@ class ConnectedConsumer:
             self._settings.metrics.count("commits_failed")
 
     async def _commit_regularly(self) -> None:
-        interval_s = self._settings.group.auto_commit_interval_ms / 1000
+        group, interval_s = self._settings.group.group, self._settings.group.auto_commit_interval_ms / 1000
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
@@ -276,13 +276,13 @@ class ConnectedConsumer:
                 if self._subscription.all_consumed_offsets():
                     await self.commit_shielded()
             except SessionLostError as error:
-                log.warning("group %s: nothing was committed: %s", self._settings.group.group, error)
+                log.warning("group %s: nothing was committed: %s", group, error)
                 self._settings.metrics.count("commits_failed")
             except KielGroupsError as error:
-                log.error("an automatic commit failed in group %s: %s", self._settings.group.group, error)
+                log.error("an automatic commit failed in group %s: %s", group, error)
                 self._settings.metrics.count("commits_failed")
             except Exception:
-                log.exception("an automatic commit failed; trying again in %.1f s", interval_s)
+                log.exception("an automatic commit failed in group %s; trying again in %.1f s", group, interval_s)
                 self._settings.metrics.count("commits_failed")
 
     async def _renew_metadata(self) -> None:

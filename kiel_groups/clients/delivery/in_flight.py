@@ -148,6 +148,9 @@ class ValuesInFlight:
             Where to deliver from again, by partition: the first of the values that no caller will receive.
         """
         resume_at: dict[TopicPartition, int] = {}
+        # Calls are settled in the order of delivery: the finished offset of a partition must not pass values of an
+        # earlier call that are not finished. ``undecided`` are partitions whose earlier values may still be received,
+        # ``busy`` those whose earlier values are being processed; later values of both have to wait.
         undecided: set[TopicPartition] = set()
         busy: set[TopicPartition] = set()
         for delivered in self._delivered:

@@ -72,8 +72,8 @@ class PositionReset:
         Choose a position, wait until nothing older is buffered or in flight, and have the member store it.
 
         Returns:
-            The offset to fetch next; None where the partition is not fetched from ``position`` any more, or where the
-            log has that offset again.
+            The offset to fetch next; None if the partition is not fetched from ``position`` any more, or if the log has
+            that offset again.
 
         Raises:
             OffsetOutOfRangeError: The policy is ``none``.

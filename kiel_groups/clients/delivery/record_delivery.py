@@ -250,8 +250,8 @@ class RecordDelivery:
         """Finish the record in flight."""
         self._loop_record.count()
         self._loop_record.clear()
-        # A reset waits for the end of a batch, not of a record. Retention may overtake a thousand partitions at once;
-        # notified within a batch, a thousand resets would wake up after each record.
+        # While the batch has more records, nothing that a drain or a reset waits for can end. Retention may overtake a
+        # thousand partitions at once, and a thousand resets would wake up after each record.
         if self._drains and self._next >= len(self._records):
             self._progress.set()
 
@@ -286,8 +286,8 @@ class RecordDelivery:
             raise ConfigError("consume() was called already; iterate over the consumer or call consume(), not both")
         if self._looping:
             raise ConfigError(
-                "another loop over this consumer goes on: it could not be known which of its records are finished;"
-                " leave that one first, or use a consumer for each"
+                "another loop over this consumer goes on: the consumer could not know which of its records are"
+                " finished; leave that one first, or use a consumer for each"
             )
         self._looping = self._iterated = True
         self._pause_at_s = boot_time_s() + QUANTUM_S
@@ -372,13 +372,13 @@ class RecordDelivery:
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
         """Wait until nothing of these is in flight, then notify the listener of the revocation."""
         self._drains += 1
-        looking = spawn(self._drop_unclaimed({partition.topic for partition in partitions}), "drop of unclaimed values")
+        dropping = spawn(self._drop_unclaimed({tp.topic for tp in partitions}), "drop of unclaimed values")
         try:
             while self._busy_with(partitions):
                 self._progress.clear()
                 await self._progress.wait()
         finally:
-            looking.cancel()
+            dropping.cancel()
             self._drains -= 1
         await self._calls.revoked(partitions)
 
