@@ -349,7 +349,7 @@ class GroupedConsumer(MemberAttributes):
             The list's ``parts`` hold the values by partition, with their records and ``fencing_token``.
 
         Raises:
-            ConfigError: The name is not legal for a topic of Kafka 0.8, or a loop iterates over the consumer.
+            ConfigError: The name is not legal for a topic of Kafka 0.8, or the consumer has been iterated over.
             NoBrokersError: 8 metadata requests in a row were not answered. The next call may succeed.
             KielGroupsError: An error of ``connect()``, or a partition that cannot be read; the next call reads others.
         """

@@ -131,7 +131,7 @@ class SingleConsumer(ConsumerAttributes):
         self, topics: str | Iterable[str], start: Start = END, partitions: Collection[int] | None = None
     ) -> None:
         """
-        Add topics. The future is done once their start positions are known, so END means the time of the call.
+        Add topics. The future is done once their start positions are known: with END, later records are delivered.
 
         Args:
             topics: One topic or several; topics that are subscribed already are not changed.
