@@ -110,7 +110,7 @@ async def test_brokers_that_store_no_offsets_are_refused(
         await GroupedConsumer(cluster.brokers, name, cluster.zk_hosts, store="broker-v0").connect()
     assert str(caught.value) == (
         "store: 'broker-v0' needs brokers that store offsets, and these close the connection on being asked, as those"
-        " of Kafka 0.8.0 do; use store='zookeeper' (the offsets stand in the same place)"
+        " of Kafka 0.8.0 do; use store='zookeeper' (the offsets are in the same place)"
     )
     with zookeeper(cluster) as client:
         assert client.exists(GroupLayout(name).root) is None

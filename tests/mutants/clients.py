@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "connections to brokers that are gone which stay open",
         _CLUSTER,
-        "            self._pool.keep_only({*live, *self._believed.addresses})\n",
+        "            self._pool.keep_only({*live, *self._overrides.addresses})\n",
         "",
         _CLUSTER_TESTS,
     ),
@@ -256,14 +256,14 @@ MUTANTS = (
     Mutant(
         "a believed leader whose connections a refresh closes",
         _CLUSTER,
-        "keep_only({*live, *self._believed.addresses})",
+        "keep_only({*live, *self._overrides.addresses})",
         "keep_only(live)",
         _ZOMBIE_TESTS,
     ),
     Mutant(
         "a believed leader that only brokers may locate",
         _CLUSTER,
-        "self._brokers.get(node_id) or self._believed.address_of(node_id)",
+        "self._brokers.get(node_id) or self._overrides.address_of(node_id)",
         "self._brokers.get(node_id)",
         _ZOMBIE_TESTS,
     ),

@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "a partition that brokers do not know and that keeps the others from starting over",
         "clients/net/offset_lookup.py",
-        "                _tell(failures)\n            return LogOffsets",
+        "                _log_missing(failures)\n            return LogOffsets",
         "                raise failures[min(failures)].error\n            return LogOffsets",
         "tests/unit/test_clients_cluster.py",
     ),

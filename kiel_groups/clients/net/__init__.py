@@ -1,6 +1,6 @@
 """
 Talk to brokers: connections, metadata with leaders, retry delays, and requests for offsets.
 
-The fetcher, the producer's sender, the consumers and the Spark source share it.
-It retries requests that change nothing; a request that may have been carried out is its caller's to repeat.
+The fetcher, the producer's sender, the consumers and the Spark source share these modules.
+This package retries requests that change nothing; repeating a request that may have taken effect is left to the caller.
 """

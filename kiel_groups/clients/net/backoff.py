@@ -1,4 +1,4 @@
-"""How long to wait before the next try. Pure: randomness comes in as an argument."""
+"""Compute the delay before the next try. Pure: randomness comes in as an argument."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 __all__ = ["Backoff"]
 
-#: 2 ** 40 base delays are longer than any ceiling.
+#: 2 ** 40 times the base delay exceeds every ``max_ms``.
 _MOST_DOUBLINGS = 40
 
 
@@ -16,7 +16,7 @@ class Backoff:
     """
     Exponential backoff with jitter: ``base_ms``, doubled with every failure in a row up to ``max_ms``.
 
-    Up to ``jitter`` of the delay (0 to 1) is taken off at random, so that clients that failed together do not return
+    Up to ``jitter`` of the delay (0 to 1) is taken off at random, so that clients that failed together do not retry
     together.
     """
 
@@ -26,11 +26,11 @@ class Backoff:
 
     def delay_s(self, failures: int, random: Callable[[], float]) -> float:
         """
-        Seconds to wait after ``failures`` failures in a row: none after 0, ``base_ms`` (less jitter) after 1.
+        Return the seconds to wait after so many failures in a row: none after 0, ``base_ms`` (less jitter) after 1.
 
         Args:
             failures: How many tries in a row have failed.
-            random: Uniform in [0, 1), such as ``random.Random(seed).random``.
+            random: Returns numbers uniform in [0, 1), such as ``random.Random(seed).random``.
         """
         if failures <= 0:
             return 0.0

@@ -1,9 +1,9 @@
 """
-What one client knows of the cluster, how it learns it, and how it mends it.
+Keep one client's view of the cluster, brokers, topics and leaders, and refresh it.
 
-A view of the cluster ages without notice: leaders change, brokers move. Whoever is told so by a broker (not leader,
-unknown topic, a broken connection) calls ``refresh`` and tries again after ``delay_s``. Refreshes are single-flight and
-rate limited, so a hundred partitions that lose their leader together cost one request.
+The view goes stale without notice: leaders change, brokers move. A caller that a broker notifies of it (not leader,
+unknown topic, a broken connection) calls ``refresh`` and retries after ``delay_s``. Concurrent callers share one
+refresh, and refreshes are rate limited, so a hundred partitions that lose their leader together cost one request.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The reasons of refreshes that ask another broker than last time: the view is old, or a broker's word is doubted.
+#: Reasons for a refresh to ask another broker than the last time: the view is old, or a broker's answer is doubted.
 AGE = "age"
 DOUBT = "doubt"
 _ASK_ANOTHER = frozenset({AGE, DOUBT})
 
-#: A broker knows a new topic only once the controller has told it: asked so often, then believed.
+#: A broker does not know a new topic until the controller has notified it. After so many tries the topic is unknown.
 _TRIES_UNKNOWN = 6
-#: A topic that is being made, or loses its leader, has one again within seconds.
+#: A topic that is being created, or that loses a leader, gets its leaders within seconds.
 _TRIES_LEADERLESS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """One topic as last seen; ``partitions`` ascend, those without a leader map to None."""
+    """One topic as last reported; ``partitions`` ascend, ``leaders`` has None for a partition without a leader."""
 
     partitions: tuple[int, ...]
     leaders: dict[int, int | None]
@@ -66,7 +66,7 @@ class _Topic:
 
 @dataclass(frozen=True, slots=True)
 class _Refresh:
-    """A refresh under way; ``asks_another``: not of the broker that answered last."""
+    """A refresh in flight; with ``asks_another`` it asks another broker than the one that answered last."""
 
     topics: frozenset[str]
     asks_another: bool
@@ -78,12 +78,12 @@ class ClusterMetadata:
     Brokers, leaders and the connections to them; belongs to one event loop.
 
     Args:
-        config: Where the brokers are, timeouts, backoff.
+        config: Bootstrap addresses, timeouts, backoff.
         metrics: Counts refreshes by reason, and failures.
-        broker_source: Further addresses, for when none of the known ones answers.
-        names_unknown: Whether brokers are asked by name for topics that they may not know, which makes those with
-            ``auto.create.topics.enable`` create them. Otherwise all topics are asked for, to see whether it is there.
-        random: Uniform in [0, 1), for the jitter of backoff.
+        broker_source: Finds further addresses when none of the known ones answers.
+        names_unknown: Whether requests name topics that the brokers may not know; brokers with
+            ``auto.create.topics.enable`` then create them. Otherwise such a request asks for all topics.
+        random: Returns numbers uniform in [0, 1), for the jitter of backoff.
     """
 
     def __init__(
@@ -106,49 +106,49 @@ class ClusterMetadata:
         self._tracked: set[str] = set()
         self._once_known: set[str] = set()
         self._sources = MetadataSources(config, self._pool, metrics, broker_source)
-        #: The leaders that ZooKeeper names, where they outweigh the brokers' word.
-        self._believed = LeaderOverrides()
+        #: The leaders that ZooKeeper names; they override the brokers' metadata.
+        self._overrides = LeaderOverrides()
         self._running: _Refresh | None = None
         self._not_before_s = 0.0
         self._closed = False
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ the view
 
     @property
     def brokers(self) -> dict[int, HostPort]:
-        """The live brokers by node id, as last heard."""
+        """The live brokers by node id, as last reported."""
         return dict(self._brokers)
 
     def leader_of(self, topic_partition: TopicPartition) -> int | None:
-        """The node id of the partition's leader as last heard; None where there is none, or none is known."""
+        """The node id of the partition's leader as last reported; None if it has none, or none is known."""
         topic = self._topics.get(topic_partition.topic)
-        heard = topic.leaders.get(topic_partition.partition) if topic else None
-        leader = self._believed.leader_of(topic_partition, heard)
+        reported = topic.leaders.get(topic_partition.partition) if topic else None
+        leader = self._overrides.leader_of(topic_partition, reported)
         return leader if leader is not None and self._address_of(leader) is not None else None
 
     def _address_of(self, node_id: int) -> HostPort | None:
-        return self._brokers.get(node_id) or self._believed.address_of(node_id)
+        return self._brokers.get(node_id) or self._overrides.address_of(node_id)
 
     @property
     def unreachable(self) -> NoBrokersError | None:
-        """The error of the last refresh where ``UNREACHABLE_AFTER`` of them in a row were not answered, else None."""
+        """The error of the last refresh if ``UNREACHABLE_AFTER`` of them in a row were not answered, else None."""
         return self._sources.unreachable
 
     def believe(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
-        Prefer these leaders to those that brokers name, in the place of all that were given before.
+        Prefer these leaders to those that brokers name; they replace all leaders that were given before.
 
-        A broker that is cut off from ZooKeeper goes on calling itself the leader, and answers fetches.
+        A broker that is cut off from ZooKeeper keeps calling itself the leader, and answers fetches.
 
         Args:
-            leaders: By partition, as ZooKeeper names them; registered brokers only.
-            brokers: The addresses of these, for those that brokers do not name.
+            leaders: Leaders by partition, as ZooKeeper names them; registered brokers only.
+            brokers: The addresses of these leaders, for any that the brokers' metadata leaves out.
         """
         moved = [tp for tp, leader in leaders.items() if self.leader_of(tp) not in (None, leader)]
-        self._believed = LeaderOverrides(leaders, brokers)
+        self._overrides = LeaderOverrides(leaders, brokers)
         if moved:
             log.warning(
-                "ZooKeeper names another leader than the brokers for %s, first %s: broker %d; following it",
+                "ZooKeeper names another leader than the brokers for %s, first %s: broker %d; following ZooKeeper",
                 counted(moved, "partition"),
                 min(moved),
                 leaders[min(moved)],
@@ -156,20 +156,20 @@ class ClusterMetadata:
             self._metrics.count("leaders_corrected", len(moved))
 
     def doubt(self, partitions: Iterable[TopicPartition]) -> None:
-        """Their leader failed or refused: go by the brokers' word until ZooKeeper's is given again."""
-        self._believed.forget(partitions)
+        """Use the brokers' metadata for these partitions until the next ``believe``: their leader failed or refused."""
+        self._overrides.forget(partitions)
 
     def delay_s(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row."""
+        """The seconds to wait after so many failures in a row."""
         return self._backoff.delay_s(failures, self._random)
 
     async def partitions_of(self, topic: str) -> tuple[int, ...]:
         """
-        The topic's partition numbers, ascending, not older than ``metadata_max_age_ms``.
+        Return the topic's partition numbers, ascending; refresh metadata that is older than ``metadata_max_age_ms``.
 
         Raises:
             UnknownTopicError: No broker knows the topic.
-            NoBrokersError: Nobody could be asked.
+            NoBrokersError: No broker answered.
         """
         known = self._topics.get(topic)
         if known is None or not known.partitions or self._is_old(known):
@@ -178,15 +178,15 @@ class ClusterMetadata:
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
         """
-        The topic's partition numbers as last heard, ascending, without waiting; None if it was never heard of.
+        Return the topic's last reported partition numbers, ascending, without waiting; None if none were reported.
 
-        A view older than ``metadata_max_age_ms`` is returned all the same, and renewed in the background.
+        Metadata older than ``metadata_max_age_ms`` is returned all the same, and refreshed in the background.
         """
         known = self._topics.get(topic)
         if known is None or not known.partitions:
             return None
         if self._is_old(known) and self._running is None and time.monotonic() >= self._not_before_s:
-            spawn(self._renew(topic), f"renewal of what is known of {topic}")
+            spawn(self._renew(topic), f"metadata refresh of {topic}")
         return known.partitions
 
     async def _renew(self, topic: str) -> None:
@@ -197,10 +197,10 @@ class ClusterMetadata:
 
     async def renew(self, topics: Callable[[], Collection[str]]) -> None:
         """
-        Wait until ``metadata_max_age_ms`` have passed, then until another broker than last time has told of these.
+        Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last time.
 
-        Where no broker answers, they are asked again, with backoff. That begins at once when brokers become
-        ``unreachable``: they stay so until one answers, and no other caller may ask.
+        While no broker answers, the refresh is retried with backoff. It starts at once when brokers become
+        ``unreachable``: they stay so until one answers, and this may be the only caller that asks.
 
         Raises:
             ClosedError: The client was closed.
@@ -215,22 +215,22 @@ class ClusterMetadata:
                 log.info("keeping the current metadata of %s: %s", counted(wanted, "topic"), error)
             else:
                 return
-        # There is nothing to ask for: a caller that loops must not spin.
+        # There are no topics to refresh: a caller that loops must not spin.
         await asyncio.sleep(self.config.max_backoff_ms / 1000)
 
     def _is_old(self, topic: _Topic) -> bool:
         return (time.monotonic() - topic.seen_s) * 1000 > self.config.metadata_max_age_ms
 
-    # ------------------------------------------------------------------ learning
+    # ------------------------------------------------------------------ refreshing
 
     async def learn(self, topics: Collection[str]) -> None:
         """
-        Ask until every topic is known and has partitions, patiently with those that are just being made.
+        Refresh until every topic is known and has partitions; retry with backoff for topics that are being created.
 
         Raises:
-            UnknownTopicError: No broker knows one of the topics, asked several times.
+            UnknownTopicError: No broker knows one of the topics, after several tries.
             BrokerError: A topic exists, but got no partitions in time.
-            NoBrokersError: Nobody could be asked.
+            NoBrokersError: No broker answered.
         """
         if not topics:
             return
@@ -240,7 +240,7 @@ class ClusterMetadata:
             missing = [topic for topic in topics if topic not in self._topics]
             if not missing and all(self._topics[topic].leaders for topic in topics):
                 return
-            # What was there once is more likely to be forgotten by a broker that has just started than to be gone.
+            # A topic that was known once: more likely the broker has just started than the topic was deleted.
             if attempt + 1 >= _TRIES_UNKNOWN and not self._once_known.issuperset(missing):
                 break
         if missing:
@@ -251,12 +251,12 @@ class ClusterMetadata:
 
     async def find_leader(self, topic_partition: TopicPartition) -> int:
         """
-        The leader of a partition; asks the brokers, with backoff, while none is known.
+        Return the leader of a partition; while none is known, ask the brokers with backoff.
 
         Raises:
             UnknownTopicError: No broker knows the topic.
-            BrokerError: There is no such partition (code 3), or no leader, and none came in time (code 5).
-            NoBrokersError: Nobody could be asked.
+            BrokerError: There is no such partition (code 3), or it got no leader in time (code 5).
+            NoBrokersError: No broker answered.
         """
         for attempt in range(_TRIES_LEADERLESS):
             leader = self.leader_of(topic_partition)
@@ -270,17 +270,17 @@ class ClusterMetadata:
 
     async def refresh(self, topics: Collection[str], reason: str) -> None:
         """
-        Ask for the metadata of these topics, and of all that are followed already.
+        Request the metadata of these topics, and of all that are tracked already.
 
-        One request serves all who call while it runs; the next waits ``backoff_ms``, and longer after failures.
+        One request serves all callers while it is in flight; the next waits ``backoff_ms``, and longer after failures.
 
         Args:
-            topics: What to follow from now on; a topic that turns out to be unknown is followed no longer. Where
-                nothing is followed at all, a broker answers for every topic it knows.
+            topics: Topics to track from now on; a topic that turns out to be unknown is tracked no longer. If no topic
+                is tracked, a broker answers for every topic it knows.
             reason: One word for the log and the metric.
 
         Raises:
-            NoBrokersError: None of the known addresses answered; names them, and why.
+            NoBrokersError: None of the known addresses answered; names them and their reasons.
             ClosedError: The client was closed.
         """
         wanted = frozenset(topics)
@@ -293,7 +293,7 @@ class ClusterMetadata:
         self._tracked |= wanted
         asked = frozenset(self._tracked)
         task = spawn(self._refresh_once(asked, reason), f"metadata refresh ({reason})")
-        # Every waiter gets its failure; where all of them have gone, it matters to nobody.
+        # Every waiter gets the failure. If all have been cancelled, asyncio must not report it as never retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._running = _Refresh(asked, asks_another, task)
         await asyncio.shield(task)
@@ -332,22 +332,22 @@ class ClusterMetadata:
         unknown = asked - self._topics.keys()
         self._tracked -= unknown
         if unknown or not answer.brokers:
-            # A broker that has just started knows nothing yet: ask another one next time.
+            # A broker that has just started knows no topics yet: ask another one next time.
             self._sources.demote(source)
         if answer.brokers:
             self._brokers = {broker.node_id: HostPort(broker.host, broker.port) for broker in answer.brokers}
             live = [*self._brokers.values(), *self.config.hosts]
             self._sources.keep(live)
-            self._pool.keep_only({*live, *self._believed.addresses})
+            self._pool.keep_only({*live, *self._overrides.addresses})
 
-    # ------------------------------------------------------------------ talking
+    # ------------------------------------------------------------------ requests
 
     def connection(self, node_id: int, purpose: str = CONTROL) -> Connection:
         """
-        The connection to a broker for one purpose.
+        Return the connection to a broker for one purpose.
 
         Raises:
-            BrokerConnectionError: No broker of this id is known to be alive.
+            BrokerConnectionError: The metadata lists no live broker of this id.
             ClosedError: The client was closed.
         """
         self._check_open()
@@ -359,12 +359,12 @@ class ClusterMetadata:
 
     def some_connection(self) -> Connection:
         """
-        A connection to any broker; to one that was blamed lately only where there is no other.
+        Return a connection to any broker; to one that was blamed lately only if there is no other.
 
-        Brokers of 0.8 do not tell of themselves before there is a topic: until then it is the one that said so.
+        Brokers of 0.8 list no broker before there is a topic: until then it goes to the address that answered last.
 
         Raises:
-            BrokerConnectionError: No broker was heard of yet.
+            BrokerConnectionError: No broker is known yet.
             ClosedError: The client was closed.
         """
         self._check_open()
@@ -376,7 +376,7 @@ class ClusterMetadata:
         return self._pool.get(self._pool.best(addresses), CONTROL)
 
     def blame(self, connection: Connection) -> None:
-        """What was asked on this connection failed: ask others first for a while."""
+        """Note that a request on this connection failed: other brokers are preferred for a while."""
         self._pool.blame(connection.address)
 
     async def send(
@@ -388,10 +388,10 @@ class ClusterMetadata:
         timeout_ms: int | None = None,
     ) -> T:
         """
-        Send a request that has an answer to a broker, or to the leader of a partition; one try.
+        Send a request once to a broker, or to the leader of a partition, and return its answer.
 
         Raises:
-            BrokerError: No leader, no connection, no answer in time.
+            BrokerError: There is no leader, no connection, or no answer in time.
             ProtocolError: The answer makes no sense.
         """
         node_id = target if isinstance(target, int) else await self.find_leader(target)
@@ -400,7 +400,7 @@ class ClusterMetadata:
         return answer
 
     def close(self) -> None:
-        """Close every connection; whatever waits for a broker fails with an error."""
+        """Close every connection; requests in flight fail."""
         self._closed = True
         self._sources.close()
         self._pool.close()

@@ -1,11 +1,11 @@
 """
-One connection to one broker.
+Send requests to one broker over one connection, and match the answers to them.
 
 Requests are pipelined: each is written at once, without waiting for earlier answers. A 0.8 broker works on one request
 of a connection at a time, so a fetch that waits for data delays every request behind it; a fetcher needs a connection
 of its own. Answers are matched to requests by correlation id and not by order, because a proxy may reorder them.
 
-A connection has one life. It opens with its first request; once it is closed, by a failure or by ``close``, every
+A connection opens with its first request, and never opens again. Once it is closed, by a failure or by ``close``, every
 request on it raises, and its owner makes a new one.
 """
 
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: What an answer may hold, unless its request says otherwise.
+#: The largest answer that is accepted, unless its request sets another bound.
 MAX_RESPONSE_BYTES = 64 << 20
 
 #: Size and correlation id.
 _HEADER_BYTES = 8
 _READ_CHUNK_BYTES = 256 << 10
-#: Tornado's own bound, out of the way: each frame is checked against the bound of its request.
+#: Tornado's own bound, set too high to matter: each frame is checked against the bound of its request.
 _STREAM_BYTES = 1 << 31
 _CORRELATION_IDS = 1 << 31
 
@@ -71,7 +71,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        """Whether its life is over."""
+        """Whether the connection was closed, by a failure or by ``close``."""
         return self._closed_by is not None
 
     async def request(
@@ -81,17 +81,17 @@ class Connection:
         Send one request and wait for its answer.
 
         Args:
-            request: Any request of the wire room.
-            timeout_ms: From the sending to the answer; ``request_timeout_ms`` of the configuration if left out.
-            max_response_bytes: A longer answer is a ProtocolError and ends the connection.
+            request: Any request of ``kiel_groups.wire.api``.
+            timeout_ms: Time from the write to the answer; ``request_timeout_ms`` of the configuration if left out.
+            max_response_bytes: A longer answer is a ProtocolError and closes the connection.
 
         Returns:
             The decoded answer; None at once for a request that has none (produce with acks 0).
 
         Raises:
-            BrokerConnectionError: The connection could not be opened, or broke, or an answer came that belongs to no
-                request; whether the broker worked on this request is unknown.
-            RequestTimeoutError: No answer in time. The connection is closed, since a broker that is late with one
+            BrokerConnectionError: The connection could not be opened, or broke, or received an answer that belongs to
+                no request; whether the broker executed this request is unknown.
+            RequestTimeoutError: No answer came in time. The connection is closed, since a broker that is late with one
                 answer is late with all that follow.
             ProtocolError: The answer makes no sense, or is longer than ``max_response_bytes``.
         """
@@ -110,22 +110,22 @@ class Connection:
 
     async def opened(self) -> IOStream:
         """
-        Wait until the connection is open. What is requested then, without a wait in between, is sent.
+        Wait until the connection is open. A request that follows without an await in between is written.
 
         Raises:
-            KielGroupsError: The connection could not be opened, or is closed: the reason, as of every later request.
+            KielGroupsError: The connection could not be opened, or is closed; every later request raises the same.
         """
         if self._stream is None and not self.closed:
             if self._opening is None:
                 self._opening = spawn(self._connect(), f"connect to {self.address}")
-            # Shielded: others may wait for the same opening when one of its waiters is cancelled.
+            # Shielded: other callers may wait for the same opening when one of them is cancelled.
             await asyncio.shield(self._opening)
         self._check_alive()
         assert self._stream is not None
         return self._stream
 
     def close(self) -> None:
-        """End it; requests in flight fail with BrokerConnectionError. Calling it again does nothing."""
+        """Close the connection; requests in flight fail with BrokerConnectionError. Calling it again does nothing."""
         self._fail(self._broken("the connection was closed by this client"))
 
     # ------------------------------------------------------------------ opening
@@ -157,7 +157,7 @@ class Connection:
         except StreamClosedError as error:
             self._fail(self._broken(f"the connection broke: {_reason(error)}"))
             return None
-        # The reader notices a broken stream too, and says it once for all requests in flight.
+        # The reader notices a broken stream too, and reports it once for all requests in flight.
         written.add_done_callback(_retrieve)
         return written
 
@@ -190,25 +190,26 @@ class Connection:
                 payload = bytearray(size)
                 if size:
                     await stream.read_into(payload)
-                # A timeout may have failed all requests while the rest of the answer came.
+                # A timeout may have failed all requests while the rest of the answer arrived.
                 if (asked := self._in_flight.pop(correlation_id, None)) is not None:
                     self._answer(asked, memoryview(payload))
         except StreamClosedError as error:
             self._fail(self._broken(f"the connection broke: {_reason(error)}"))
         except ProtocolError as error:
-            # Where the next answer begins is not known: what became of the requests in flight isn't, either.
+            # The start of the next answer is unknown, and so is the outcome of the requests in flight.
             lost = counted(self._in_flight, "request")
             log.warning("%s: %s; closing the connection with %s in flight", self.address, error, lost)
             self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
         finally:
-            self._fail(self._broken("nobody reads its answers any more"))
+            self._fail(self._broken("its answers are no longer read"))
 
     def _announced(self, header: bytes) -> tuple[int, int]:
         """
-        Which request in flight the answer that follows belongs to, and how many bytes it has behind its header.
+        Return the correlation id of the answer that follows, and the size of its payload in bytes.
 
         Raises:
-            ProtocolError: It belongs to none, or is longer than its request allows; that one has failed by then.
+            ProtocolError: The answer belongs to no request in flight, or is longer than its request allows; that
+                request is failed first.
         """
         correlation_id, _ = split_response(header[SIZE_BYTES:])
         asked = self._in_flight.get(correlation_id)
@@ -226,7 +227,7 @@ class Connection:
         name = type(asked.request).__name__
         self._metrics.observe("request", time.monotonic() - asked.sent_s, api=name)
         if asked.answer.done():
-            return  # whoever asked was cancelled meanwhile
+            return  # the caller has been cancelled
         try:
             asked.answer.set_result(asked.request.decode_response(payload))
         except Exception as error:  # garbage may fail a decoder in any way
@@ -238,7 +239,7 @@ class Connection:
 
     def _check_alive(self) -> None:
         if self._closed_by is not None:
-            # An equal error: one that is raised in several places would gather the tracebacks of all.
+            # A copy: an error that is raised in several places would collect the tracebacks of all.
             raise copy(self._closed_by)
 
     def _broken(self, why: str) -> BrokerConnectionError:
@@ -246,7 +247,7 @@ class Connection:
         return BrokerConnectionError(f"{self.address}: {why}", host=host, port=port)
 
     def _fail(self, error: KielGroupsError) -> None:
-        """Close for this reason, unless it is closed already."""
+        """Close the connection for this reason, unless it is closed already."""
         if self._closed_by is not None:
             return
         self._closed_by = error
@@ -260,7 +261,7 @@ class Connection:
 
 
 def _reason(error: Exception) -> str:
-    """Why, in the words of the operating system where it has some."""
+    """Return the operating system's text for the error where it has one."""
     cause = error.real_error if isinstance(error, StreamClosedError) else error
     if cause is None:
         return "closed by the other side"

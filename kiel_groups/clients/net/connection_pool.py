@@ -1,4 +1,4 @@
-"""The open connections of one client, by broker and purpose."""
+"""Keep the open connections of one client, by broker and purpose."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from kiel_groups.metrics import Metrics
 
 __all__ = ["ConnectionPool", "CONTROL"]
 
-#: The purpose of connections for short requests that are answered at once.
+#: The purpose of short requests that a broker answers at once.
 CONTROL = "control"
 
-#: How long a broker that failed is asked last, in seconds, where any other would do.
+#: How long a request that any broker can answer avoids a broker that failed, in seconds.
 BLAMED_S = 30.0
 
 
 class ConnectionPool:
     """
-    One connection for each address and purpose, made when first asked for and made anew once it is closed.
+    One connection for each address and purpose, created on first use and replaced once it is closed.
 
-    Purposes keep apart what must not wait for each other: metadata behind a long fetch, a fetch behind a slow produce.
+    Purposes separate requests that must not wait for each other: metadata behind a long fetch, a fetch behind a slow
+    produce request.
     """
 
     def __init__(self, config: BrokerConfig, metrics: Metrics) -> None:
@@ -32,7 +33,7 @@ class ConnectionPool:
         self._blamed_at_s: dict[HostPort, float] = {}
 
     def get(self, address: HostPort, purpose: str) -> Connection:
-        """The connection for this purpose; it opens with its first request."""
+        """Return the connection for this purpose; it opens with its first request."""
         key = (address, purpose)
         connection = self._connections.get(key)
         if connection is None or connection.closed:
@@ -40,19 +41,19 @@ class ConnectionPool:
         return connection
 
     def blame(self, address: HostPort) -> None:
-        """What was asked of this broker failed."""
+        """Note that a request to this broker failed."""
         self._blamed_at_s[address] = time.monotonic()
 
     def best(self, addresses: Sequence[HostPort]) -> HostPort:
-        """The first of these that has not failed lately, or the one that failed the longest ago."""
+        """Return the first address that has not failed lately, or the one that failed the longest ago."""
         since_s = time.monotonic() - BLAMED_S
         return min(addresses, key=lambda address: max(since_s, self._blamed_at_s.get(address, since_s)))
 
     def keep_only(self, addresses: Container[HostPort]) -> None:
-        """Close what leads anywhere else: those brokers have gone or moved."""
+        """Close the connections to other addresses: those brokers have gone or moved."""
         for key in [key for key in self._connections if key[0] not in addresses]:
             self._connections.pop(key).close()
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all connections."""
         self.keep_only(())

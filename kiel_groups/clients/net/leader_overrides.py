@@ -1,4 +1,4 @@
-"""The leaders that ZooKeeper names for the partitions of one member, where they outweigh the brokers' word."""
+"""Keep the leaders that ZooKeeper names for one member's partitions; they override the brokers' metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LeaderOverrides:
     """
     The leaders that ZooKeeper named in one read.
 
-    They outweigh the brokers' metadata, because a broker that is cut off from ZooKeeper keeps naming itself the leader.
+    They override the brokers' metadata, because a broker that is cut off from ZooKeeper keeps naming itself the leader.
     A leader that fails or refuses has lost the partition since the read, or does not know yet that it leads it. It is
     then dropped by ``forget``, and the brokers' metadata counts.
     """
@@ -30,18 +30,18 @@ class LeaderOverrides:
 
     @property
     def addresses(self) -> frozenset[HostPort]:
-        """Where these leaders are registered."""
+        """The registered addresses of these leaders."""
         return frozenset(self._brokers.values())
 
-    def leader_of(self, topic_partition: TopicPartition, heard: int | None) -> int | None:
-        """The believed leader, or the one that was ``heard`` of from a broker where none is believed."""
-        return self._leaders.get(topic_partition, heard)
+    def leader_of(self, topic_partition: TopicPartition, reported: int | None) -> int | None:
+        """The leader that ZooKeeper named; ``reported``, the leader in a broker's metadata, if it named none."""
+        return self._leaders.get(topic_partition, reported)
 
     def address_of(self, node_id: int) -> HostPort | None:
-        """The address of a believed leader; None of any other broker."""
+        """The address of a leader that ZooKeeper named; None for any other broker."""
         return self._brokers.get(node_id)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Believe no leader of these partitions any more."""
+        """Drop the leaders of these partitions."""
         for topic_partition in partitions:
             self._leaders.pop(topic_partition, None)

@@ -1,4 +1,4 @@
-"""Where logs end, asked once and for all to see: a tool says what it could not learn, and does not wait for it."""
+"""Look up log ends for the tools: ask each leader once, and report why an end is missing instead of retrying."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONNECT_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """The next offset of each partition that a broker told; ``problem`` is why others are missing, "" without any."""
+    """The next offset of each partition whose leader answered; ``problem`` is why others are missing, "" if none is."""
 
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
     problem: str = ""
@@ -35,13 +35,13 @@ async def find_log_ends(
     timeout_s: float = 5.0,
 ) -> LogEnds:
     """
-    Ask the leaders of partitions where their logs end; nothing is raised.
+    Ask the leaders of partitions where their logs end; raise nothing.
 
     Args:
-        brokers: Where to ask who leads.
-        partitions: Those of topics that exist: a broker may be set to create others on the question.
-        at: LATEST, or EARLIEST for where they begin.
-        timeout_s: What is not known by then is left out.
+        brokers: Addresses of brokers, to ask for the leaders.
+        partitions: Partitions of existing topics: a broker may be set to create a topic that it is asked about.
+        at: LATEST, or EARLIEST for where the logs begin.
+        timeout_s: Time for the whole look-up, in seconds; offsets that are not known by then are left out.
     """
     if not partitions:
         return LogEnds()

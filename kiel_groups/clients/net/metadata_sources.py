@@ -1,4 +1,4 @@
-"""Which broker is asked for metadata, and which one next."""
+"""Send metadata requests to one broker after the other, and decide which broker comes next."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["BrokerSource", "MetadataSources", "UNREACHABLE_AFTER"]
 
 log = logging.getLogger(__name__)
 
-#: Where else brokers may be found, such as ``/brokers/ids``; called when no known address answers.
+#: Finds further addresses, as in ``/brokers/ids``; called when no known address answers.
 BrokerSource: TypeAlias = Callable[[], Awaitable[Iterable[HostPort]]]
 
-#: So many refreshes in a row without an answer make the brokers unreachable. Where connections are refused that takes
-#: some six seconds with the default backoff: longer than an election, or the restart of a lone broker. Each broker that
-#: is silent takes ``connect_timeout_ms`` a refresh.
+#: After so many refreshes in a row without an answer the brokers count as unreachable. If connections are refused, that
+#: takes some six seconds with the default backoff: longer than an election, or the restart of a lone broker. A silent
+#: broker adds ``connect_timeout_ms`` to each refresh.
 UNREACHABLE_AFTER = 8
 
-#: How long a row of refreshes may last before it is worth a warning, and each further one, in seconds.
+#: Seconds of unanswered refreshes before the first warning, and between warnings.
 _WARN_AFTER_S = 10.0
 
 _MOST_REASONS = 5
@@ -35,13 +35,13 @@ _MOST_REASONS = 5
 
 class MetadataSources:
     """
-    The addresses that may be asked for metadata, in the order in which they are asked.
+    The addresses that metadata requests go to, in the order in which they are tried.
 
     Args:
-        config: The first addresses, and timeouts.
+        config: The bootstrap addresses, and timeouts.
         pool: The connections.
-        metrics: Has how many questions in a row were not answered (``metadata_unanswered``).
-        broker_source: Further addresses, for when none of the known ones answers.
+        metrics: Has the gauge of requests in a row that were not answered (``metadata_unanswered``).
+        broker_source: Finds further addresses when none of the known ones answers.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class MetadataSources:
         self._pool = pool
         self._metrics = metrics
         self._broker_source = broker_source
-        #: Best first: an address that fails goes to the end.
+        #: The next one to try first: an address that fails goes to the end.
         self._addresses: list[HostPort] = list(dict.fromkeys(config.hosts))
         #: The address that answered last.
         self.last: HostPort | None = None
-        #: How many questions in a row no address has answered.
+        #: Requests in a row that no address has answered.
         self.failures = 0
         self._unanswered: NoBrokersError | None = None
         #: Set while ``unreachable`` is an error.
@@ -66,8 +66,8 @@ class MetadataSources:
 
     @property
     def unreachable(self) -> NoBrokersError | None:
-        """Why the last question was not answered, once ``UNREACHABLE_AFTER`` in a row were not; None before."""
-        # A copy: an error that is raised in several places would gather the tracebacks of all.
+        """Why the last request was not answered, once ``UNREACHABLE_AFTER`` in a row were not; None before."""
+        # A copy: an error that is raised in several places would collect the tracebacks of all.
         return copy(self._unanswered) if self.failures >= UNREACHABLE_AFTER else None
 
     async def ask(self, request: MetadataRequest) -> tuple[HostPort, MetadataResponse]:
@@ -75,7 +75,7 @@ class MetadataSources:
         Ask one address after the other, then those of the broker source, until one answers.
 
         Raises:
-            NoBrokersError: None of them answered; names them, and why.
+            NoBrokersError: None of them answered; names them and their reasons.
             ClosedError: The client was closed.
         """
         reasons: list[str] = []
@@ -102,8 +102,8 @@ class MetadataSources:
                     return address, answer
         self._check_open()
         more = f"; and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-        told = "; ".join(reasons[:_MOST_REASONS]) + more
-        failure = NoBrokersError(f"no broker answered: {told}; is it a broker that runs there?")
+        listed = "; ".join(reasons[:_MOST_REASONS]) + more
+        failure = NoBrokersError(f"no broker answered: {listed}; is it a broker that runs there?")
         self._not_answered(failure)
         raise failure
 
@@ -124,7 +124,7 @@ class MetadataSources:
         now_s = asyncio.get_running_loop().time()
         if self.failures == 1:
             self._warn_at_s = now_s + _WARN_AFTER_S
-        # Not each time: where connections are refused they come every max_backoff_ms by then.
+        # Not for each request: refused connections fail every max_backoff_ms by then.
         if self.failures % UNREACHABLE_AFTER == 0 or now_s >= self._warn_at_s:
             self._warn_at_s = now_s + _WARN_AFTER_S
             self._is_warned = True
@@ -141,27 +141,27 @@ class MetadataSources:
             return []
 
     def demote(self, address: HostPort) -> None:
-        """Ask this one last."""
+        """Move this address to the end of the order."""
         if address in self._addresses:
             self._addresses.remove(address)
             self._addresses.append(address)
 
     def knows_last(self, live: Collection[HostPort]) -> bool:
         """
-        Whether it is known which of the ``live`` brokers answered last; also true where none has answered yet.
+        Whether it is known which of the ``live`` brokers answered last; also true if none has answered yet.
 
-        A bootstrap name such as ``localhost`` is not the address that a broker registers, and the answer does not say
-        which broker gave it: the next one may be the same broker by its other name. Two live brokers have to be asked
-        in turn, then; one of them is another.
+        A bootstrap name such as ``localhost`` is not the address that a broker registers, and the answer does not name
+        the broker that sent it: the next address may be the same broker under its other name. In this case the caller
+        has to ask two live brokers in turn; at least one of them is another broker.
         """
         return self.last is None or self.last in live
 
     def rotate(self, live: Collection[HostPort]) -> None:
         """
-        Ask another of the ``live`` brokers than last time next, if there is another; see ``knows_last``.
+        Move another of the ``live`` brokers than the one that answered last to the front, if there is another.
 
-        A broker that is cut off from ZooKeeper goes on answering with what it knew then. The others do not name it as
-        live: once one of them has answered, it is not asked any more.
+        A broker that is cut off from ZooKeeper keeps answering with the metadata it had then. The other brokers do not
+        list it as live: once one of them has answered, it is asked no more. See also ``knows_last``.
         """
         if self.last is not None:
             self.demote(self.last)
@@ -171,12 +171,12 @@ class MetadataSources:
             self._addresses.insert(0, others[0])
 
     def keep(self, addresses: Collection[HostPort]) -> None:
-        """Ask these from now on, those that are new to the list last, and no others."""
+        """Keep these addresses, new ones last, and drop all others."""
         kept = [address for address in self._addresses if address in addresses]
         self._addresses = kept + [address for address in addresses if address not in kept]
 
     def close(self) -> None:
-        """Ask no more: what is under way ends with ClosedError."""
+        """Send no more requests; an ``ask`` in flight ends with ClosedError."""
         self._closed = True
 
     def _check_open(self) -> None:

@@ -1,4 +1,4 @@
-"""Look-ups of where logs begin and end: ListOffsets requests to the leaders of many partitions."""
+"""Look up where logs begin and end, with ListOffsets requests to the leaders of many partitions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["ELECTION_S", "Failure", "ask_leaders", "find_offsets", "list_offsets
 
 log = logging.getLogger(__name__)
 
-#: With the default backoff about six seconds: an election takes one or two.
+#: About six seconds with the default backoff; an election takes one or two.
 _TRIES = 8
 
-#: How long a look-up of log ends asks again while leaders are missing, in seconds: an election takes one or two. A
+#: How long a look-up of log ends retries while leaders are missing, in seconds; an election takes one or two. A
 #: partition that misses the look-up of a new group's first offsets is read from its beginning later, which may be days
-#: of records, so this is worth the wait. Where a log begins is the same at every moment: that is asked once.
+#: of records, so the wait is worth it. The beginning of a log hardly changes, so its look-up does not retry.
 ELECTION_S = 2.0
 
 
 class Failure(NamedTuple):
-    """Why a partition has no answer yet."""
+    """Why the offset of a partition is missing, and whether another try may find it."""
 
     error: KielGroupsError
     retriable: bool
@@ -39,17 +39,17 @@ async def list_offsets(
     cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int
 ) -> dict[TopicPartition, int]:
     """
-    Look up the offsets of partitions at a time: ask their leaders, and again with backoff while leaders change.
+    Look up the offsets of partitions at a time: ask their leaders, and retry with backoff while leaders change.
 
     Args:
-        cluster: Knows the leaders, and has the connections to them.
+        cluster: Has the leaders, and the connections to them.
         partitions: Any number, of any topics.
-        at: -2 for the earliest offset there is, -1 for the next one to be written, else epoch milliseconds: where
-            the newest log segment begins that is older. Where none is older, the earliest offset.
+        at: -2 for the earliest offset in the log, -1 for the next one to be written, else epoch milliseconds: then the
+            first offset of the newest segment that is older, or the earliest offset if none is older.
 
     Raises:
         UnknownTopicError: No broker knows one of the topics.
-        BrokerError: A partition got no answer in time; names it, with the last reason.
+        BrokerError: The offset of a partition was not found in time; names the partition and the last reason.
     """
     missing = frozenset(partitions)
     await cluster.learn(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
@@ -63,7 +63,7 @@ async def list_offsets(
         missing = frozenset(failures)
         if not missing:
             return found
-        _tell(failures)
+        _log_missing(failures)
         for failure in failures.values():
             if not failure.retriable:
                 raise failure.error
@@ -71,7 +71,7 @@ async def list_offsets(
 
 
 async def policy_offsets(cluster: ClusterMetadata, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
-    """Look up where a reset policy, "earliest" or "latest", has partitions start; see ``PartitionHandler``."""
+    """Look up where a reset policy, "earliest" or "latest", starts partitions; see ``PartitionHandler``."""
     if policy == "latest":
         return await find_offsets(cluster, partitions, LATEST, patience_s=ELECTION_S)
     return await find_offsets(cluster, partitions, EARLIEST)
@@ -81,18 +81,18 @@ async def find_offsets(
     cluster: ClusterMetadata, partitions: Iterable[TopicPartition], at: int, *, patience_s: float = 0.0
 ) -> LogOffsets:
     """
-    Look up as many of the offsets as are known now, and say why the others are not; raises nothing.
+    Look up as many of the offsets as leaders report now, and return why the others are missing; raise nothing.
 
-    Metadata is refreshed, then each leader is asked once, and has ``connect_timeout_ms`` for its answer.
+    It refreshes the metadata, then asks each leader once, which has ``connect_timeout_ms`` for its answer.
 
     Args:
-        cluster: As of ``list_offsets``.
-        partitions: As of ``list_offsets``.
-        at: As of ``list_offsets``.
-        patience_s: For how long to ask again for partitions that are missing, in seconds.
+        cluster: As for ``list_offsets``.
+        partitions: As for ``list_offsets``.
+        at: As for ``list_offsets``.
+        patience_s: How long to retry for missing partitions, in seconds.
     """
     now_s = asyncio.get_running_loop().time
-    # As for metadata: such offsets are answered from memory. A broker that takes longer than a handshake is stuck.
+    # As for metadata: brokers answer these from memory. A broker that takes longer than a handshake is stuck.
     timeout_ms = min(cluster.config.connect_timeout_ms, cluster.config.request_timeout_ms)
     until_s = now_s() + patience_s
     found: dict[TopicPartition, int] = {}
@@ -107,7 +107,7 @@ async def find_offsets(
         pause_s = cluster.delay_s(attempt)
         if not missing or now_s() + pause_s > until_s:
             if missing:
-                _tell(failures)
+                _log_missing(failures)
             return LogOffsets(found, {tp: failure.error for tp, failure in failures.items()})
         await asyncio.sleep(pause_s)
 
@@ -117,7 +117,7 @@ async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> tupl
     Ask the leader of a partition for the first and the next offset of its log.
 
     Raises:
-        BrokerError: No broker tells where the log begins and ends.
+        BrokerError: The leader does not report where the log begins and ends.
     """
     starts, ends = await asyncio.gather(
         list_offsets(cluster, [partition], EARLIEST), list_offsets(cluster, [partition], LATEST)
@@ -125,9 +125,9 @@ async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> tupl
     return starts[partition], ends[partition]
 
 
-def _tell(failures: Mapping[TopicPartition, Failure]) -> None:
+def _log_missing(failures: Mapping[TopicPartition, Failure]) -> None:
     missing, first = counted(failures, "partition"), next(iter(failures.values()))
-    log.info("offsets of %s are missing, such as: %s", missing, first.error)
+    log.info("offsets of %s are missing, the first because: %s", missing, first.error)
 
 
 async def ask_leaders(
@@ -174,12 +174,12 @@ async def _ask_leader(
 
 
 def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Failure | None:
-    """The offset, or the failure; None where no segment is older than the time asked."""
+    """Return the offset, or the failure; None if no segment is older than the time asked for."""
     what = f"the offsets of {tp} cannot be listed"
     if listed is None:
         return Failure(BrokerError(f"{what}: the leader's answer leaves it out"), True)
     if listed.error == OFFSET_OUT_OF_RANGE:
-        # No offset was asked about: the broker has a problem, and no position is out of range.
+        # The request names no offset: the broker has a problem, and no position is out of range.
         return Failure(BrokerError(f"{what}: {listed.error}", code=listed.error.number), False)
     if listed.error != NO_ERROR:
         return Failure(listed.error.exception(what), listed.error.retriable)

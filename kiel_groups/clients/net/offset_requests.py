@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetFetch v0: offsets in ZooKeeper by way of the brokers, any of them."""
+"""Commit and fetch offsets in ZooKeeper through any broker, with OffsetCommit and OffsetFetch v0."""
 
 from __future__ import annotations
 
@@ -39,43 +39,43 @@ A = TypeVar("A")
 
 _TRIES = 6
 
-#: How long one broker may take for an offset request, in milliseconds: it only has to write to ZooKeeper.
+#: How long one broker may take for an offset request, in milliseconds; it only reads or writes ZooKeeper.
 ANSWER_MS = 1_500
 
-#: What the wire can carry of a text.
+#: The longest text that the protocol can carry.
 LONGEST_TEXT_BYTES = 32_767
 
-#: Answers for an offset that leave no question: it is there, or (perhaps) it is not.
+#: The codes after which no retry can say more: the offset exists, or (perhaps) does not.
 _SETTLED = (NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
 
 
 async def check_offset_api(cluster: ClusterMetadata, group: str) -> None:
     """
-    Make sure that the brokers know offset requests at all; those of 0.8.0 close the connection on them.
+    Check that the brokers know offset requests; those of 0.8.0 close the connection on them.
 
     Raises:
-        ConfigError: They do not.
-        NoBrokersError: None of them answers anything.
+        ConfigError: They do not know them.
+        NoBrokersError: None of them answers.
     """
     silence: KielGroupsError | None = None
     for attempt in range(_TRIES):
         await asyncio.sleep(cluster.delay_s(attempt))
         try:
-            await _ask(cluster, OffsetFetchRequest(group, ()), _of_fetch)
+            await _ask(cluster, OffsetFetchRequest(group, ()), _fetch_error)
             return
         except BrokerConnectionError:
-            # Closed, or down: one that is alive answers for its metadata.
+            # The broker is of 0.8.0, or down. Only one that is alive answers the metadata request.
             silence = None
             await cluster.refresh((), "offset API")
         except RequestTimeoutError as error:
-            # Frozen, or busy: that says nothing of what it knows; another one may answer.
+            # A frozen or busy broker does not show what it knows; another one may answer.
             log.info("group %s: %s", group, error)
             silence = error
     if silence is not None:
         raise NoBrokersError(f"no broker answers for offsets: {silence}")
     raise ConfigError(
         "store: 'broker-v0' needs brokers that store offsets, and these close the connection on being asked, as those"
-        " of Kafka 0.8.0 do; use store='zookeeper' (the offsets stand in the same place)"
+        " of Kafka 0.8.0 do; use store='zookeeper' (the offsets are in the same place)"
     )
 
 
@@ -83,16 +83,16 @@ async def fetch_offsets(
     cluster: ClusterMetadata, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """
-    Ask any broker for committed next offsets; what fails for a reason that may pass is tried again, with backoff.
+    Ask any broker for committed next offsets; retry with backoff after failures that may pass.
 
     Returns:
-        The offsets that brokers found. A partition that is left out has none, or the broker does not know its topic
-        yet: both are error 3, which alone says nothing. Or its znode holds no number: whatever goes wrong while a
-        broker reads one is error -1.
+        The offsets that brokers found. A partition is left out if it has none, or if the broker does not know its topic
+        yet: brokers answer error 3 to both. It is also left out if its znode holds no number: brokers answer error -1
+        to every failure to read a znode.
 
     Raises:
         NoOffsetsError: A broker refuses for good; names the first partition and the error.
-        BrokerError: No broker answered usefully in time.
+        BrokerError: No broker answered, or all failed, until the last try.
     """
     waiting = tuple(sorted(partitions))
     found: dict[TopicPartition, int] = {}
@@ -103,7 +103,7 @@ async def fetch_offsets(
         try:
             if attempt:
                 await cluster.refresh({tp.topic for tp in waiting}, "offsets")
-            answers = await _ask(cluster, OffsetFetchRequest(group, waiting), _of_fetch)
+            answers = await _ask(cluster, OffsetFetchRequest(group, waiting), _fetch_error)
         except (BrokerError, ProtocolError) as error:
             failure, again = error, {}
             continue
@@ -127,21 +127,21 @@ async def commit_offsets(
     cluster: ClusterMetadata, metrics: Metrics, group: str, offsets: Mapping[TopicPartition, int], metadata: str
 ) -> dict[TopicPartition, ErrorCode]:
     """
-    Ask any broker to store next offsets; what fails for a reason that may pass is tried again, with backoff.
+    Ask any broker to store next offsets; retry with backoff after failures that may pass.
 
     Args:
-        cluster: Where to send them.
-        metrics: Counts what was refused.
-        group: Whose offsets they are.
+        cluster: The brokers.
+        metrics: Counts offsets that brokers refused.
+        group: The group that the offsets belong to.
         offsets: The next offset of each partition.
-        metadata: A text that brokers check for its length and then throw away; blank where they find it too long.
+        metadata: A text that brokers check for its length and then discard; left out if they find it too long.
 
     Returns:
-        The last answer for every partition; UNKNOWN where no broker answered, and it may be stored or not.
+        The last answer for every partition; UNKNOWN if no broker answered: the offset may be stored or not.
     """
     answers: dict[TopicPartition, ErrorCode] = dict.fromkeys(offsets, UNKNOWN)
     waiting = dict(offsets)
-    heal = False
+    refresh_first = False
     if len(metadata.encode()) > LONGEST_TEXT_BYTES:
         log.warning("group %s: the metadata of a commit is too long (%d characters): left out", group, len(metadata))
         metadata = ""
@@ -149,16 +149,16 @@ async def commit_offsets(
         await asyncio.sleep(cluster.delay_s(attempt))
         request = OffsetCommitRequest(group, {tp: OffsetAndMetadata(at, metadata) for tp, at in waiting.items()})
         try:
-            if heal:
+            if refresh_first:
                 await cluster.refresh({tp.topic for tp in waiting}, "commit")
-            answers |= await _ask(cluster, request, _of_commit)
-            heal = True
+            answers |= await _ask(cluster, request, _commit_error)
+            refresh_first = True
         except (BrokerError, ProtocolError) as error:
-            # It may be stored or not. A broker that is silent is left for another one; any other trouble may mean that
-            # what is known of the cluster is out of date.
+            # The offsets may be stored or not. After a silent broker the next try goes to another one; any other
+            # failure may mean that the metadata is stale.
             log.info("group %s: no answer to a commit: %s", group, error)
             answers |= dict.fromkeys(waiting, UNKNOWN)
-            heal = not isinstance(error, RequestTimeoutError)
+            refresh_first = not isinstance(error, RequestTimeoutError)
         if OFFSET_METADATA_TOO_LARGE in answers.values() and metadata:
             log.warning(
                 "group %s: the metadata of a commit is too long (%d characters): left out", group, len(metadata)
@@ -178,7 +178,7 @@ def _may_pass(error: ErrorCode) -> bool:
 async def _ask(
     cluster: ClusterMetadata, request: Request[Mapping[TopicPartition, A]], error_of: Callable[[A], ErrorCode]
 ) -> Mapping[TopicPartition, A]:
-    """Ask a broker, one that failed lately after the others, and none for so long that a lease ends over it."""
+    """Send to any broker, preferably one that has not failed lately; time out before a lease can expire."""
     timeout_ms = min(ANSWER_MS, cluster.config.request_timeout_ms)
     connection = cluster.some_connection()
     try:
@@ -192,11 +192,11 @@ async def _ask(
     return answers
 
 
-def _of_commit(answer: ErrorCode) -> ErrorCode:
+def _commit_error(answer: ErrorCode) -> ErrorCode:
     return answer
 
 
-def _of_fetch(answer: FetchedOffset) -> ErrorCode:
+def _fetch_error(answer: FetchedOffset) -> ErrorCode:
     return answer.error
 
 
