@@ -414,7 +414,7 @@ MUTANTS = (
     Mutant(
         "a caller that waits for ever for a batch of a closed fetcher",
         _FETCHER,
-        "            task.cancel()\n        self._buffer.turns.wake_all()\n",
+        "            task.cancel()\n        self._buffer.ready.wake_all()\n",
         "            task.cancel()\n",
         _FETCHER_TESTS,
     ),

@@ -150,7 +150,7 @@ MUTANTS = (
     Mutant(
         "a partition of which everything was cut off and that has its turn",
         "clients/fetch/fetch_buffer.py",
-        "            self.turns.remove(state)\n",
+        "            self.ready.remove(state)\n",
         "            pass\n",
         "tests/unit/test_clients_fetcher.py",
     ),

@@ -2,5 +2,5 @@
 Fetch the assigned partitions in the background into a buffer bounded in bytes, and say which are ready.
 
 ``delivery`` and the single consumer take batches from it.
-It delivers no record to the application and commits nothing: a position moves only where its caller says so.
+This package delivers no record to the application and commits nothing; its caller decides where a position moves.
 """

@@ -1,4 +1,4 @@
-"""What was fetched and is not delivered yet: bounded in bytes, and taken partition by partition in turn."""
+"""Buffer fetched batches until they are delivered: bounded in bytes, taken from the partitions in turn."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from kiel_groups.clients.fetch.ready_queue import ReadyQueue
 
 __all__ = ["FetchBuffer"]
 
-#: The bound, in answers: beyond this, requests ask for the least there is.
+#: The bound, in answers; beyond it, requests ask for the smallest amount.
 _MOST_ANSWERS = 16
 
 
 class FetchBuffer:
     """
-    The buffered batches of all partitions, and the errors that end some of them.
+    The buffered batches of all partitions, and the errors that follow some of them.
 
-    Each partition keeps its own batches, in order; this object counts their bytes and knows the partition that is next.
+    Each partition keeps its own batches, in order; this object counts their bytes and selects the next partition.
 
     Args:
-        max_answer_bytes: What one answer of a broker may hold.
+        max_answer_bytes: The size of one answer that a request may ask for.
     """
 
     def __init__(self, max_answer_bytes: int) -> None:
         self._max_answer_bytes = max_answer_bytes
         self._bytes = 0
-        self.turns = ReadyQueue()
+        self.ready = ReadyQueue()
 
     def has_room(self, state: PartitionFetch) -> bool:
-        """Whether a partition may be fetched: one batch is buffered of each, more only within the bound."""
+        """Whether a partition may be fetched: always with nothing buffered, otherwise only within the bounds."""
         return not state.full and (not state.buffered or self._bytes < self._max_bytes)
 
     @property
@@ -37,40 +37,40 @@ class FetchBuffer:
 
     @property
     def budget_bytes(self) -> int:
-        """What the next answer may hold: all that is allowed, or little while much is buffered, but never nothing."""
+        """The bytes that the next answer may hold: fewer while much is buffered, but never none."""
         most = self._max_answer_bytes
         return max(min(LEAST_SHARE_BYTES, most), min(most, self._max_bytes - self._bytes))
 
     def put(self, state: PartitionFetch, item: FetchedBatch | Exception) -> None:
-        """Append a batch, or the error that comes after what was read before it."""
+        """Append a batch, or the error that follows the batches read before it."""
         if isinstance(item, FetchedBatch):
             self._bytes += item.size_bytes
         state.buffered.append(item)
         if len(state.buffered) == 1:
-            self.turns.add(state)
+            self.ready.add(state)
 
     def pop(self, topic: str | None) -> tuple[PartitionFetch, FetchedBatch | Exception] | None:
-        """Take the next item, of one topic or of any; None where none is buffered."""
-        state = self.turns.pop(topic)
+        """Take the next item, of one topic or of any; None if none is buffered."""
+        state = self.ready.pop(topic)
         if state is None:
             return None
         item = state.buffered.popleft()
         if isinstance(item, FetchedBatch):
             self._bytes -= item.size_bytes
         if state.buffered:
-            self.turns.add(state)
+            self.ready.add(state)
         return state, item
 
     def cut(self, state: PartitionFetch, end: int) -> int:
-        """Drop what is buffered of a partition from the offset ``end`` on; returns how many records that were."""
+        """Drop a partition's buffered records from the offset ``end`` on, and return how many they were."""
         if not state.buffered:
             return 0
         records, size_bytes = state.cut(end)
         self._bytes -= size_bytes
         if not state.buffered:
-            self.turns.remove(state)
+            self.ready.remove(state)
         return records
 
     def drop(self, state: PartitionFetch) -> None:
-        """End an assignment of a partition, and drop what is buffered of it."""
+        """End an assignment of a partition, and drop its buffered batches."""
         self._bytes -= state.drop()

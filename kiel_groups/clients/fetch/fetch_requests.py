@@ -1,14 +1,14 @@
 """
-Which partitions go into the next fetch request to a broker, and how long it may wait.
+Plan fetch requests: which partitions go into the next request to a broker, and how long it may wait.
 
-A broker holds a fetch back until there is data in one of its partitions, so one request for everything would keep a
-newly assigned partition waiting behind idle ones. Therefore up to two are in flight to each broker, on connections of
-their own, over disjoint partitions:
+A broker delays the answer until there is data in one of the request's partitions, so one request for all partitions
+would keep a newly assigned partition waiting behind idle ones. Therefore up to two requests are in flight to each
+broker, on separate connections (lanes), over disjoint partitions:
 
-1. A request that goes out alone takes every partition that is ready and may wait for ``max_wait_ms`` (long).
-2. One that goes out beside another waits for ``SHORT_WAIT_MS`` at most, so that its lane is soon free again.
-3. Partitions whose last answer was empty do not go out beside a short request: they wait for it to come back, and all
-   go together as one long request. So lanes merge again when things are quiet.
+1. A request that is sent alone takes every partition that is ready and may wait for ``max_wait_ms`` (long).
+2. A request that is sent beside another waits for ``SHORT_WAIT_MS`` at most, so that its lane is soon free again.
+3. Partitions whose last answer was empty are not sent beside a short request: they wait for its answer, and all go
+   into one long request. So the lanes merge again when no data comes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["BrokerLanes", "PlannedFetch", "LANES", "SHORT_WAIT_MS", "LEAST_SHARE
 
 LANES = 2
 SHORT_WAIT_MS = 100
-#: With many partitions, ``max_bytes`` is exceeded rather than asking for less than this of each.
+#: With many partitions, a request exceeds ``max_bytes`` rather than ask for less than this of each.
 LEAST_SHARE_BYTES = 4 << 10
 
 
 class PlannedFetch(NamedTuple):
-    """One request: its lane, how long it may wait, and for each partition the bytes that it may bring."""
+    """One request: its lane, how long it may wait, and for each partition the bytes to ask for."""
 
     lane: int
     wait_ms: int
@@ -42,21 +42,21 @@ class BrokerLanes:
 
     node_id: int
     ready: dict[PartitionFetch, None] = field(default_factory=dict)
-    #: How long each request in flight may wait, by lane.
+    #: How long each request in flight may wait at the broker, in milliseconds, by lane.
     in_flight: dict[int, int] = field(default_factory=dict)
 
     @property
     def has_free_lane(self) -> bool:
-        """Whether another request may go out now."""
+        """Whether another request may be sent now."""
         return len(self.in_flight) < LANES
 
     def plan(self, config: FetchConfig, budget_bytes: int) -> PlannedFetch | None:
         """
-        The request to send now, its partitions taken off ``ready``; None where there is none to send.
+        Take the partitions of the next request off ``ready``, and return it; None if no request is to be sent now.
 
         Args:
-            config: How long to wait.
-            budget_bytes: What the answer may hold in all.
+            config: Has ``max_wait_ms``.
+            budget_bytes: The bytes that the whole answer may hold.
         """
         if not self.has_free_lane:
             return None
@@ -80,10 +80,10 @@ class BrokerLanes:
 
 def share_out(partitions: Iterable[PartitionFetch], budget_bytes: int) -> dict[PartitionFetch, int]:
     """
-    Bytes for each partition that fits: what a large message needs to those that have one next, even shares to the rest.
+    Divide the budget: a partition whose next message is large gets what that needs, the others get even shares.
 
-    Large messages are let in while they fit into the budget together, one in any case; the others wait for the next
-    request.
+    Large messages are included while they fit into the budget together, and at least one of them; the others wait for
+    the next request.
     """
     shares: dict[PartitionFetch, int] = {}
     plain: list[PartitionFetch] = []

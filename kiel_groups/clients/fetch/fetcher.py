@@ -1,10 +1,10 @@
 """
-Fetching: buffers a little of every assigned partition, from the broker that leads it.
+Fetch the assigned partitions from their leaders, and buffer a little of each.
 
 Partitions are assigned and unassigned one by one while the others continue. Order within a partition is kept;
-partitions are served in turn, batch by batch. A failure that can pass by itself (a leader that moves, a broker that
-restarts) is retried with backoff for as long as the partition is assigned, and is always logged. Any other failure is
-raised by ``poll``, and the partition is fetched again after that.
+partitions are delivered in turn, batch by batch. A failure that can pass by itself (a leader that moves, a broker that
+restarts) is retried with backoff for as long as the partition is assigned, and is always logged. ``poll`` raises any
+other failure, and the partition is fetched again after that.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = ["Fetcher", "FetchedBatch", "PendingReset", "TRIES_UNREADABLE"]
 log = logging.getLogger(__name__)
 
 #: Called with a partition and the position that its log does not have. Returns the position to resume at, or None to
-#: fetch the same position again. What is buffered of the partition is delivered meanwhile.
+#: fetch the same position again. The partition's buffered batches are delivered meanwhile.
 PendingReset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
 
-#: An election is over by then; a failure that lasts longer is worth a warning.
+#: Failures in a row before a warning: an election is over by then.
 _FAILURES_TO_WARN = 5
-#: So many answers in a row that cannot be read are an error of the log and not of the network: it is raised.
+#: So many unreadable answers in a row mean that the log is damaged, not the network: the error is raised.
 TRIES_UNREADABLE = 5
 
 
@@ -59,11 +59,11 @@ class Fetcher:
     Fetches assigned partitions in the background; belongs to one event loop, on which every method is called.
 
     Args:
-        cluster: Who leads what, and the connections; not closed by the fetcher.
+        cluster: Has the leaders, and the connections to them; not closed by the fetcher.
         config: How long a broker may wait, and how much it may send.
         metrics: Counts records, bytes, retries and resets.
-        reset: Asked for a new position when a log does not have the old one. An error of it that is not ``retriable``
-            is raised by ``poll``.
+        reset: Called for a new position when a log does not have the old one. ``poll`` raises its errors, unless they
+            are ``retriable``.
     """
 
     def __init__(self, cluster: ClusterMetadata, config: FetchConfig, metrics: Metrics, *, reset: PendingReset) -> None:
@@ -86,10 +86,10 @@ class Fetcher:
 
     def assign(self, positions: Mapping[TopicPartition, int], lost: Collection[TopicPartition] = ()) -> None:
         """
-        Add partitions, and begin to fetch them at once from these offsets.
+        Add partitions, and start to fetch them at once from these offsets.
 
-        One that is assigned already starts over at its new position, as with ``seek``. The positions of ``lost`` are
-        known to be out of range: they are reset before anything is fetched.
+        A partition that is assigned already resumes at its new position, as with ``seek``. The positions of ``lost``
+        are known to be out of range: they are reset before the first fetch.
         """
         self.unassign(positions)
         states = [PartitionFetch(tp, next(self._epochs), position) for tp, position in positions.items()]
@@ -100,7 +100,7 @@ class Fetcher:
         self._offer([state for state in states if state.topic_partition not in lost])
 
     def unassign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions and what is buffered of them; answers in flight are ignored when they come."""
+        """Drop partitions and their buffered batches; answers in flight are ignored."""
         for tp in partitions:
             state = self._partitions.pop(tp, None)
             if state is not None:
@@ -108,7 +108,7 @@ class Fetcher:
 
     def seek(self, topic_partition: TopicPartition, position: int) -> None:
         """
-        Go on from another offset; what is buffered of the partition is dropped.
+        Resume a partition at another offset; its buffered batches are dropped.
 
         Raises:
             KeyError: The partition is not assigned.
@@ -118,85 +118,85 @@ class Fetcher:
         self.assign({topic_partition: position})
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """The offset that is handed out next; None if the partition is not assigned."""
+        """Return the next offset to deliver; None if the partition is not assigned."""
         state = self._partitions.get(topic_partition)
         return state.next_offset if state else None
 
     def high_watermark(self, topic_partition: TopicPartition) -> int | None:
-        """The offset after the last visible message, as last heard; None if unknown or not assigned."""
+        """Return the offset after the last visible message, as last reported; None if unknown or not assigned."""
         state = self._partitions.get(topic_partition)
         return state.high_watermark if state else None
 
     def lag(self, topic_partition: TopicPartition) -> int | None:
-        """How many messages are not handed out yet, as last heard; None if unknown or not assigned."""
+        """Return how many messages are not delivered yet, as last reported; None if unknown or not assigned."""
         state = self._partitions.get(topic_partition)
         return state.lag if state else None
 
     def epoch(self, topic_partition: TopicPartition) -> int | None:
-        """The number of the present assignment of a partition; None if it is not assigned."""
+        """Return the number of the current assignment of a partition; None if it is not assigned."""
         state = self._partitions.get(topic_partition)
         return state.epoch if state else None
 
     def is_buffering(self, topic_partition: TopicPartition) -> bool:
-        """Whether something of a partition waits to be handed out."""
+        """Whether a batch or an error of a partition is buffered."""
         state = self._partitions.get(topic_partition)
         return state is not None and bool(state.buffered)
 
     def cut(self, topic_partition: TopicPartition, end: int) -> int:
-        """Drop what is buffered of a partition from the offset ``end`` on; returns how many records that were."""
+        """Drop a partition's buffered records from the offset ``end`` on, and return how many they were."""
         state = self._partitions.get(topic_partition)
         return self._buffer.cut(state, end) if state else 0
 
-    # ------------------------------------------------------------------ handing out
+    # ------------------------------------------------------------------ delivery
 
     def poll(self, topic: str | None = None) -> FetchedBatch | None:
         """
-        The next batch, of one topic or of any, without waiting; None where none is at hand.
+        Take the next batch, of one topic or of any, without waiting; None if none is buffered.
 
         Raises:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
                 than ``max_decompressed_bytes``.
             ProtocolError: A partition's messages cannot be read.
-            KielGroupsError: What ``reset`` cannot get past.
+            KielGroupsError: ``reset`` failed.
 
-        Each of them names partition and offset, and comes after all that could be read before. After a pause that grows
-        with each, the partition is fetched again from that offset: it flows on where the cause has gone, and the error
-        comes again where it has not, until the partition is unassigned or sought past the offset.
+        Each error names partition and offset, and is raised after the batches that precede it. After a pause that grows
+        with each error, the partition is fetched again from that offset. If the cause remains, the error is raised
+        again, until the partition is unassigned or sought past the offset.
         """
         popped = self._buffer.pop(topic)
         if popped is None:
             return None
         state, head = popped
         if isinstance(head, Exception):
-            # Not at once: a loop around ``poll`` that goes on after errors must not spin.
+            # Not at once: a loop around ``poll`` that continues after errors must not spin.
             state.phase = Phase.WAITING
             state.failures += 1
-            self._start(self._heal([state], state.failures + 1), f"another fetch of {state.topic_partition}")
+            self._start(self._recover([state], state.failures + 1), f"another fetch of {state.topic_partition}")
             raise head.with_traceback(None)
         if state.phase is Phase.PARKED:
             self._offer([state])
         return head
 
     async def wait_for_batch(self, topic: str | None = None) -> None:
-        """Wait until ``poll`` is likely to have something; it may still return None, as after an unassign."""
-        await self._buffer.turns.wait(topic)
+        """Wait until ``poll`` is likely to return a batch; it may still return None, as after an unassign."""
+        await self._buffer.ready.wait(topic)
 
     def wake(self, topic: str) -> None:
-        """Wake whoever waits for a batch of this topic, or of any, although there may be none."""
-        self._buffer.turns.ring(topic)
+        """Wake the callers that wait for a batch of this topic, or of any, although there may be none."""
+        self._buffer.ready.notify(topic)
 
     def close(self) -> None:
-        """Drop every partition and stop all work; who waits for a batch is woken, and finds none."""
+        """Drop every partition and stop all work; callers that wait for a batch are woken, and find none."""
         self.unassign(list(self._partitions))
         for task in self._tasks:
             task.cancel()
-        self._buffer.turns.wake_all()
+        self._buffer.ready.wake_all()
 
     # ------------------------------------------------------------------ sending
 
     def _offer(self, states: Iterable[PartitionFetch]) -> None:
-        """Queue partitions at their leaders where they have room, and send what can be sent."""
-        lost: list[PartitionFetch] = []
+        """Queue the partitions that have room for their leaders, and send what requests can be sent."""
+        leaderless: list[PartitionFetch] = []
         touched: dict[int, BrokerLanes] = {}
         for state in states:
             if state.dropped:
@@ -206,14 +206,14 @@ class Fetcher:
                 continue
             leader = self._cluster.leader_of(state.topic_partition)
             if leader is None:
-                lost.append(state)
+                leaderless.append(state)
                 continue
             lanes = touched[leader] = self._lanes.get(leader) or BrokerLanes(leader)
             self._lanes[leader] = lanes
             lanes.ready[state] = None
             state.phase = Phase.READY
-        if lost:
-            self._retry(lost, "no leader is known")
+        if leaderless:
+            self._retry(leaderless, "no leader is known")
         self._send_all(touched.values())
 
     def _send_all(self, lanes: Iterable[BrokerLanes]) -> None:
@@ -223,7 +223,7 @@ class Fetcher:
                 self._start(self._fetch(broker, planned), f"fetch from broker {broker.node_id}")
 
     def _reroute(self, broker: BrokerLanes) -> None:
-        """Queue at their leaders what is queued at this broker and led by another one by now."""
+        """Move partitions that are queued for this broker but led by another one to their leaders' queues."""
         if not broker.has_free_lane:
             return
         others = (None, broker.node_id)
@@ -247,7 +247,7 @@ class Fetcher:
         except KielGroupsError as error:
             self._retry(shares, str(error))
         except Exception as error:
-            # Nobody expects one. Its partitions must not stand still for it.
+            # A bug, or garbage from the broker: the partitions must be fetched on.
             self._retry(shares, f"unexpected: {error!r}", logging.ERROR)
         else:
             self._take_all(shares, answer.partitions, time.monotonic() - sent_s, connection)
@@ -263,11 +263,11 @@ class Fetcher:
                 max_response_bytes=MAX_RESPONSE_BYTES + sum(planned.shares.values()),
             )
         except ProtocolError:
-            # The bytes may have been damaged on their way.
+            # The network may have damaged the bytes.
             connection.close()
             raise
         finally:
-            # Free before the answer is looked at: what it leads to may use the lane again.
+            # Free the lane before the answer is handled: that may send the next request.
             del broker.in_flight[planned.lane]
         assert answer is not None
         return connection, answer
@@ -293,7 +293,7 @@ class Fetcher:
                 try:
                     self._read(state, share, fetched)
                 except Exception as error:  # garbage may fail anywhere, in any way
-                    # The bytes may have been damaged on their way.
+                    # The network may have damaged the bytes.
                     connection.close()
                     self._unreadable(state, error)
                 else:
@@ -301,13 +301,13 @@ class Fetcher:
             elif fetched.error == OFFSET_OUT_OF_RANGE:
                 self._start_reset(state)
             else:
-                # Also what looks final: a right that is given back, a broker that is mended, are seen only by asking.
+                # Also errors that look final: only a retry shows that a right was restored, or a broker fixed.
                 moved.setdefault(str(fetched.error), []).append(state)
                 if not fetched.error.retriable:
-                    self._tell(state, f"{fetched.error}: {fetched.error.hint}; asking again")
+                    self._report(state, f"{fetched.error}: {fetched.error.hint}; trying again")
         for why, states in moved.items():
             self._retry(states, why)
-        # Brokers that were told not to wait, or had something to say of other partitions, are not asked without an end.
+        # The broker may not have waited (``max_wait_ms`` of 0, errors of other partitions): do not spin.
         rest_s = min((state.idle_pause_s for state in again), default=0.0) - took_s
         if rest_s > 0:
             asyncio.get_running_loop().call_later(rest_s, self._offer, again)
@@ -316,11 +316,11 @@ class Fetcher:
 
     def _read(self, state: PartitionFetch, share: int, fetched: FetchedPartition) -> None:
         """
-        Buffer what came.
+        Buffer the records of one partition's answer.
 
         Raises:
-            MessageTooLargeError: The next message is larger than it may be.
-            ProtocolError, or any other: It cannot be read.
+            MessageTooLargeError: The next message is larger than ``max_message_bytes``.
+            ProtocolError, or any other: The records cannot be read.
         """
         state.high_watermark = fetched.high_watermark
         state.empty_answers = 0 if len(fetched.message_set) else state.empty_answers + 1
@@ -335,13 +335,13 @@ class Fetcher:
         state.failures = state.unreadable = 0
 
     def _unreadable(self, state: PartitionFetch, error: Exception) -> None:
-        """Fetch again what cannot be read, some times; then have it raised."""
+        """Fetch unreadable records again, ``TRIES_UNREADABLE`` times in all; then have ``poll`` raise the error."""
         if not isinstance(error, KielGroupsError):
             place = f"{state.topic_partition} at offset {state.position}"
             error = ProtocolError(f"{place}: what the broker sent cannot be read: {error!r}")
         self._metrics.count("fetches_unreadable")
         state.unreadable += 1
-        # The size of a message may be what is damaged: ask for an ordinary share again.
+        # The message's size may be damaged too: ask for an ordinary share again.
         state.needed_bytes = 0
         if state.unreadable < TRIES_UNREADABLE:
             self._retry([state], str(error), logging.WARNING)
@@ -358,23 +358,23 @@ class Fetcher:
         self._buffer.put(state, batch)
 
     def _halt(self, state: PartitionFetch, error: Exception) -> None:
-        """Have an error raised by ``poll``; nothing more is fetched of the partition before it was."""
+        """Have ``poll`` raise an error, and stop fetching the partition until then."""
         if state.dropped:
             return
-        self._tell(state, f"{error}; raising this to the application, then fetching again")
+        self._report(state, f"{error}; raising this to the application, then fetching again")
         state.phase = Phase.HALTED
         self._buffer.put(state, error)
 
-    def _tell(self, state: PartitionFetch, what: str) -> None:
+    def _report(self, state: PartitionFetch, what: str) -> None:
         log.error("fetching %s at offset %d: %s", state.topic_partition, state.position, what)
         self._metrics.count("fetch_failures")
 
-    # ------------------------------------------------------------------ healing
+    # ------------------------------------------------------------------ retries
 
     def _retry(
         self, states: Collection[PartitionFetch], why: str, level: int = logging.INFO, *, doubt: bool = True
     ) -> None:
-        """Look up the leaders anew and go on, after a delay that grows with the failures in a row."""
+        """Refresh the leaders and fetch again, after a delay that grows with the failures in a row."""
         waiting = [state for state in states if not state.dropped]
         if not waiting:
             return
@@ -388,10 +388,10 @@ class Fetcher:
         self._metrics.count("fetch_retries", len(waiting))
         if doubt:
             self._cluster.doubt(state.topic_partition for state in waiting)
-        self._start(self._heal(waiting, failures), "healing of fetches")
+        self._start(self._recover(waiting, failures), "retry of fetches")
 
-    async def _heal(self, states: list[PartitionFetch], failures: int) -> None:
-        # The first refresh goes out at once: most leaders have moved before anybody notices.
+    async def _recover(self, states: list[PartitionFetch], failures: int) -> None:
+        # The first refresh is sent at once: when a fetch fails, most leaders have moved already.
         await asyncio.sleep(self._cluster.delay_s(failures - 1))
         for _ in range(UNREACHABLE_AFTER):
             topics = {state.topic_partition.topic for state in states if not state.dropped}
@@ -402,13 +402,13 @@ class Fetcher:
             except ClosedError:
                 return
             except NoBrokersError:
-                # Ask again rather than fetch: at a silent broker a fetch costs the whole request timeout. But not for
-                # ever: a broker that is slow with metadata may be quick with fetches.
+                # Refresh again rather than fetch: at a silent broker a fetch costs the whole request timeout. But not
+                # for ever: a broker that is slow with metadata may be quick with fetches.
                 failures += 1
                 await asyncio.sleep(self._cluster.delay_s(failures))
                 continue
             except KielGroupsError as error:
-                # Not louder than that: the next fetch fails too, and says so as loudly as it should.
+                # INFO is enough: the next fetch fails too, and is logged at the level it deserves.
                 log.info("no metadata for %s: %s", counted(topics, "topic"), error)
             break
         self._offer(states)
@@ -418,26 +418,26 @@ class Fetcher:
         self._start(self._find_position(state), f"reset of {state.topic_partition}")
 
     async def _find_position(self, state: PartitionFetch) -> None:
-        tp, lost = state.topic_partition, state.position
+        tp, missing = state.topic_partition, state.position
         if state.dropped:
             return
         try:
-            position = await self._reset(tp, lost)
+            position = await self._reset(tp, missing)
         except KielGroupsError as error:
-            # A broker's refusal may pass, whatever it says; OffsetOutOfRangeError means that the policy is ``none``.
+            # A broker's refusal may pass, whatever its code; OffsetOutOfRangeError means that the policy is ``none``.
             if error.retriable or (isinstance(error, BrokerError) and not isinstance(error, OffsetOutOfRangeError)):
                 self._retry([state], str(error))
             else:
                 self._halt(state, error)
             return
-        except Exception as error:  # the callback is not ours: its failure belongs to whoever polls
+        except Exception as error:  # the callback is not ours: ``poll`` raises its failure to the caller
             self._halt(state, error)
             return
         if position is None:
             # The leader was confirmed just now: the next fetch goes to it.
-            self._retry([state], f"the position {lost} is not settled", doubt=False)
+            self._retry([state], f"the position {missing} is not settled", doubt=False)
         elif not state.dropped:
-            log.warning("%s: offset %d is out of range, going on at %d", tp, lost, position)
+            log.warning("%s: offset %d is out of range, resuming at %d", tp, missing, position)
             self._metrics.count("offset_resets")
             state.position = position
             self._offer([state])

@@ -1,4 +1,4 @@
-"""What the fetcher keeps for each partition, and what it hands out."""
+"""Keep the state of fetching one partition, and decode its records into batches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kiel_groups.wire.message_sets.decoder import decode_message_set
 
 __all__ = ["FetchedBatch", "PartitionFetch", "Phase"]
 
-#: A partition is fetched again while it has fewer batches than this: one to work on, one to follow.
+#: A partition is fetched again while it has fewer buffered batches than this: one to deliver, one to follow.
 _MOST_BATCHES = 2
-#: Between fetches that bring nothing, where the broker does not do the waiting (``max_wait_ms`` or ``min_bytes`` of 0).
+#: The pause after empty answers, if the broker does not wait itself (``max_wait_ms`` or ``min_bytes`` of 0).
 _IDLE = Backoff(base_ms=1, max_ms=100)
 
 
@@ -24,8 +24,8 @@ class FetchedBatch(NamedTuple):
     """
     Records of one partition, in order, at least one.
 
-    ``high_watermark`` is the offset after the last message that consumers could see at the time. ``epoch`` tells one
-    assignment of the partition from the next. ``size_bytes`` is what came over the wire.
+    ``high_watermark`` is the offset after the last message that consumers could see at the time. ``epoch`` is the
+    number of the partition's assignment. ``size_bytes`` is the size of the message set on the wire.
     """
 
     topic_partition: TopicPartition
@@ -36,18 +36,18 @@ class FetchedBatch(NamedTuple):
 
 
 class Phase(Enum):
-    """Where a partition stands between two fetches."""
+    """The state of a partition between two fetches."""
 
-    #: Enough is buffered, or nobody has asked yet. Leaves when a batch was handed out.
+    #: Enough is buffered, or it was just assigned. Ends when a batch is delivered.
     PARKED = "parked"
-    #: Queued at its leader. Leaves with the next request that goes there.
+    #: Queued for its leader. Ends with the next request to that broker.
     READY = "ready"
-    #: Part of a request in flight, or resting after an empty answer. Leaves with the answer, or rested.
+    #: Part of a request in flight, or pausing after an empty answer. Ends with the answer, or the pause.
     FETCHING = "fetching"
-    #: Its leader is being looked up, or its position is being reset: what is buffered is handed out meanwhile. Leaves
+    #: Its leader is being looked up, or its position is being reset; buffered batches are delivered meanwhile. Ends
     #: with the outcome.
     WAITING = "waiting"
-    #: Its error stands at the end of its buffer. Leaves when that was raised.
+    #: An error is the last item of its buffer. Ends when ``poll`` has raised the error.
     HALTED = "halted"
 
 
@@ -56,8 +56,8 @@ class PartitionFetch:
     """
     One assignment of one partition.
 
-    A seek or a new assignment makes a new one and marks the old one ``dropped``; whatever is still on its way for the
-    old one is ignored when it comes.
+    A seek or a new assignment creates another object and marks this one ``dropped``; answers in flight for a dropped
+    one are ignored.
     """
 
     topic_partition: TopicPartition
@@ -66,11 +66,11 @@ class PartitionFetch:
     position: int
     phase: Phase = Phase.PARKED
     high_watermark: int | None = None
-    #: Batches to hand out, in order; after the last one perhaps the error that ended the fetching.
+    #: Batches to deliver, in order; after the last one perhaps the error that ended the fetching.
     buffered: deque[FetchedBatch | Exception] = field(default_factory=deque)
     #: Empty answers in a row.
     empty_answers: int = 0
-    #: What the next message is known to need, 0 where an ordinary share will do.
+    #: The bytes that the next message is known to need; 0 if an ordinary share is enough.
     needed_bytes: int = 0
     #: Failures in a row.
     failures: int = 0
@@ -80,23 +80,23 @@ class PartitionFetch:
 
     @property
     def next_offset(self) -> int:
-        """The next offset to hand out."""
+        """The next offset to deliver."""
         head = self.buffered[0] if self.buffered else None
         return head.records[0].offset if isinstance(head, FetchedBatch) else self.position
 
     @property
     def lag(self) -> int | None:
-        """How many messages are there that were not handed out yet; None until a broker has answered."""
+        """How many messages are not delivered yet; None until a broker has answered."""
         return None if self.high_watermark is None else max(0, self.high_watermark - self.next_offset)
 
     @property
     def idle(self) -> bool:
-        """Whether the last answer was empty: nothing to hurry for."""
+        """Whether the last answer was empty, so that the next fetch is not urgent."""
         return self.empty_answers > 0
 
     @property
     def idle_pause_s(self) -> float:
-        """How long after the last fetch the next one goes out at the earliest, in seconds."""
+        """The least time from the last fetch to the next one, in seconds."""
         return _IDLE.delay_s(self.empty_answers, lambda: 0.0)
 
     @property
@@ -106,11 +106,11 @@ class PartitionFetch:
 
     def decode(self, message_set: bytes | memoryview, most_bytes: int) -> list[Record]:
         """
-        The records from the position on, at least one; what is compressed may unpack to ``most_bytes``.
+        Decode the records from the position on, at least one; compressed messages may unpack to ``most_bytes``.
 
         Raises:
-            PartialMessage: There is only the beginning of one.
-            ProtocolError: They cannot be read.
+            PartialMessage: The set holds only the beginning of the next message.
+            ProtocolError: The messages cannot be read.
         """
         tp, position = self.topic_partition, self.position
         records = decode_message_set(message_set, tp, position, max_decompressed_bytes=most_bytes)
@@ -120,10 +120,10 @@ class PartitionFetch:
 
     def grow(self, share: int, needed_bytes: int, most: int) -> None:
         """
-        Note that ``share`` bytes brought only the beginning of a message, which takes ``needed_bytes`` (0: unknown).
+        Ask for more next time: ``share`` bytes held only the beginning of a message of ``needed_bytes`` (0: unknown).
 
         Raises:
-            MessageTooLargeError: It is larger than ``most``.
+            MessageTooLargeError: The message is larger than ``most``.
         """
         if needed_bytes > most or share >= most:
             size = f"takes {needed_bytes} bytes" if needed_bytes else "takes more"
@@ -133,10 +133,10 @@ class PartitionFetch:
 
     def cut(self, end: int) -> tuple[int, int]:
         """
-        Drop what is buffered from the offset ``end`` on.
+        Drop the buffered records from the offset ``end`` on.
 
         Returns:
-            How many records that were, and the size of the batches that are gone with them, in bytes.
+            The number of these records, and the size in bytes of the batches that were dropped as a whole.
         """
         kept: list[FetchedBatch | Exception] = []
         records = size_bytes = 0
@@ -153,8 +153,8 @@ class PartitionFetch:
         return records, size_bytes
 
     def drop(self) -> int:
-        """End this assignment; the number of bytes that its buffer held."""
+        """End this assignment, and return the number of bytes that were buffered."""
         self.dropped = True
-        held = sum(batch.size_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
+        buffered_bytes = sum(batch.size_bytes for batch in self.buffered if isinstance(batch, FetchedBatch))
         self.buffered.clear()
-        return held
+        return buffered_bytes

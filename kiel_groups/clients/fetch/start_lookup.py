@@ -1,4 +1,4 @@
-"""Partitions whose start position is not known yet: their leaders are asked again until it is."""
+"""Look up the start positions of partitions in the background, until all of them are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["StartLookup"]
 
 log = logging.getLogger(__name__)
 
-#: How often the partitions that are still missing are logged, in seconds.
+#: Seconds between two log lines about the partitions that are still missing.
 LOG_INTERVAL_S = 60.0
 
 #: A log line names so many partitions at most.
@@ -27,14 +27,14 @@ _MOST_NAMES = 10
 
 class StartLookup:
     """
-    Looks up the start positions of some partitions in the background, with backoff while leaders are missing.
+    Looks up start positions by asking leaders, with backoff while some are missing.
 
-    The gauge ``partitions_unopened`` counts those that are missing. A partition without a leader delays no other.
+    The gauge ``partitions_unopened`` counts the missing positions. A partition without a leader delays no other.
 
     Args:
-        cluster: Names the leaders.
+        cluster: Has the leaders, and the connections to them.
         metrics: Has the gauge.
-        assign: Called with each start position that is found.
+        assign: Called with the start positions that were found.
     """
 
     def __init__(
@@ -43,36 +43,36 @@ class StartLookup:
         self._cluster = cluster
         self._metrics = metrics
         self._assign = assign
-        #: The time to ask each leader for: see ``offset_lookup.list_offsets``.
+        #: The time to look up, by partition; see ``at`` of ``offset_lookup.list_offsets``.
         self._times: dict[TopicPartition, int] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._logged_s = float("-inf")
 
     def __contains__(self, partition: TopicPartition) -> bool:
         return partition in self._times
 
     def add(self, times: Mapping[TopicPartition, int]) -> None:
-        """Look up where these partitions start, by partition: the time to ask for."""
+        """Start to look up the offset of each partition at its time."""
         self._times |= times
-        if self._times and (self._asking is None or self._asking.done()):
-            self._asking = spawn(self._ask(), "look-up of start positions")
+        if self._times and (self._task is None or self._task.done()):
+            self._task = spawn(self._look_up(), "look-up of start positions")
 
     def close(self) -> None:
-        """Ask no more."""
-        if self._asking is not None:
-            self._asking.cancel()
+        """Stop looking up."""
+        if self._task is not None:
+            self._task.cancel()
 
-    async def _ask(self) -> None:
+    async def _look_up(self) -> None:
         attempt = 0
         while self._times:
-            failures = await self._ask_once()
+            failures = await self._look_up_once()
             self._metrics.gauge("partitions_unopened", len(self._times))
             if failures:
                 attempt += 1
-                self._tell(failures)
+                self._log_missing(failures)
                 await asyncio.sleep(self._cluster.delay_s(attempt))
 
-    async def _ask_once(self) -> dict[TopicPartition, KielGroupsError]:
+    async def _look_up_once(self) -> dict[TopicPartition, KielGroupsError]:
         failures: dict[TopicPartition, KielGroupsError] = {}
         for at in set(self._times.values()):
             offsets = await find_offsets(self._cluster, [tp for tp, each in self._times.items() if each == at], at)
@@ -82,7 +82,7 @@ class StartLookup:
             failures |= offsets.failures
         return failures
 
-    def _tell(self, failures: Mapping[TopicPartition, KielGroupsError]) -> None:
+    def _log_missing(self, failures: Mapping[TopicPartition, KielGroupsError]) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._logged_s >= LOG_INTERVAL_S:
             self._logged_s = now_s
