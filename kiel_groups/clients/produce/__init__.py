@@ -2,5 +2,5 @@
 Send records: partitioners, batches per partition, retries in order, and the outcome of each record.
 
 ``clients.producer`` and the tools that write topics use it.
-A record has one outcome: stored, failed, or unknown; it is never dropped without one.
+Each record gets exactly one outcome: stored, failed, or unknown.
 """

@@ -1,4 +1,4 @@
-"""What waits to be sent to one partition: batches in order, one of them on its way at most."""
+"""Queue the batches for one partition, in order; at most one of them is in flight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MESSAGE_OVERHEAD_BYTES = 26
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was stored; the offset is -1 where no broker says (acks 0)."""
+    """Where a record was stored; the offset is -1 if no broker reports it (acks 0)."""
 
     topic: str
     partition: int
@@ -24,28 +24,28 @@ class RecordMetadata(NamedTuple):
 
 
 def message_bytes(key: bytes | None, value: bytes | None) -> int:
-    """What a message takes on the wire, uncompressed."""
+    """Return the size of a message on the wire, uncompressed."""
     return _MESSAGE_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Records that go out, succeed and fail together; ``created_s`` is when the first one came."""
+    """Records that are sent, succeed and fail together; ``created_s`` is when the first one was added."""
 
     created_s: float
     messages: list[tuple[bytes | None, bytes | None]] = field(default_factory=list)
     futures: list[asyncio.Future[RecordMetadata]] = field(default_factory=list)
     size_bytes: int = 0
-    #: Tries that failed, and why the last one did.
+    #: Failed tries, and the reason of the last one.
     failures: int = 0
     failure: Exception | None = None
-    #: No more records are added, since it was sent once.
+    #: Set once the batch was sent: no more records are added.
     sealed: bool = False
-    #: Tries that were sent and to which no broker has said that it stored nothing.
+    #: Tries that may have stored the batch: they were sent, and no broker has answered that it stored nothing.
     open_tries: int = 0
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Two batches, in order, with all of its records; there must be two at least."""
+        """Split the batch into two, in order; it must have at least two records."""
         middle = len(self.messages) // 2
         cuts = (slice(None, middle), slice(middle, None))
         first, second = (Batch(self.created_s, self.messages[cut], self.futures[cut], sealed=True) for cut in cuts)
@@ -60,9 +60,9 @@ class PartitionQueue:
     """
     The batches of one partition, oldest first.
 
-    ``busy`` while the first one is on its way, or waits for another try: nothing overtakes it, so records keep their
-    order. ``timer`` runs while a first batch lingers. ``added`` and ``settled`` count records ever; those beyond
-    ``settled`` have no outcome yet, and those up to ``due`` wait for no others.
+    ``busy`` is set while the first batch is in flight, or waits for a retry: no other overtakes it, so records keep
+    their order. ``timer`` runs while a first batch lingers. ``added`` and ``settled`` count all records so far; those
+    beyond ``settled`` have no outcome yet, and those up to ``due`` do not wait for more records.
     """
 
     topic_partition: TopicPartition
@@ -72,18 +72,18 @@ class PartitionQueue:
     added: int = 0
     settled: int = 0
     due: int = 0
-    #: Since when no broker has stored a batch although one was on its way, on the loop's clock; see ``StallWatch``.
+    #: Since when batches were sent and no broker has stored one, on the loop's clock; see ``StallWatch``.
     waits_since_s: float | None = None
 
     def open_batch(self, size_bytes: int, most_bytes: int) -> Batch | None:
-        """The batch that one more message of this size may join; None where a new one is needed."""
+        """Return the batch that takes one more message of this size; None if a new one is needed."""
         last = self.batches[-1] if self.batches else None
         if last is None or last.sealed or last.size_bytes + size_bytes > most_bytes:
             return None
         return last
 
     def is_ready(self, now_s: float, linger_s: float, batch_size: float) -> bool:
-        """Whether the first batch should go out now."""
+        """Whether the first batch should be sent now."""
         if self.busy or not self.batches:
             return False
         first = self.batches[0]
@@ -91,14 +91,14 @@ class PartitionQueue:
         return complete or self.due > self.settled or now_s - first.created_s >= linger_s
 
     def pop_settled(self) -> Batch:
-        """Take the first batch off, since its outcome is known."""
+        """Remove the first batch, whose outcome is known, and return it."""
         batch = self.batches.popleft()
         self.settled += len(batch.messages)
         self.busy = False
         return batch
 
     def split_first(self) -> None:
-        """Put the two halves of the first batch in its place."""
+        """Replace the first batch by its two halves."""
         first, second = self.batches.popleft().halves()
         self.batches.extendleft((second, first))
         self.busy = False

@@ -1,7 +1,7 @@
 """
-The sending half of the producer: batches to leaders, retries, outcomes.
+Send the producer's batches to leaders, retry failures, and set the outcome of each record.
 
-One produce request at a time is on its way to each broker, with a batch of every partition that has one ready. A batch
+One produce request at a time is in flight to each broker, with a batch of every partition that has one ready. A batch
 that fails keeps its place until it succeeds or is given up, so the order within a partition holds.
 """
 
@@ -44,13 +44,13 @@ log = logging.getLogger(__name__)
 _TOO_LARGE = frozenset({MESSAGE_SIZE_TOO_LARGE.number, MESSAGE_SET_SIZE_TOO_LARGE.number})
 #: A broker refuses with these before it appends anything.
 _REFUSALS = _TOO_LARGE | {INVALID_MESSAGE.number, INVALID_TOPIC.number, NOT_ENOUGH_REPLICAS.number}
-#: So it does with these, unless it waits for replicas: it appends first then, and a broker that loses the partition
-#: while it waits answers so, too.
+#: With these too, unless the request waits for replicas: then it appends first, and answers with one of these if it
+#: loses the partition while it waits.
 _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTITION.number})
 
 
 class Sender:
-    """Sends what is added to its queues; belongs to one event loop."""
+    """Sends the records that are added to its queues; belongs to one event loop."""
 
     def __init__(self, cluster: ClusterMetadata, config: ProducerConfig, metrics: Metrics) -> None:
         self._cluster = cluster
@@ -58,7 +58,7 @@ class Sender:
         self._linger_s = 0.0 if config.linger_ms is None else config.linger_ms / 1000
         self._batch_size: float = config.batch_size
         if config.linger_ms is None and config.batch_size > 1:
-            # Not before ``send_waiting``: who counts does so over all partitions.
+            # Send only on ``send_waiting``: the producer counts ``batch_size`` over all partitions.
             self._linger_s = self._batch_size = math.inf
         self._metrics = metrics
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -68,12 +68,12 @@ class Sender:
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False
-        #: When a broker last stored something, on the loop's clock.
+        #: When a broker last stored a batch, on the loop's clock.
         self.stored_at_s = -math.inf
 
     @property
     def buffered_bytes(self) -> int:
-        """What the messages without an outcome take on the wire, uncompressed."""
+        """The size of the messages without an outcome on the wire, uncompressed."""
         return self._buffered_bytes
 
     @property
@@ -94,7 +94,7 @@ class Sender:
         size_bytes: int,
         future: asyncio.Future[RecordMetadata],
     ) -> None:
-        """Queue one message; ``future`` gets its outcome."""
+        """Queue one message; ``future`` receives its outcome."""
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp)
@@ -118,17 +118,17 @@ class Sender:
         await self._progress.wait()
 
     async def flush(self) -> None:
-        """Send what is queued without lingering, and wait until all of it has an outcome, good or bad."""
+        """Send all queued records without lingering, and wait until each has an outcome, good or bad."""
         self.send_waiting()
-        goals = {queue: queue.due for queue in self._queues.values()}
-        while any(queue.settled < goal for queue, goal in goals.items()):
+        targets = {queue: queue.due for queue in self._queues.values()}
+        while any(queue.settled < target for queue, target in targets.items()):
             await self.progress()
 
     def close(self) -> None:
         """
-        Fail what has no outcome; whatever a broker still answers is ignored.
+        Fail the records without an outcome; later answers of brokers are ignored.
 
-        What was never sent fails with ClosedError, what may be stored with OutcomeUnknownError.
+        A record that no broker can have stored fails with ClosedError, any other with OutcomeUnknownError.
         """
         self._closed = True
         self._stalls.close()
@@ -139,13 +139,13 @@ class Sender:
     # ------------------------------------------------------------------ sending
 
     def send_waiting(self) -> None:
-        """Let everything that was added so far go out without waiting for more."""
+        """Send all records added so far without waiting for more."""
         for queue in self._queues.values():
             queue.due = queue.added
             self._offer(queue)
 
     def _offer(self, queue: PartitionQueue) -> None:
-        """Send the queue's first batch if it is time; otherwise a timer, or the outcome of another, offers it again."""
+        """Send the queue's first batch if it is due; otherwise a timer, or the outcome of another, offers it again."""
         if queue.busy or not queue.batches or self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -169,7 +169,7 @@ class Sender:
         self._offer(queue)
 
     async def _send_ready(self, node_id: int) -> None:
-        """Send one request after the other while partitions are ready; those that become so meanwhile go together."""
+        """Send one request after the other while partitions are ready; each takes all that became ready meanwhile."""
         try:
             while not self._closed and (queues := self._choose(self._ready[node_id])):
                 await self._send(node_id, queues)
@@ -177,7 +177,7 @@ class Sender:
             self._sending.discard(node_id)
 
     def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
-        """Take what fits into one request off the front, one partition at least where there is one."""
+        """Take the first partitions whose batches fit into one request, at least one if any is ready."""
         chosen: list[PartitionQueue] = []
         room = self._config.max_request_bytes
         for queue in ready:
@@ -255,7 +255,7 @@ class Sender:
     def _too_large(self, queue: PartitionQueue, result: ProducedPartition) -> None:
         batch = queue.batches[0]
         if len(batch.messages) > 1:
-            # One of them is to blame, or all together: the halves will tell, and the others get through.
+            # One message is too large, or only all of them together: by halves, the others can be stored.
             queue.split_first()
             self._offer(queue)
             return
@@ -270,12 +270,12 @@ class Sender:
         if not error.retriable or batch.failures > self._config.retries:
             self._give_up(queue, error)
             return
-        log.info("producing to %s, try %d: %s; trying again", queue.topic_partition, batch.failures, error)
+        log.info("producing to %s, try %d failed: %s; trying again", queue.topic_partition, batch.failures, error)
         self._metrics.count("produce_retries")
         spawn(self._try_again(queue, batch.failures), f"retry of {queue.topic_partition}")
 
     async def _try_again(self, queue: PartitionQueue, failures: int) -> None:
-        # The first refresh goes out at once: most leaders have moved before anybody notices.
+        # The first refresh is sent at once: when a request fails, most leaders have moved already.
         await asyncio.sleep(self._cluster.delay_s(failures - 1))
         try:
             await self._cluster.refresh([queue.topic_partition.topic], "produce")
@@ -303,7 +303,7 @@ class Sender:
 
 
 def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielGroupsError:
-    """The error for the records of a batch that is given up."""
+    """Return the error for the records of a batch that is given up."""
     tries = f" after {batch.failures} tries" if batch.failures > 1 else ""
     error: KielGroupsError
     if batch.open_tries:
@@ -318,7 +318,7 @@ def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielG
 
 
 def reject(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
-    """Fail a record's future; asyncio need not complain when nobody looks, since the batch was logged once."""
+    """Fail a record's future; asyncio must not report it as never retrieved, since the batch was logged once."""
     if not future.done():
         future.set_exception(error)
         future.exception()

@@ -1,4 +1,4 @@
-"""Bytes of values, through the application's own function where there is one."""
+"""Encode the values of records, with the application's serialiser if it has one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kiel_groups.errors import ConfigError
 
 __all__ = ["Serializer", "serialized"]
 
-#: Makes what is sent of a value; text goes out as UTF-8, None as null.
+#: Encodes a value; text is sent as UTF-8, None as null.
 Serializer: TypeAlias = Callable[[Any], bytes | str | None]
 
 
 def serialized(value: Any, serializer: Serializer | None) -> bytes | None:
     """
-    A value as it goes over the wire: without a serialiser bytes as they are, anything else as JSON with sorted keys.
+    Encode a value; without a serialiser bytes stay as they are, and anything else becomes JSON with sorted keys.
 
     Raises:
         ConfigError: JSON has no form for the value, or the serialiser returned something that cannot be sent.

@@ -1,4 +1,4 @@
-"""Report records that wait for a broker which stores none: a warning when that begins, another one when it is over."""
+"""Warn when no broker stores the records of a partition, and again when brokers store them."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ __all__ = ["STALLED_AFTER_S", "StallWatch"]
 
 log = logging.getLogger(__name__)
 
-#: How long a partition's records wait, further tries included, before that is worth a warning.
+#: How long a partition's records may wait, retries included, before the warning, in seconds.
 STALLED_AFTER_S = 10.0
 
 
 class StallWatch:
     """
-    Looks at the producer's partitions while batches are on their way; belongs to one event loop.
+    Checks the producer's partitions while batches are in flight; belongs to one event loop.
 
-    A partition stalls when its records have waited for ``STALLED_AFTER_S`` and no broker has stored one since. It
-    stalls until a broker stores one: records that are given up do not end that. Retries are logged at INFO only, since
+    A partition is stalled when its records have waited for ``STALLED_AFTER_S`` and no broker has stored one since. It
+    stays stalled until a broker stores a record, also if records are given up. Retries are logged at INFO only, since
     most succeed at once, and a request to a frozen broker does not fail for half a minute.
 
     Args:
-        queues: All partitions of the producer, as they are at any time.
-        metrics: Has how many partitions stall (``produce_stalled``).
+        queues: A live view of all partitions of the producer.
+        metrics: Has the gauge of stalled partitions (``produce_stalled``).
     """
 
     def __init__(self, queues: Collection[PartitionQueue], metrics: Metrics) -> None:
         self._queues = queues
         self._metrics = metrics
         self._timer: asyncio.TimerHandle | None = None
-        #: The partitions that stall, and since when the longest has waited, on the loop's clock.
+        #: The stalled partitions, and since when the first of them has waited, on the loop's clock.
         self._stalled: set[PartitionQueue] = set()
         self._since_s = 0.0
 
     def sent(self, queue: PartitionQueue) -> None:
-        """The partition's first batch leaves for a broker, for the first time or once more."""
+        """Note that the partition's first batch is sent, for the first time or again."""
         loop = asyncio.get_running_loop()
         if queue.waits_since_s is None:
             queue.waits_since_s = loop.time()
         if self._timer is None:
-            self._timer = loop.call_at(queue.waits_since_s + STALLED_AFTER_S, self._look)
+            self._timer = loop.call_at(queue.waits_since_s + STALLED_AFTER_S, self._check)
 
     def stored(self, queue: PartitionQueue) -> None:
-        """A broker has stored the partition's first batch."""
+        """Note that a broker has stored the partition's first batch."""
         queue.waits_since_s = None
         if self._stalled:
             self._stalled.discard(queue)
             self._report_end()
 
     def given_up(self, queue: PartitionQueue) -> None:
-        """The partition's first batch has failed for good."""
+        """Note that the partition's first batch has failed for good."""
         if queue not in self._stalled:
-            # Such as a record that is too large: that says nothing about those that follow.
+            # The cause may be the batch itself, such as a record that is too large: the next ones may be stored.
             queue.waits_since_s = None
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class StallWatch:
         self._stalled.clear()
         self._metrics.gauge("produce_stalled", 0)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         loop = asyncio.get_running_loop()
         waiting = {queue: queue.waits_since_s for queue in self._queues if queue.busy and queue not in self._stalled}
         since_s = {queue: at_s for queue, at_s in waiting.items() if at_s is not None}
@@ -78,9 +78,9 @@ class StallWatch:
         if next_s is None:
             self._timer = None
         else:
-            # Partitions that stall one after the other are reported together.
+            # Wait a while after a report, so that partitions that stall one after the other share the next one.
             pause_s = STALLED_AFTER_S if late else 0.0
-            self._timer = loop.call_at(max(next_s + STALLED_AFTER_S, loop.time() + pause_s), self._look)
+            self._timer = loop.call_at(max(next_s + STALLED_AFTER_S, loop.time() + pause_s), self._check)
 
     def _report(self, late: list[PartitionQueue], now_s: float) -> None:
         since_s = late[0].waits_since_s or now_s
