@@ -1,8 +1,8 @@
 """
 Offer the clients to programs without an event loop: they block, on a loop in a thread of its own.
 
-Scripts, notebooks and threaded services import these.
-It adds no behaviour: every method is that of ``kiel_groups.clients``, waited for.
+Scripts, notebooks and threaded services import them.
+These classes add no behaviour: every method calls that of ``kiel_groups.clients``, and waits for its outcome.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
 """
-A client of ``kiel_groups.clients`` on a loop of its own, and its methods as calls that wait for their outcome.
+Make blocking clients: an asynchronous client on its own loop thread, with methods that wait for their outcome.
 
-The methods of the blocking classes are made of those of the asynchronous ones, with their signatures and docstrings:
-whatever these say of futures holds for the call.
+The methods of the blocking classes are made from those of the asynchronous ones, with their signatures and docstrings:
+what these say about futures holds for the call.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ C = TypeVar("C", bound=Client)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: How long a client that nobody closed is closed at the end of the interpreter, in seconds.
+#: How long closing may take for a client that is still open when the interpreter exits, in seconds.
 AT_EXIT_S = 5.0
 
 
-class _OnItsWay(Exception):  # noqa: N818 -- not an error
-    """Stands in, on the loop's thread, for the exception that passes through the caller."""
+class _Propagating(Exception):  # noqa: N818 -- not an error
+    """Represents, on the loop's thread, the exception that is propagating in the calling thread."""
 
 
 class Blocking(Generic[C]):
     """
-    A client whose calls wait for their outcome; each thread that calls is to it what a coroutine is to the other.
+    A client whose calls wait for their outcome; each calling thread has the part of a coroutine.
 
-    Ctrl-C ends the waiting, and the call with it. Inside a running event loop a call raises a ConfigError that names
+    Ctrl-C interrupts the wait, and cancels the call. Inside a running event loop a call raises a ConfigError that names
     the asynchronous client; in a fork of the process, a ClosedError.
     """
 
     _client: C
 
-    def _live(self, client: C) -> None:
+    def _set_up(self, client: C) -> None:
         name = type(client).__name__
         self._client = client
         self._instead = f"use kiel_groups.{name} there, and await"
@@ -81,13 +81,13 @@ class Blocking(Generic[C]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # A Ctrl-C is to the asynchronous client's 'async with' what asyncio makes of it.
+        # The asynchronous client's 'async with' sees a Ctrl-C as asyncio passes it on: as a CancelledError.
         cancelled = kind is not None and not issubclass(kind, Exception)
         kind = asyncio.CancelledError if cancelled else kind
         self._end(functools.partial(self._client.__aexit__, kind, error, traceback))
 
-    def _here(self) -> Context:
-        """The context of the calling thread: what it has in hand is known by it."""
+    def _caller_context(self) -> Context:
+        """Return the calling thread's context, by which the client attributes records in flight to this thread."""
         if not hasattr(self._callers, "context"):
             self._callers.context = Context()
             self._callers.context.run(call_as, object())
@@ -100,17 +100,17 @@ class Blocking(Generic[C]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Begin something on the loop, and wait for its outcome."""
-        context = self._here()
+        """Call ``begin`` on the loop, and wait for the outcome of what it returns."""
+        context = self._caller_context()
 
         async def call() -> T:
             return await context.run(begin, *args, **kwargs)
 
         return self._thread.call(call)
 
-    def _look(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function on the loop; where that has ended, nothing changes any more, and it is called here."""
-        context = self._here()
+    def _read_on_loop(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function on the loop; after the loop has ended, nothing changes any more, and it is called here."""
+        context = self._caller_context()
 
         async def call() -> T:
             return context.run(read, *args, **kwargs)
@@ -124,16 +124,16 @@ class Blocking(Generic[C]):
         return context.run(read, *args, **kwargs)
 
     def _end(self, close: Callable[[], Awaitable[None]], timeout_s: float | None = None) -> None:
-        """Close the client, then the loop; once, and not in a fork, which has neither."""
-        context, on_its_way = self._here(), sys.exc_info()[0] is not None
+        """Close the client, then the loop; once, and not in a fork, which has no thread and no connections."""
+        context, propagating = self._caller_context(), sys.exc_info()[0] is not None
 
         async def as_the_caller() -> None:
-            # The client asks for it: what an exception takes out of the caller's hands is not finished.
-            if not on_its_way:
+            # The client's ``close`` checks ``sys.exc_info``: under an exception, the caller's records are unfinished.
+            if not propagating:
                 return await close()
             try:
-                raise _OnItsWay
-            except _OnItsWay:
+                raise _Propagating
+            except _Propagating:
                 return await close()
 
         async def call() -> None:
@@ -147,7 +147,7 @@ class Blocking(Generic[C]):
                 self._thread.call(call, timeout_s)
             except BaseException:
                 if self._thread.stop():
-                    # Without its loop the client does what can be done without it; nothing where it is closed.
+                    # Without a running loop, the client's own ``close`` does what is still possible.
                     self._client.close()
                 raise
             finally:
@@ -156,20 +156,20 @@ class Blocking(Generic[C]):
 
     def _end_at_exit(self) -> None:
         try:
-            raise _OnItsWay
-        except _OnItsWay:
+            raise _Propagating
+        except _Propagating:
             self._end(functools.partial(self._client.__aexit__, asyncio.CancelledError, None, None), AT_EXIT_S)
 
 
 def constructed_as(
     make: Callable[P, C],
 ) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Blocking[C], P], None]]:
-    """Decorate an empty ``__init__``: it takes what the asynchronous client takes."""
+    """Replace an empty ``__init__`` by one that takes the asynchronous client's arguments."""
 
     def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Blocking[C], P], None]:
         @functools.wraps(make)
         def init(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
-            self._live(make(*args, **kwargs))
+            self._set_up(make(*args, **kwargs))
 
         return init
 
@@ -177,7 +177,7 @@ def constructed_as(
 
 
 def blocking(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[C], P], T]:
-    """The method that waits for the outcome of an asynchronous client's method."""
+    """Return a method that waits for the outcome of an asynchronous client's method."""
 
     @functools.wraps(method)
     def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -187,7 +187,7 @@ def blocking(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Conc
 
 
 def until_closed(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[C], P], T | None]:
-    """As ``blocking``; None where the client was closed, before or meanwhile."""
+    """Return a method as ``blocking`` does; its result is None if the client was closed, before or meanwhile."""
 
     @functools.wraps(method)
     def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -202,17 +202,17 @@ def until_closed(method: Callable[Concatenate[C, P], Awaitable[T]]) -> Callable[
 
 
 def immediate(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """The method that calls one of an asynchronous client's that waits for nothing."""
+    """Return a method that calls an asynchronous client's method which does not wait."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._look(method, self._client, *args, **kwargs)
+        return self._read_on_loop(method, self._client, *args, **kwargs)
 
     return call
 
 
 def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Concatenate[Blocking[C], P], None]:
-    """The method that closes the asynchronous client, and then its loop."""
+    """Return a method that closes the asynchronous client, and then its loop."""
 
     @functools.wraps(method)
     def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -238,11 +238,11 @@ class Attribute(Generic[C, T]):
     def __get__(self, instance: Blocking[C], owner: type) -> T: ...
 
     def __get__(self, instance: Blocking[C] | None, owner: type) -> Self | T:
-        return self if instance is None else instance._look(self._read, instance._client)
+        return self if instance is None else instance._read_on_loop(self._read, instance._client)
 
 
 class Attributes(Generic[C]):
-    """Makes blocking properties of those of one client."""
+    """Makes blocking properties from the properties of one client."""
 
     def __init__(self, client: type[C]) -> None:
         self._client = client
@@ -251,7 +251,7 @@ class Attributes(Generic[C]):
         return Attribute(self._client, read)
 
 
-#: What is to be closed at the end of the interpreter.
+#: The clients to close when the interpreter exits.
 _open: set[Blocking[Any]] = set()
 
 
@@ -260,7 +260,7 @@ def _exit() -> None:
         try:
             client._end_at_exit()
         except Exception:
-            log.exception("a client was not closed at the end of the interpreter")
+            log.exception("a client could not be closed at the exit of the interpreter")
 
 
 threading._register_atexit(_exit)  # type: ignore[attr-defined]

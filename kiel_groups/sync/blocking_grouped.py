@@ -29,9 +29,9 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
     A member of a consumer group; see ``kiel_groups.GroupedConsumer`` for its arguments and what they mean.
 
     ``with GroupedConsumer(...) as consumer`` joins, and leaves at the end, also by Ctrl-C; ``for record in consumer``
-    hands out records until the consumer is closed. While the program is busy, heartbeats, commits and hand-overs go on
-    behind it. Hooks of a listener, the deserialiser and the allocator are called there: on the loop's thread, where
-    they can call nothing of this object.
+    returns records until the consumer is closed. While the program is busy, heartbeats, commits and releases continue
+    in the background. Hooks of a listener, the deserialiser and the allocator are called on the loop's thread, where
+    they cannot call methods of this object.
     """
 
     @constructed_as(clients.GroupedConsumer)
@@ -65,21 +65,21 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
 
     def __iter__(self) -> Iterator[Record]:
         """
-        Records, for as long as the consumer is open; one loop at a time.
+        Iterate over records until the consumer is closed; one loop at a time.
 
         Raises:
             ClosedError: The consumer was not connected, or was closed.
-            ConfigError: Another loop goes on, or values that ``consume()`` returned are in hand.
+            ConfigError: Another loop is running, or values that ``consume()`` returned are in flight.
         """
         return _Records(self)
 
 
 class _Records(Iterator[Record]):
-    """One loop over the records; the way in which it is left says whether the record in hand is finished."""
+    """One loop over the records; the way the program leaves it decides whether the last record is finished."""
 
     def __init__(self, consumer: GroupedConsumer) -> None:
         self._consumer = consumer
-        self._records = consumer._look(consumer._client.__aiter__)
+        self._records = consumer._read_on_loop(consumer._client.__aiter__)
 
     def __next__(self) -> Record:
         consumer, records = self._consumer, self._records
@@ -94,11 +94,11 @@ class _Records(Iterator[Record]):
         except KielGroupsError:
             raise
         except BaseException:
-            # A Ctrl-C may come together with a record: whoever goes on all the same is to get that one.
+            # A Ctrl-C may arrive together with a record: a program that continues must get that record.
             consumer._thread.post(records.put_back)
             raise
 
     def __del__(self) -> None:
-        # Without a loop there was nothing to leave.
+        # If ``__init__`` failed, there is no loop to leave.
         if hasattr(self, "_records"):
             self._consumer._thread.post(partial(self._records.leave, finished=dropped_by_loop_exit()))

@@ -21,8 +21,8 @@ class Producer(Blocking[clients.Producer]):
     """
     Sends records to topics; see ``kiel_groups.Producer`` for its arguments and what they mean.
 
-    ``with Producer([...]) as producer`` connects, and flushes at the end. Calls wait, but ``produce``, which returns a
-    future; several threads may call at once.
+    ``with Producer([...]) as producer`` connects, and flushes at the end. Calls wait, except ``produce``, which returns
+    a future; several threads may call at once.
     """
 
     @constructed_as(clients.Producer)
@@ -47,24 +47,24 @@ class Producer(Blocking[clients.Producer]):
         self, topic: str, message: Any, key: Any = None, partition: int | None = None
     ) -> concurrent.futures.Future[RecordMetadata]:
         """
-        Send one record; it is on its way whether or not anybody waits for the future.
+        Send one record, whether or not the program waits for the future.
 
-        Where ``max_buffered_bytes`` wait to be stored already, this waits until half of them are. Otherwise as
+        If ``max_buffered_bytes`` wait to be stored already, this waits until half of them are. Otherwise it works as
         ``kiel_groups.Producer.produce``: with a ``batch_size`` and no ``linger_ms`` only the future of the record that
         completes a batch waits for its outcome.
 
         Args:
-            topic: Where to.
-            message: The value: what the serialiser takes; without one, bytes, or anything that JSON has a form for.
+            topic: The topic to write to.
+            message: The value: what the serialiser takes; without one, bytes, or anything that JSON can represent.
             key: Bytes as they are, None as null, anything else as the UTF-8 of its ``str()``.
-            partition: Skips the partitioner.
+            partition: The partition to write to, in place of the partitioner's choice.
 
         Returns:
-            Its ``result()`` waits until the record is stored, for its topic, partition and offset, or raises why it
-            could not be. Such failures are logged, too.
+            A future: ``result()`` waits until the record is stored and returns its topic, partition and offset, or
+            raises why it was not stored. Such failures are logged, too.
 
         Raises:
-            ConfigError: A topic that cannot be, or a value or key that nothing can be sent of.
+            ConfigError: The topic's name is not possible, or the value or key cannot be encoded.
             ClosedError: The producer was closed.
         """
         return self._wait(self._accepted, topic, message, key, partition)
@@ -73,7 +73,7 @@ class Producer(Blocking[clients.Producer]):
         while self._client.is_full:
             await self._client.drain()
         accepted = self._client.produce(*record)
-        # What is wrong with the record itself is known one turn later.
+        # The future of an invalid record fails within one iteration of the loop.
         await asyncio.sleep(0)
         if accepted.done():
             accepted.result()

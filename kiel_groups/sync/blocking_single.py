@@ -1,4 +1,4 @@
-"""The consumer by itself, for programs without an event loop."""
+"""The single consumer, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
     """
     Reads every partition of its topics; see ``kiel_groups.SingleConsumer`` for its arguments and what they mean.
 
-    ``with SingleConsumer([...]) as consumer`` connects; ``for record in consumer`` hands out records until the consumer
+    ``with SingleConsumer([...]) as consumer`` connects; ``for record in consumer`` returns records until the consumer
     is closed. The deserialiser is called on the loop's thread.
     """
 
@@ -63,7 +63,7 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
 
     def __next__(self) -> Record:
         """
-        The next record; waits for one.
+        Wait for the next record, and return it.
 
         Raises:
             StopIteration: The consumer was closed.

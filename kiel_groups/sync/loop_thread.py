@@ -1,8 +1,8 @@
 """
-An event loop on a thread of its own, for programs that have none.
+Run an event loop on a thread of its own, for programs that have none.
 
-Whoever calls ``run`` blocks until its coroutine has ended on that loop. What lives on the loop goes on in between:
-heartbeats are sent and partitions handed over while the program is busy with something else.
+``run`` blocks its caller until a coroutine has ended on that loop. Tasks on the loop continue between the calls: they
+send heartbeats and release partitions while the program is busy with something else.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-#: How long ``stop`` waits for what still runs, in seconds: a program that was told to end must end.
+#: How long ``stop`` waits for running tasks, in seconds: a program that was asked to end must end.
 STOP_S = 5.0
 
-#: How long a wait may last before Python looks for signals, in seconds: one that comes just before a thread begins to
-#: wait for a lock does not end that waiting.
+#: How long a wait may last before Python checks for signals, in seconds: a signal that arrives just before a thread
+#: starts to wait for a lock does not interrupt that wait.
 SIGNAL_S = 0.5
 
 
@@ -39,25 +39,25 @@ class LoopThread:
     """
     An event loop on a daemon thread, started when it is first needed.
 
-    Several threads may use it at once. A fork of the process has neither the thread nor what lives on it, and is told
-    so; it makes one of its own.
+    Several threads may use it at once. A fork of the process has neither the thread nor its tasks: there, calls raise
+    ClosedError, and the program has to make another one.
 
     Args:
-        name: What the thread, and errors, call it.
-        instead: What a coroutine is to use in place of this, for the error that it gets.
+        name: Part of the thread's name, and of errors.
+        instead: What a coroutine should use in place of this, for the error that it gets.
     """
 
     def __init__(self, name: str = "sync", instead: str = "await the coroutine itself") -> None:
         self._name = name
         self._instead = instead
         self._pid = os.getpid()
-        # Whatever a signal's handler or a finalizer calls may interrupt its own thread here.
+        # Reentrant: a signal handler or a finalizer may call this object while its own thread has the lock.
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self._stopped = False
-        #: What callers wait for: where the loop ends before it has begun with it, nobody else would tell them.
+        #: The futures that callers wait for. A loop that ends cancels them, also those whose work it has not started.
         self._waiting: set[concurrent.futures.Future[Any]] = set()
 
     def __enter__(self) -> Self:
@@ -71,7 +71,7 @@ class LoopThread:
 
     def start(self) -> None:
         """
-        Have the loop run; once, however often it is called.
+        Start the loop, unless it runs already.
 
         Raises:
             ClosedError: It was stopped, or belongs to the process that this one is a fork of.
@@ -84,30 +84,30 @@ class LoopThread:
         """
         Run a coroutine on the loop, and wait for its end.
 
-        When Ctrl-C, or the end of the time, cuts the waiting short, the coroutine is cancelled.
+        If Ctrl-C or the timeout ends the wait, the coroutine is cancelled.
 
         Args:
             work: The coroutine; it is closed where it cannot be run.
-            timeout_s: How long to wait; without it, as long as it takes.
+            timeout_s: Seconds to wait; None waits as long as it takes.
 
         Returns:
-            What the coroutine returns.
+            The result of the coroutine.
 
         Raises:
             TimeoutError: It had not ended in time. Any other error is the coroutine's own.
-            ConfigError: An event loop runs in this thread, and would stand still meanwhile.
+            ConfigError: An event loop runs in this thread, and would be blocked meanwhile.
             ClosedError: The loop was stopped, before or meanwhile, or belongs to another process.
         """
         try:
             return self.call(lambda: work, timeout_s)
         except KielGroupsError:
-            # Where it has begun, it has ended, and this does nothing.
+            # If the coroutine was started, it has ended, and this does nothing.
             work.close()
             raise
 
     def call(self, function: Callable[[], Coroutine[Any, Any, _Result]], timeout_s: float | None = None) -> _Result:
-        """As ``run``, of a coroutine that is made on the loop: a Ctrl-C before that leaves none that nobody awaits."""
-        # There before the work begins: a Ctrl-C at whatever moment finds what to cancel.
+        """Do as ``run``, but create the coroutine on the loop: a Ctrl-C before that leaves none behind, unawaited."""
+        # Created before the work starts, so that a Ctrl-C at any moment has a future to cancel.
         outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         try:
             self._check_process()
@@ -137,7 +137,7 @@ class LoopThread:
             raise ClosedError(f"{self._name}: closed before this was done") from None
 
     def post(self, function: Callable[[], object]) -> None:
-        """Call a function on the loop, soon, without waiting for it; not at all where the loop was stopped."""
+        """Call a function on the loop soon, without waiting for it; do nothing if the loop was stopped."""
         if self.forked:
             return
         with self._lock:
@@ -151,17 +151,18 @@ class LoopThread:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing runs here any more, or is about to end."""
+        """Whether the loop was stopped: it has ended, or is about to."""
         return self._stopped
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """
-        End the loop: what still runs on it is cancelled, and whoever waits is told by a ClosedError.
+        End the loop: its tasks are cancelled, and callers that wait get a ClosedError.
 
         Calling it again does nothing, nor does calling it in a fork.
 
         Args:
-            timeout_s: How long to wait for that; a thread that has not ended by then is left behind, as the log says.
+            timeout_s: Seconds to wait for the thread; if it has not ended by then, it is left running and an error is
+                logged.
 
         Returns:
             Whether the loop has ended.
@@ -179,7 +180,7 @@ class LoopThread:
             return False
         thread.join(timeout_s)
         if thread.is_alive():
-            log.error("%s: its event loop has not ended within %g s; left behind", self._name, timeout_s)
+            log.error("%s: its event loop has not ended within %g s; leaving its thread running", self._name, timeout_s)
         return not thread.is_alive()
 
     # ------------------------------------------------------------------ the thread
@@ -192,23 +193,23 @@ class LoopThread:
             )
 
     def _running(self) -> asyncio.AbstractEventLoop:
-        """The running loop; call it with the lock held."""
+        """Return the loop, and start it if needed; the caller holds the lock."""
         if self._stopped:
             raise ClosedError(f"{self._name} was closed; make another one")
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._live, name=f"kiel-groups-{self._name}", daemon=True)
+            self._thread = threading.Thread(target=self._run_loop, name=f"kiel-groups-{self._name}", daemon=True)
             self._thread.start()
         return self._loop
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         assert self._loop is not None
         loop = self._loop
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 runner.run(self._end.wait())
         except BaseException:
-            log.exception("%s: its event loop has ended", self._name)
+            log.exception("%s: its event loop has failed; further calls raise ClosedError", self._name)
         finally:
             with self._lock:
                 self._stopped = True
@@ -218,7 +219,7 @@ class LoopThread:
 
 
 def _begin(function: Callable[[], Coroutine[Any, Any, _Result]], outcome: concurrent.futures.Future[_Result]) -> None:
-    """On the loop: run what a thread waits for, unless it waits no longer."""
+    """Start the work that a thread waits for, on the loop, unless the thread has given up."""
     work = function()
     if outcome.cancelled():
         work.close()
@@ -235,7 +236,7 @@ def _settle(outcome: concurrent.futures.Future[_Result], task: asyncio.Task[_Res
         return
     error = task.exception()
     if not outcome.set_running_or_notify_cancel():
-        # Nobody waits any more.
+        # The caller has been cancelled; drop the result.
         return
     if error is not None:
         outcome.set_exception(error)
@@ -244,19 +245,19 @@ def _settle(outcome: concurrent.futures.Future[_Result], task: asyncio.Task[_Res
 
 
 def _cancel(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
-    """Whoever waited was told, or gave up; what has ended meanwhile is not touched by it."""
+    """Cancel the task if its caller gave up first; do nothing if it has ended or the loop is closed."""
     if not task.done() and not loop.is_closed():
         loop.call_soon_threadsafe(task.cancel)
 
 
 def check_no_loop_runs(instead: str) -> None:
     """
-    Make sure that waiting here blocks no coroutine.
+    Check that a wait in this thread blocks no coroutine.
 
-    A notebook's kernel runs a loop around every cell, and awaits nothing while the cell runs: that one may wait.
+    A notebook's kernel runs a loop around every cell, and awaits nothing while the cell runs: it may be blocked.
 
     Args:
-        instead: What a coroutine is to do.
+        instead: What a coroutine should do in place of the call.
 
     Raises:
         ConfigError: An event loop runs in this thread.
@@ -266,7 +267,7 @@ def check_no_loop_runs(instead: str) -> None:
     except RuntimeError:
         return
     if not _in_notebook():
-        raise ConfigError(f"an event loop runs in this thread, and would stand still while this waits; {instead}")
+        raise ConfigError(f"an event loop runs in this thread, and would be blocked while this waits; {instead}")
 
 
 def _in_notebook() -> bool:

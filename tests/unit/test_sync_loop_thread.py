@@ -187,7 +187,7 @@ def test_stopping_waits_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> 
     thread.post(block)
     assert blocked.wait(30)
     thread.stop(timeout_s=0.05)
-    assert "test: its event loop has not ended within 0.05 s; left behind" in caplog.text
+    assert "test: its event loop has not ended within 0.05 s; leaving its thread running" in caplog.text
     release.set()
 
 
