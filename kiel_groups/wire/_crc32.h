@@ -1,8 +1,8 @@
 /*
- * CRC-32 as gzip and Kafka have it (reflected, polynomial 0x04C11DB7), without a library to link with.
+ * Computes the CRC-32 of gzip and Kafka (reflected, polynomial 0x04C11DB7), without a library to link with.
  *
- * Sixteen bytes a step by tables; where the processor multiplies without carries, sixty-four a step. That way is the
- * one of V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
+ * Tables process sixteen bytes a step. On processors with carry-less multiplication, folding processes sixty-four, by
+ * V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
  */
 #ifndef KIEL_GROUPS_CRC32_H
 #define KIEL_GROUPS_CRC32_H
@@ -29,7 +29,7 @@ static void make_crc_tables(void)
         }
 }
 
-/* Goes on from `crc`, which is not inverted here. */
+/* Continues from `crc`, without the inversions at the beginning and the end. */
 static uint32_t crc32_by_tables(uint32_t crc, const uint8_t *bytes, ptrdiff_t count)
 {
     for (; count >= STEP; bytes += STEP, count -= STEP) {
@@ -50,7 +50,7 @@ static uint32_t crc32_by_tables(uint32_t crc, const uint8_t *bytes, ptrdiff_t co
 
 #define CAN_FOLD __builtin_cpu_supports("pclmul")
 
-/* The lane, as many bits further on as the factors are for, joined by the bytes that stand there. */
+/* Moves the lane forward by the number of bits that the factors are for, and adds (XOR) the bytes there. */
 __attribute__((target("pclmul"))) static inline __m128i fold(__m128i lane, __m128i factors, const uint8_t *bytes)
 {
     __m128i low = _mm_clmulepi64_si128(lane, factors, 0x00), high = _mm_clmulepi64_si128(lane, factors, 0x11);
@@ -78,7 +78,7 @@ __attribute__((target("pclmul"))) static uint32_t crc32_by_folding(uint32_t crc,
     }
     for (; count - at >= STEP; at += STEP)
         lanes[LANES - 1] = fold(lanes[LANES - 1], by_128, bytes + at);
-    /* What is left of all that stands for all that: sixteen bytes with the same remainder. */
+    /* One lane is left: sixteen bytes with the same remainder as all the bytes before `at`. */
     _mm_storeu_si128((__m128i *)joined, lanes[LANES - 1]);
     return crc32_by_tables(crc32_by_tables(0, joined, STEP), bytes + at, count - at);
 }
@@ -91,11 +91,11 @@ static uint32_t crc32_by_folding(uint32_t crc, const uint8_t *bytes, ptrdiff_t c
 }
 #endif
 
-/* Below, the tables are as fast. */
+/* Below this size the tables are as fast. */
 enum { LEAST_FOLDED = 64 };
 static bool can_fold;
 
-/* To be called once, before the first crc32_of(). */
+/* Must be called once, before the first crc32_of(). */
 static void prepare_crc32(void)
 {
     make_crc_tables();

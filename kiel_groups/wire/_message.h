@@ -1,8 +1,8 @@
 /*
- * One plain message of magic 0: [offset int64, size int32, crc int32, magic int8, attributes int8, key, value], where key
- * and value are [length int32, bytes], and -1 stands for null.
+ * Reads one plain message of magic 0: [offset int64, size int32, crc int32, magic int8, attributes int8, key, value],
+ * where key and value are [length int32, bytes], and a length of -1 is null.
  *
- * read_message() is the only place that looks into a message, and takes nothing that reaches beyond its end.
+ * read_message() is the only function that reads these fields; it rejects a field that reaches beyond the message.
  */
 #ifndef KIEL_GROUPS_MESSAGE_H
 #define KIEL_GROUPS_MESSAGE_H
@@ -31,7 +31,7 @@ typedef struct {
     Blob key, value;
 } Message;
 
-/* NOT_PLAIN: anything else than a whole plain message, the end of the bytes too. */
+/* NOT_PLAIN: anything but a whole plain message, such as the end of the bytes. */
 typedef enum { MESSAGE, NOT_PLAIN, BAD_LENGTH } Found;
 
 static uint32_t uint32_at(const uint8_t *at)
@@ -44,7 +44,7 @@ static int64_t int64_at(const uint8_t *at)
     return (int64_t)((uint64_t)uint32_at(at) << 32 | uint32_at(at + 4));
 }
 
-/* Reads the blob at *at and moves *at behind it; false where it would reach beyond end. */
+/* Reads the blob at *at and moves *at behind it; false if it would reach beyond end. */
 static bool read_blob(const uint8_t **at, const uint8_t *end, Blob *blob)
 {
     if (end - *at < 4)
@@ -59,7 +59,7 @@ static bool read_blob(const uint8_t **at, const uint8_t *end, Blob *blob)
     return true;
 }
 
-/* The message at `at`, 0 <= at <= size. */
+/* Reads the message at `at`, 0 <= at <= size. */
 static inline Found read_message(const uint8_t *data, ptrdiff_t size, ptrdiff_t at, Message *message)
 {
     if (size - at < LEAST_MESSAGE)

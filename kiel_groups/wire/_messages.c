@@ -1,12 +1,12 @@
 /*
- * Plain messages of magic 0, checked and taken apart by the thousand.
+ * Check and decode plain messages of magic 0, many in one call.
  *
- * check() finds where a run of them ends, and verifies each one; columns() copies such runs into the buffers of Arrow's
- * columns, records() makes tuples of them. Whatever else may stand in a set (wrappers, garbage, unfinished messages) is
- * the caller's: runs.py says how it goes on.
+ * check() verifies a run of them and finds its end; columns() copies such runs into the buffers of Arrow's columns,
+ * records() makes tuples of them. Everything else in a set (wrappers, garbage, unfinished messages) is left to the
+ * caller, message_sets/compiled_decoder.py.
  *
- * Safety: nothing that was found before is trusted. Each walk over the bytes reads the bounds again (see _message.h),
- * and writing stops where the measured room is used up. The interpreter's lock is held throughout; where there is none,
+ * Safety: no result of an earlier pass is trusted. Each pass checks the bounds again (see _message.h), and writing
+ * stops at the end of the measured room. The interpreter's lock is held throughout; for an interpreter without one,
  * this module is not built.
  */
 #define Py_LIMITED_API 0x030B0000
@@ -72,7 +72,7 @@ typedef struct {
     int64_t first, last;
 } Selection;
 
-/* A walk over a selection; begins as {0}. */
+/* A position in a selection; starts as {0}. */
 typedef struct {
     Py_ssize_t run, at;
 } Cursor;
@@ -101,7 +101,7 @@ static PyObject *refuse_runs(void)
     return NULL;
 }
 
-/* Fills `run` from (data, start, stop); on success its buffer is to be released. */
+/* Fills `run` from (data, start, stop); on success the caller must release its buffer. */
 static bool take_run(PyObject *item, Run *run)
 {
     if (!PyTuple_Check(item)) {
@@ -124,7 +124,7 @@ static void drop_selection(Selection *selection)
     PyMem_Free(selection->runs);
 }
 
-/* Takes the buffers of a tuple of runs; on success they are to be dropped. */
+/* Takes the buffers of a tuple of runs; on success the caller must call drop_selection(). */
 static bool take_selection(PyObject *runs, Selection *selection)
 {
     Py_ssize_t count = PyTuple_Size(runs);
@@ -195,7 +195,7 @@ static bool measure(const Selection *selection, Columns *columns)
     return found == NOT_PLAIN;
 }
 
-/* False where the runs do not hold what was measured. */
+/* False if the runs do not match the measured sizes. */
 static bool copy(const Selection *selection, Columns *columns)
 {
     Cursor cursor = {0};
@@ -308,7 +308,7 @@ static PyObject *blob_object(const Blob *blob)
     return blob->size < 0 ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize((const char *)blob->bytes, blob->size);
 }
 
-/* Values first: nobody, the garbage collector included, sees a record without them. */
+/* The values are made first, so that no code, not even the garbage collector, sees a record without them. */
 static PyObject *record_of(const Kind *kind, const Message *message)
 {
     PyObject *offset = PyLong_FromLongLong(message->offset);

@@ -1,31 +1,31 @@
 """
-What ``_messages.c`` offers.
+Declare the functions of ``_messages.c``.
 
-A run is ``(data, start, stop)``: bytes that hold whole plain messages from start to stop. Runs that hold anything else
-are a ValueError.
+A run is ``(data, start, stop)``: bytes that hold whole plain messages from start to stop. A run with any other content
+is a ValueError.
 """
 
 from kiel_groups.model import Record
 from kiel_groups.wire.primitives import Buffer
 
-#: Verdicts of ``check``: something else than a plain message with a higher offset follows, or nothing; a plain message
-#: beyond the last one wanted; one whose key or value has a length that makes no sense; one that does not match its CRC.
+#: Verdicts of ``check``. It stopped at the end, or at anything but a plain message with a higher offset; at a plain
+#: message beyond the last one wanted; at one with an impossible length of key or value; at one with a wrong CRC.
 STOPPED: int
 STOPPED_BEHIND: int
 STOPPED_BY_LENGTH: int
 STOPPED_BY_CRC: int
 
 Run = tuple[Buffer, int, int]
-#: Values, where each one ends (int32, a 0 first), a bitmap of those that are not null (None: all), how many are null.
+#: Values, where each one ends (int32, a 0 first), a bitmap of those that are not null (None: all), the number of nulls.
 Column = tuple[bytes, bytes, bytes | None, int]
 
 def check(data: Buffer, start: int, last_offset: int, last_wanted: int, /) -> tuple[int, int, int]:
-    """Verify plain messages whose offsets ascend; the byte after them, the offset of the last one, and a verdict."""
+    """Verify plain messages; return the position after them, the offset of the last one, and a verdict."""
 
 def columns(runs: tuple[Run, ...], first: int, last: int, /) -> tuple[bytes, Column, Column]:
-    """Offsets (int64), keys and values of the messages with ``first <= offset <= last``."""
+    """Return offsets (int64), keys and values of the messages with ``first <= offset <= last``."""
 
 def records(
     runs: tuple[Run, ...], first: int, last: int, kind: type[Record], topic: str, partition: int, /
 ) -> list[Record]:
-    """The same messages as records."""
+    """Return the same messages as records."""

@@ -1,8 +1,8 @@
 """
-Kafka's error codes as values: number, name, whether a retry may help, and what to do.
+Define Kafka's error codes as values: number, name, whether a retry may help, and what to do.
 
-0.8.0 knows −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, and 0.9 those to 31, of which an old client should see
-few. A number beyond these comes from a newer or a patched broker and is a value like the others.
+0.8.0 has −1 to 11, 0.8.1 adds 12 and 13, 0.8.2 adds 14 to 20, and 0.9 adds 21 to 31, few of which an old client
+sees. A number beyond these comes from a newer or a patched broker and is a value like the others.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = [
 @dataclass(frozen=True, slots=True)
 class ErrorCode:
     """
-    What a broker says about one partition, topic or offset.
+    The outcome that a broker reports for one partition, topic or offset.
 
-    ``retriable``: the same request may succeed later without anybody changing anything. ``refresh_metadata``: it went
-    to the wrong broker, so look up the leader before the retry.
+    ``retriable``: the same request may succeed later without a change by the user. ``refresh_metadata``: the request
+    went to the wrong broker, so look up the leader before the retry.
     """
 
     number: int
@@ -58,7 +58,7 @@ class ErrorCode:
         return f"{self.name} ({self.number})"
 
     def exception(self, message: str) -> BrokerError:
-        """The error to raise, of the class that fits: ``message`` (what failed, and where), then name and hint."""
+        """Return the error to raise: its class fits the code, its text is ``message``, then name and hint."""
         if self.number == OFFSET_OUT_OF_RANGE.number:
             kind: type[BrokerError] = OffsetOutOfRangeError
         elif self.number == REQUEST_TIMED_OUT.number:
@@ -137,7 +137,7 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = _code(
     retriable=True,
 )
 
-# 0.9: rights, and a way to form groups that nobody here takes part in.
+# 0.9: rights, and the group protocol of its brokers, which this package does not use.
 _code(21, "INVALID_REQUIRED_ACKS", "brokers from 0.9 on take -1, 0 and 1 only")
 _code(22, "ILLEGAL_GENERATION", "the coordinator knows another generation of the group")
 _code(23, "INCONSISTENT_GROUP_PROTOCOL", "the coordinator's members agree on no protocol")
@@ -152,7 +152,7 @@ _code(31, "CLUSTER_AUTHORIZATION_FAILED", "this client has no right to the clust
 
 
 def error_code(number: int) -> ErrorCode:
-    """The error code of a number; one that is not known here is not retriable and is named after its number."""
+    """Return the error code of a number; an unknown one is not retriable and is named after its number."""
     known = _KNOWN.get(number)
     if known is not None:
         return known

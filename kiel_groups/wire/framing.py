@@ -1,7 +1,7 @@
 """
-Frames: a request goes out, and a response comes back, behind four bytes that give its size.
+Frame requests and responses: each is preceded by its size, in four bytes.
 
-A broker answers the requests of one connection in their order; the correlation id says which answer is whose.
+A broker answers the requests of one connection in their order; the correlation id assigns each response to its request.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 
 _INT32 = Struct(">i")
 
-#: The length of the size in front of a frame.
+#: The length of the size that precedes a frame.
 SIZE_BYTES = _INT32.size
 
 
 class Request(Protocol[ResponseT_co]):
-    """One request of the protocol: writes itself, reads its response."""
+    """One request of the protocol: it encodes itself, and decodes its response."""
 
     API_KEY: ClassVar[int]
     API_VERSION: ClassVar[int]
 
     @property
     def expects_response(self) -> bool:
-        """Whether a broker answers; False for a produce request with acks 0 alone."""
+        """Whether a broker answers; False only for a produce request with acks 0."""
 
     def encode_body(self) -> bytes:
         """
-        The request without its header.
+        Encode the request without its header.
 
         Raises:
-            ConfigError: A field does not fit its place in the protocol.
+            ConfigError: A field does not fit its type in the protocol.
         """
 
     def decode_response(self, payload: Buffer) -> ResponseT_co:
         """
-        Read what a broker answered, without size and correlation id.
+        Decode a response, given without size and correlation id.
 
         Raises:
-            ProtocolError: It is no answer to this kind of request.
+            ProtocolError: The payload is no response to this kind of request.
         """
 
 
 def encode_request(request: Request[object], correlation_id: int, client_id: str) -> bytes:
     """
-    A request as it goes over the wire, the size in front included.
+    Encode a request as a frame, its size included.
 
     Args:
-        request: What to send.
-        correlation_id: Comes back with the response; an int32.
-        client_id: Shows up in the broker's logs and metrics.
+        request: The request.
+        correlation_id: An int32 that the response returns.
+        client_id: A name that appears in the broker's logs and metrics.
 
     Raises:
-        ConfigError: A field does not fit its place in the protocol.
+        ConfigError: A field does not fit its type in the protocol.
     """
     header = Writer()
     header.int16(request.API_KEY)
@@ -72,14 +72,14 @@ def encode_request(request: Request[object], correlation_id: int, client_id: str
 
 def decode_size(header: Buffer, limit: int) -> int:
     """
-    The size of the response that follows, in bytes.
+    Return the size of the response that follows, in bytes.
 
     Args:
-        header: The four bytes in front of a response.
+        header: The four bytes that precede a response.
         limit: The largest response to accept, in bytes.
 
     Raises:
-        ProtocolError: Not four bytes, smaller than a correlation id, or larger than the limit.
+        ProtocolError: The header is not four bytes, or the size is less than a correlation id, or above the limit.
     """
     if len(header) != SIZE_BYTES:
         raise ProtocolError(f"a frame begins with {SIZE_BYTES} bytes of size; {len(header)} given")
@@ -93,10 +93,10 @@ def decode_size(header: Buffer, limit: int) -> int:
 
 def split_response(frame: Buffer) -> tuple[int, memoryview]:
     """
-    Take a response apart into its correlation id and its payload (a view, not a copy).
+    Split a response into its correlation id and its payload (a view, not a copy).
 
     Raises:
-        ProtocolError: It is shorter than a correlation id.
+        ProtocolError: The response is shorter than a correlation id.
     """
     if len(frame) < _INT32.size:
         raise ProtocolError(f"a response of {len(frame)} bytes has no room for its correlation id")

@@ -1,8 +1,8 @@
 """
-The protocol's primitive types: big-endian integers, strings and bytes with a length before them, arrays with a count.
+Read and write the protocol's primitive types: big-endian integers, strings and bytes with a length, counted arrays.
 
-The reader trusts nothing: a value that would reach past the end, a count that promises more than the bytes left could
-hold, or text that is no UTF-8 is a ProtocolError, raised before anything is allocated.
+The reader checks all input: a value that would reach past the end, a count of more elements than the remaining bytes
+can hold, or text that is no UTF-8 is a ProtocolError, raised before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 
-#: The length that stands for null, of strings and bytes alike.
+#: The length of a null string and of null bytes.
 _NULL = -1
 _LONGEST_STRING = 0x7FFF
 
 
 class Writer:
-    """Collects the parts of one request; what does not fit the protocol is a ConfigError."""
+    """Collects the parts of one request; a value that does not fit the protocol is a ConfigError."""
 
     __slots__ = ("_parts",)
 
@@ -50,7 +50,7 @@ class Writer:
         Write text as UTF-8.
 
         Raises:
-            ConfigError: Over 32,767 bytes, or not encodable.
+            ConfigError: The text has over 32,767 bytes, or no UTF-8 form.
         """
         try:
             encoded = six.ensure_binary(text, "utf-8")
@@ -64,12 +64,12 @@ class Writer:
         self._parts += (_INT16.pack(len(encoded)), encoded)
 
     def blob(self, value: bytes) -> None:
-        """Write bytes; the protocol's null is never sent by this client."""
+        """Write bytes; this client never sends the protocol's null."""
         self._pack(_INT32, len(value))
         self._parts.append(value)
 
     def getvalue(self) -> bytes:
-        """Everything written so far."""
+        """Return the bytes written so far."""
         return b"".join(self._parts)
 
     def _pack(self, number: Struct, value: int) -> None:
@@ -81,11 +81,11 @@ class Writer:
 
 class Reader:
     """
-    Takes one value after the other from a payload.
+    Reads one value after the other from a payload.
 
     Args:
-        payload: What to read; blobs are handed out as views into it, without a copy.
-        what: What it is, for the errors: "a fetch response".
+        payload: The bytes to read; blobs are returned as views into it, without a copy.
+        what: The name of the payload in errors, such as "a fetch response".
     """
 
     __slots__ = ("_buffer", "_position", "_what")
@@ -109,7 +109,7 @@ class Reader:
         Read text.
 
         Raises:
-            ProtocolError: Null, truncated, or no UTF-8.
+            ProtocolError: The text is null, truncated, or no UTF-8.
         """
         start = self._position
         encoded = bytes(self._take(self._length(_INT16, start), start))
@@ -119,7 +119,7 @@ class Reader:
             raise self._refusal(start, "a text that is no UTF-8") from error
 
     def optional_string(self) -> str:
-        """Read text; null, which brokers of 0.8 send for "nothing", is the empty text."""
+        """Read text; null, which brokers of 0.8 send for a missing text, becomes the empty text."""
         start = self._position
         if self._peek(_INT16) == _NULL:
             self._position = start + _INT16.size
@@ -127,7 +127,7 @@ class Reader:
         return self.string()
 
     def blob(self) -> memoryview:
-        """Read bytes as a view; null is the empty view."""
+        """Read bytes as a view; null becomes the empty view."""
         start = self._position
         if self._peek(_INT32) == _NULL:
             self._position = start + _INT32.size
@@ -139,10 +139,10 @@ class Reader:
         Read the count of an array, as a range to loop over.
 
         Args:
-            least_bytes: What one element occupies at least, 1 or more.
+            least_bytes: The least size of an element in bytes, 1 or more.
 
         Raises:
-            ProtocolError: Negative, or more elements than the bytes left could hold.
+            ProtocolError: The count is negative, or larger than the remaining bytes allow.
         """
         start = self._position
         count = self._number(_INT32)
@@ -153,17 +153,17 @@ class Reader:
 
     def end(self) -> None:
         """
-        Assert that everything was read.
+        Check that all bytes were read.
 
         Raises:
-            ProtocolError: Bytes are left: this is not the response it was taken for.
+            ProtocolError: Bytes are left: this is no response of the expected kind.
         """
         left = len(self._buffer) - self._position
         if left:
             raise self._refusal(self._position, f"{left} bytes after its end")
 
     def refuse(self, found: str) -> ProtocolError:
-        """The error for a value that could be read and makes no sense."""
+        """Return the error for a value that could be read and makes no sense."""
         return self._refusal(self._position, found)
 
     def _number(self, number: Struct) -> int:

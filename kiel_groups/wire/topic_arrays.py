@@ -1,4 +1,4 @@
-"""The shape that most requests and responses share: an array of topics, each with an array of partitions."""
+"""Read and write the shape of most requests and responses: an array of topics, each with an array of partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTITION_BYTES = 4
 def write_partitions(
     writer: Writer, values: Iterable[tuple[TopicPartition, T]], write: Callable[[Writer, T], None]
 ) -> None:
-    """Write values topic by topic; ``write`` gets what follows the partition's number."""
+    """Write values topic by topic; ``write`` writes the value after the partition's number."""
     topics: dict[str, list[tuple[int, T]]] = {}
     for (topic, partition), value in values:
         topics.setdefault(topic, []).append((partition, value))
@@ -37,12 +37,12 @@ def read_partitions(reader: Reader, read: Callable[[Reader], T], least_bytes: in
     Read a whole response of this shape.
 
     Args:
-        reader: Stands at the array of topics, which the response ends with.
-        read: Reads what follows the partition's number.
-        least_bytes: What that occupies at least.
+        reader: Positioned at the array of topics, which is the rest of the response.
+        read: Reads the value after the partition's number.
+        least_bytes: The least size of that value in bytes.
 
     Raises:
-        ProtocolError: Truncated, too long, or a partition is in it twice.
+        ProtocolError: The response is truncated, too long, or has a partition twice.
     """
     values: dict[TopicPartition, T] = {}
     for _ in reader.array(_LEAST_TOPIC_BYTES):

@@ -1,6 +1,6 @@
 """
-Describe one API of the protocol a module: its request, its answer, and their bytes, named with the version.
+Encode the requests and decode the answers of one API of the protocol a module, named with its version.
 
 ``clients.net`` and its callers send these; a connection matches answers to requests.
-It interprets nothing: what an error code means for a caller is in ``wire.error_codes``, what follows is the caller's.
+These modules do not interpret error codes: ``wire.error_codes`` describes them, and the caller decides what follows.
 """

@@ -1,4 +1,4 @@
-"""Fetch v0: message sets of partitions that the broker leads."""
+"""Fetch v0: read message sets of partitions that the broker leads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
 
 __all__ = ["FetchRequest", "FetchResponse", "FetchPosition", "FetchedPartition", "CLIENT_REPLICA_ID"]
 
-#: What stands for "not a replica" where brokers name themselves.
+#: The replica id of a client, in a field where brokers put their own id.
 CLIENT_REPLICA_ID = -1
 
 _LEAST_RESULT_BYTES = 2 + 8 + 4
 
 
 class FetchPosition(NamedTuple):
-    """Where to read on in one partition, and how many bytes of it the answer may hold."""
+    """The offset to read from in one partition, and how many bytes of it the answer may hold."""
 
     offset: int
     max_bytes: int
@@ -28,10 +28,10 @@ class FetchPosition(NamedTuple):
 
 class FetchedPartition(NamedTuple):
     """
-    What one partition holds from the asked position on.
+    The messages of one partition from the requested position on.
 
     ``high_watermark`` is the offset after the last message that consumers may see, -1 after an error. ``message_set``
-    is a view into the response; it may begin before the asked position and end inside a message.
+    is a view into the response; it may begin before the requested position and end inside a message.
     """
 
     error: ErrorCode
@@ -41,7 +41,7 @@ class FetchedPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """What was there, partition by partition; errors are per partition too."""
+    """The answer, partition by partition; errors are per partition too."""
 
     partitions: Mapping[TopicPartition, FetchedPartition]
 
@@ -49,10 +49,10 @@ class FetchResponse:
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
     """
-    Read message sets; the broker answers when ``min_bytes`` are there in all, or after ``max_wait_ms``.
+    Read message sets; the broker answers when it has ``min_bytes`` in all, or after ``max_wait_ms``.
 
-    The answer holds up to the sum of all ``max_bytes``, and a partition whose next message is larger than its share
-    comes back with a part of that message.
+    The answer holds up to the sum of all ``max_bytes``. For a partition whose next message is larger than its
+    ``max_bytes``, it holds a part of that message.
     """
 
     API_KEY: ClassVar[int] = 1

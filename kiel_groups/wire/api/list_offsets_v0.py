@@ -1,4 +1,4 @@
-"""ListOffsets v0: where the log of a partition begins, ends, or stood at a time."""
+"""ListOffsets v0: look up where the log of a partition begins, ends, or was at a time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kiel_groups.wire.topic_arrays import read_partitions, write_partitions
 
 __all__ = ["ListOffsetsRequest", "ListOffsetsResponse", "OffsetQuery", "ListedOffsets", "EARLIEST", "LATEST"]
 
-#: Instead of a time: the first offset that the log still has.
+#: In place of a time: the first offset that the log still has.
 EARLIEST: Final = -2
-#: Instead of a time: the offset that the next message will get.
+#: In place of a time: the offset that the next message will get.
 LATEST: Final = -1
 
 _OFFSET_BYTES = 8
@@ -27,8 +27,8 @@ class OffsetQuery(NamedTuple):
     """
     What to look up in one partition.
 
-    ``time`` is EARLIEST, LATEST, or milliseconds since the epoch: first offsets of segments last written before it,
-    so the answer is as coarse as a log segment.
+    ``time`` is EARLIEST, LATEST, or milliseconds since the epoch. For a time the broker answers with the first offsets
+    of segments last written before it, so the answer is as coarse as a log segment.
     """
 
     time: int
@@ -36,7 +36,7 @@ class OffsetQuery(NamedTuple):
 
 
 class ListedOffsets(NamedTuple):
-    """Offsets in descending order, at most ``max_offsets``; none where no segment is older than the time asked."""
+    """Offsets in descending order, at most ``max_offsets``; none if no segment is older than the time asked for."""
 
     error: ErrorCode
     offsets: tuple[int, ...]
@@ -44,7 +44,7 @@ class ListedOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsResponse:
-    """What was found, partition by partition."""
+    """The answer, partition by partition."""
 
     partitions: Mapping[TopicPartition, ListedOffsets]
 

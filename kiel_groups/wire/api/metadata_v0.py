@@ -1,4 +1,4 @@
-"""Metadata v0: the brokers that are alive, and who leads which partition."""
+"""Metadata v0: ask for the live brokers, and for the partitions of topics and their leaders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BrokerAddress(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """One partition; ``leader`` is -1 while there is none, ``replicas`` and ``isr`` are node ids."""
+    """One partition; ``leader`` is -1 while it has none, ``replicas`` and ``isr`` are node ids."""
 
     error: ErrorCode
     partition: int
@@ -52,7 +52,7 @@ class MetadataResponse:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
-    """Ask about some topics, or (with none given) about all; asking for one may create it, where brokers allow that."""
+    """Ask about some topics, or about all if none is given; brokers may be set to create a topic that is asked for."""
 
     API_KEY: ClassVar[int] = 3
     API_VERSION: ClassVar[int] = 0

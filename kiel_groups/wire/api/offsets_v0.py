@@ -1,5 +1,5 @@
 """
-OffsetCommit and OffsetFetch v0: a group's offsets in ZooKeeper, written and read by any broker of 0.8.1 or later.
+OffsetCommit and OffsetFetch v0: store and read a group's offsets in ZooKeeper, through any broker of 0.8.1 or later.
 
 A broker of 0.8.0 closes the connection instead of answering.
 """
@@ -22,7 +22,7 @@ _LEAST_OFFSET_BYTES = 8 + 2 + 2
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The *next* offset to read, and a text that brokers of 0.8 check for its length and then throw away."""
+    """The *next* offset to read, and a text that brokers of 0.8 check for its length and then discard."""
 
     offset: int
     metadata: str = ""
@@ -32,8 +32,8 @@ class FetchedOffset(NamedTuple):
     """
     A committed offset as a broker read it.
 
-    ``offset`` is -1 with UNKNOWN_TOPIC_OR_PARTITION where nothing was committed, and *also* where the broker has
-    just started and does not know the topic yet: that answer alone is no reason to reset a position.
+    ``offset`` is -1 with UNKNOWN_TOPIC_OR_PARTITION if no offset was committed, and *also* if the broker has just
+    started and does not know the topic yet: that answer alone is no reason to reset a position.
     """
 
     offset: int
@@ -46,7 +46,7 @@ class OffsetCommitRequest:
     """
     Store offsets; each partition succeeds or fails on its own.
 
-    Brokers do not check that a partition exists: one that does not leaves a junk znode.
+    Brokers do not check that a partition exists: an offset for one that does not leaves a junk znode.
     """
 
     API_KEY: ClassVar[int] = 8
@@ -99,7 +99,7 @@ def _write_offset(writer: Writer, value: OffsetAndMetadata) -> None:
 
 
 def _write_nothing(writer: Writer, value: None) -> None:
-    """The partition's number is all that this request says of it."""
+    """Write nothing: the request has only the partition's number."""
 
 
 def _read_error(reader: Reader) -> ErrorCode:

@@ -17,7 +17,7 @@ _RESULT_BYTES = 2 + 8
 
 
 class ProducedPartition(NamedTuple):
-    """What became of one message set; ``base_offset`` is the offset of its first message, -1 after an error."""
+    """The outcome of one message set; ``base_offset`` is the offset of its first message, -1 after an error."""
 
     error: ErrorCode
     base_offset: int
@@ -33,10 +33,10 @@ class ProduceResponse:
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
     """
-    Append message sets, one a partition.
+    Append message sets, one for each partition.
 
-    ``acks`` is 0 (no answer comes at all), 1 (the leader has it) or -1 (all in-sync replicas have it), and the broker
-    waits ``timeout_ms`` for them.
+    ``acks`` is 0 (the broker sends no answer), 1 (the leader has stored it) or -1 (all in-sync replicas have), and the
+    broker waits ``timeout_ms`` for the replicas.
     """
 
     API_KEY: ClassVar[int] = 0

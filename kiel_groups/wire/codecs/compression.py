@@ -1,8 +1,8 @@
 """
-Codecs of compressed message sets, by the number in a message's attributes.
+Find the codec of a compressed message set, by the number in a message's attributes or by name.
 
-One table entry is all that another codec takes. What is unpacked is bounded *before* it fills memory: 290 kB of gzip
-can stand for 300 MB.
+Another codec needs only an entry in the table. The unpacked size is limited *before* it fills memory: 290 kB of gzip
+can unpack to 300 MB.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["Codec", "codec_named", "codec_numbered"]
 @dataclass(frozen=True, slots=True)
 class Codec:
     """
-    One way to pack a message set.
+    One way to compress a message set.
 
-    ``decompress`` takes the packed bytes and the most that they may unpack to, in bytes; it raises
-    MessageTooLargeError beyond that, and ProtocolError for anything that is not one whole packed stream.
+    ``decompress`` takes the packed bytes and the limit of the unpacked size, in bytes; it raises MessageTooLargeError
+    beyond that, and ProtocolError for anything that is not one whole packed stream.
     """
 
     number: int
@@ -33,6 +33,8 @@ class Codec:
 
 def codec_named(name: str) -> Codec:
     """
+    Return the codec of a name.
+
     Raises:
         ConfigError: No codec has this name.
     """
@@ -45,8 +47,10 @@ def codec_named(name: str) -> Codec:
 
 def codec_numbered(number: int) -> Codec:
     """
+    Return the codec of a number.
+
     Raises:
-        ProtocolError: The number stands for no codec.
+        ProtocolError: No codec has this number.
     """
     codec = _CODECS.get(number)
     if codec is None:

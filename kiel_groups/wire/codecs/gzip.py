@@ -1,4 +1,4 @@
-"""Gzip: one member, as RFC 1952 has it. What is unpacked is bounded while it is unpacked."""
+"""Compress and decompress one gzip member (RFC 1952); decompression stops at its limit."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def pack(data: bytes) -> bytes:
 
 def unpack(data: bytes, limit: int) -> bytes:
     """
-    Read one gzip member of at most ``limit`` bytes.
+    Read one gzip member that unpacks to at most ``limit`` bytes.
 
     Raises:
-        MessageTooLargeError: It holds more.
-        ProtocolError: Damaged, truncated, or followed by other bytes.
+        MessageTooLargeError: It unpacks to more.
+        ProtocolError: It is damaged, truncated, or followed by other bytes.
     """
     stream = zlib.decompressobj(_GZIP_FORMAT)
     try:
-        # One byte more than allowed tells "too large" from "exactly as large as allowed".
+        # One byte more than allowed distinguishes "too large" from "exactly as large as allowed".
         unpacked = stream.decompress(data, limit + 1)
     except zlib.error as error:
         raise ProtocolError(f"its gzip stream is damaged ({error})") from error

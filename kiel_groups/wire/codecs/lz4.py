@@ -1,11 +1,11 @@
 """
-LZ4 frames, with the flaw of Kafka's: ``magic, flags, block sizes, checksum of the header, [size int32, block]*, 0``.
+Compress and decompress LZ4 frames, with the wrong header checksum of Kafka before 0.10.
 
-The checksum is to cover the two bytes of the descriptor. Kafka before 0.10 hashes the magic along with them, writes
-that, and refuses what is right. So the wrong one is written here, and either is read: it is put right in front of a
-strict decoder, liblz4, which checks everything else.
+A frame is ``magic, flags, block sizes, checksum of the header, [size int32, block]*, 0``. By the format the checksum
+covers the two bytes of the descriptor. Kafka before 0.10 hashes the magic too, and refuses the right checksum. So this
+module writes the wrong one and reads either: it corrects the checksum for liblz4, a strict decoder, to check the rest.
 
-Source: "LZ4 Frame Format Description"; the flaw and who expects it: KIP-57.
+Source: "LZ4 Frame Format Description"; the wrong checksum, and the versions that expect it: KIP-57.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _CONTENT_SIZE = 0x08
 _CONTENT_CHECKSUM = 0x04
 _DICTIONARY = 0x01
 
-#: The highest bit of a block's size: the block is stored as it is.
+#: The highest bit of a block's size: the block is not compressed.
 _STORED = 1 << 31
 
-#: Number in the header → the most that one block holds.
+#: The largest block in bytes, by its number in the header.
 _BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _WRITTEN_BLOCKS = 4
 
-# A byte that lengthens a match stands for 255, and nothing in a block for more.
+# The most that a byte of a block can unpack to: one that lengthens a match adds 255 bytes.
 _MOST_PER_BYTE = 255
 
 
@@ -59,17 +59,17 @@ def pack(data: bytes) -> bytes:
 
 def unpack(data: bytes, limit: int) -> bytes:
     """
-    Read one frame of at most ``limit`` bytes.
+    Read one frame that unpacks to at most ``limit`` bytes.
 
     Raises:
-        MessageTooLargeError: It holds more; or its blocks could hold more, and it is damaged.
-        ProtocolError: Damaged, truncated, or followed by other bytes.
+        MessageTooLargeError: It unpacks to more; or it is damaged, and its blocks could unpack to more.
+        ProtocolError: It is damaged, truncated, or followed by other bytes.
     """
     header_bytes = _header_bytes(data)
     most = _most_content(data, header_bytes)
     room = bytearray(min(most, limit))
     try:
-        size = cramjam.lz4.decompress_into(_put_right(data, header_bytes), room)
+        size = cramjam.lz4.decompress_into(_with_right_checksum(data, header_bytes), room)
     except cramjam.DecompressionError as error:
         if most > limit:
             raise too_large(limit) from error
@@ -78,7 +78,7 @@ def unpack(data: bytes, limit: int) -> bytes:
 
 
 def _header_bytes(data: bytes) -> int:
-    """How long the header is, its checksum included, in a frame that has all of it."""
+    """Check the header, and return its length with the checksum."""
     if len(data) <= len(_MAGIC) + 2:
         raise _truncated(data)
     if not data.startswith(_MAGIC):
@@ -93,7 +93,7 @@ def _header_bytes(data: bytes) -> int:
 
 
 def _most_content(data: bytes, position: int) -> int:
-    """Walk along the blocks from ``position`` to the very end of the frame; returns the most that they can hold."""
+    """Walk the blocks from ``position`` to the end of the frame, and return the most that they can unpack to."""
     flags, largest = data[len(_MAGIC)], _BLOCK_BYTES.get(data[len(_MAGIC) + 1] >> 4)
     if largest is None:
         raise ProtocolError("its lz4 frame has blocks of a size that does not exist")
@@ -118,8 +118,8 @@ def _expect_end(data: bytes, end: int) -> None:
         raise ProtocolError(f"{len(data) - end} bytes follow its lz4 frame")
 
 
-def _put_right(data: bytes, header_bytes: int) -> bytes:
-    """The frame with the header checksum that the format asks for."""
+def _with_right_checksum(data: bytes, header_bytes: int) -> bytes:
+    """Return the frame with the header checksum that the format requires."""
     header, given, rest = data[: header_bytes - 1], data[header_bytes - 1 : header_bytes], data[header_bytes:]
     right = _checksum(header[len(_MAGIC) :])
     if given == right:
@@ -130,7 +130,7 @@ def _put_right(data: bytes, header_bytes: int) -> bytes:
 
 
 def _checksum(header: bytes) -> bytes:
-    """The second byte of the xxHash-32 of a header, which is too short for the hash's main loop (under 16 bytes)."""
+    """Return the second byte of a header's xxHash-32; headers under 16 bytes do not reach the hash's main loop."""
     word, mask = len(header) + 374761393, 0xFFFFFFFF
     whole = len(header) & ~3
     for (lane,) in _UINT32.iter_unpack(header[:whole]):

@@ -1,4 +1,4 @@
-"""What every codec answers when a packed set stands for more than it may."""
+"""Make the error of all codecs for a message set that unpacks to too many bytes."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["too_large"]
 
 
 def too_large(limit: int) -> MessageTooLargeError:
-    """The error for what unpacks to more than ``limit`` bytes; the caller puts topic, partition and offset before."""
+    """Return the error for more than ``limit`` unpacked bytes; the caller prefixes topic, partition and offset."""
     return MessageTooLargeError(f"unpacks to more than {limit} bytes; raise max_decompressed_bytes to read it")

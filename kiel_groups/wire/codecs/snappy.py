@@ -1,7 +1,8 @@
 """
-Snappy as Java writes it: xerial's stream, ``82 "SNAPPY" 00, version int32, oldest reader int32, [size int32, block]*``.
+Compress and decompress snappy in the stream format of Java's library, xerial.
 
-Some clients wrote one bare block instead, without that header; Java reads those too, and so does this.
+A stream is ``82 "SNAPPY" 00, version int32, oldest reader int32, [size int32, block]*``. Some clients wrote one bare
+block without that header; Java reads those too, and so does this module.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ __all__ = ["pack", "unpack"]
 
 _MAGIC = b"\x82SNAPPY\0"
 _SIZE = Struct(">i")
-# The version and the oldest version that can read it: xerial has known 1 only.
+# The version and the oldest version that can read it: xerial has only version 1.
 _HEADER = _MAGIC + _SIZE.pack(1) + _SIZE.pack(1)
 
-# What xerial cuts into by default. 64 KiB saves 2 % (measured on JSON lines): not worth being unlike Java.
+# xerial's default. 64 KiB saves 2 % (measured on JSON lines), not enough to differ from Java.
 _BLOCK_BYTES = 32 << 10
 
-# The densest element of the format stands for 64 bytes in 3; a block that claims more than this per byte lies.
+# The densest element of the format unpacks 3 bytes to 64; a block that claims more than this per byte is damaged.
 _MOST_PER_BYTE = 22
 
 
@@ -39,13 +40,13 @@ def pack(data: bytes) -> bytes:
 
 def unpack(data: bytes, limit: int) -> bytes:
     """
-    Read a xerial stream or a bare block of at most ``limit`` bytes.
+    Read a xerial stream or a bare block that unpacks to at most ``limit`` bytes.
 
-    Every block says how much it holds, and is believed within reason only, so nothing large is allocated in vain.
+    Every block states its unpacked size, which is checked before memory is allocated for it.
 
     Raises:
-        MessageTooLargeError: It holds more.
-        ProtocolError: Damaged or truncated.
+        MessageTooLargeError: It unpacks to more.
+        ProtocolError: It is damaged or truncated.
     """
     parts, left = [], limit
     for block in _blocks(data):

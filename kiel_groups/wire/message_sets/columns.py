@@ -1,4 +1,4 @@
-"""Message sets as columns, in the layout of Arrow's buffers: what a table takes over without looking at a row."""
+"""Decode message sets into columns, in the layout of Arrow's buffers, so that no row is handled in Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kiel_groups.wire.primitives import Buffer
 __all__ = ["BinaryColumn", "Columns", "decode_columns"]
 
 _OFFSET_BYTES = 8
-#: What a column holds at most: its ends are int32.
+#: The most bytes of a column: its ends are int32.
 _MOST_BYTES = (1 << 31) - 1
 
 
@@ -26,9 +26,9 @@ class BinaryColumn(NamedTuple):
     """
     Values of bytes, one after the other.
 
-    ``ends`` are int32 in the machine's byte order, one more than there are values: a 0, then where in ``data`` each
-    value ends. ``validity`` has a bit for each value, the lowest of each byte first, 0 where the value is null; it is
-    None where none is null. ``null_count`` says how many are.
+    ``ends`` are int32 in native byte order, one more than there are values: a 0, then where in ``data`` each value
+    ends. ``validity`` has a bit for each value, the lowest of each byte first, 0 for a null value; it is None if no
+    value is null. ``null_count`` is the number of null values.
     """
 
     data: bytes
@@ -40,10 +40,10 @@ class BinaryColumn(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Columns:
     """
-    Messages of one partition, by ascending offset; ``len`` is how many.
+    Messages of one partition, by ascending offset; ``len`` is their number.
 
-    ``offsets`` are int64 in the machine's byte order. ``next_offset`` is where to read on: after the last message, or
-    at the asked end if a message there or behind it was seen, so that nothing is left to read before it.
+    ``offsets`` are int64 in native byte order. ``next_offset`` is where the next fetch begins: after the last message,
+    or at the requested end if the set has a message at that offset or above, so that no message before it is left.
     """
 
     offsets: bytes
@@ -64,23 +64,23 @@ def decode_columns(
     end: int | None = None,
 ) -> Columns:
     """
-    Read what a fetch brought from one partition; judges as ``decode_message_set`` does.
+    Decode the message set of a fetch from one partition; check it as ``decode_message_set`` does.
 
     Args:
-        message_set: As it came; an unfinished message at its end is dropped.
-        topic_partition: Where it came from.
-        position: The offset asked for; older messages, which a compressed wrapper may bring along, are skipped.
-        max_decompressed_bytes: How much compressed messages may unpack to; bounded by 2 GiB for all.
+        message_set: As received; an unfinished message at its end is dropped.
+        topic_partition: The partition that it belongs to.
+        position: The offset of the fetch; older messages, which a compressed wrapper may contain, are skipped.
+        max_decompressed_bytes: How much compressed messages may unpack to; bounded by 2 GiB with the set itself.
         end: The offset to stop before, the position or a later one; None reads all.
 
     Returns:
         Messages with ``position <= offset < end``, up to the first one that cannot be read; the next fetch begins at
-        ``next_offset``. None where the set is empty, or holds no message in between.
+        ``next_offset``. There are none if the set is empty, or has no message in between.
 
     Raises:
-        PartialMessage: There is nothing to return, but the beginning of a message.
-        MessageTooLargeError: Nor is there anything before a wrapper that unpacks to more than the bound.
-        ProtocolError: Nor before something that cannot be read; names topic, partition and offset.
+        PartialMessage: There is no message to return, but the beginning of one.
+        MessageTooLargeError: There is none before a wrapper that unpacks to more than the bound.
+        ProtocolError: There is none before data that cannot be read; names topic, partition and offset.
     """
     last_wanted = compiled_decoder.LAST_OFFSET if end is None else end - 1
     budget = min(max_decompressed_bytes, _MOST_BYTES - len(message_set))
@@ -96,7 +96,7 @@ def decode_columns(
 
 
 def _columns_of(records: list[Record], position: int, last_wanted: int) -> Columns:
-    """The records up to the last one wanted, put into columns one by one."""
+    """Put the records up to the last one wanted into columns, one by one."""
     last_offset = records[-1].offset if records else position - 1
     wanted = records[: bisect_left(records, last_wanted + 1, key=attrgetter("offset"))]
     return Columns(

@@ -1,9 +1,9 @@
 """
-A message set as runs of plain messages, checked, which the compiled half (``_messages.c``) takes apart.
+Check a message set with the compiled decoder (``_messages.c``), and divide it into runs of plain messages.
 
-That half knows plain messages only. Wherever it stops, what follows is judged here: a wrapper, whose content becomes a
-run of its own, the end, or what must not be there. Where the package was installed without a compiler, ``COMPILED`` is
-False, and message sets are read without runs.
+The compiled code reads plain messages only. Where it stops, this module examines what follows: a wrapper, whose content
+becomes a run of its own, the end of the set, or invalid data. If the package was installed without a compiler,
+``COMPILED`` is False, and ``python_decoder`` reads message sets instead.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ else:
 
 __all__ = ["COMPILED", "LAST_OFFSET", "CheckedSet", "checked_set"]
 
-#: The highest that there can be.
+#: The highest possible offset.
 LAST_OFFSET = (1 << 63) - 1
 
 
 @dataclass(slots=True)
 class CheckedSet:
-    """What could be read of a set, and why no more; messages before ``position`` and after ``last_wanted`` included."""
+    """The readable part of a set, and why it ends; messages before ``position`` and after ``last_wanted`` included."""
 
     data: Buffer
     source: TopicPartition
@@ -48,30 +48,30 @@ class CheckedSet:
     last_wanted: int
     #: Bytes, and where in them whole plain messages start and stop.
     runs: list[tuple[Buffer, int, int]] = field(default_factory=list)
-    #: The offset of the last message that was read, or passed over inside a wrapper.
+    #: The offset of the last message that was read, or skipped inside a wrapper.
     last_offset: int = -1
-    #: The byte of the data after it.
+    #: The position in ``data`` after that message.
     stop: int = 0
-    #: Whether a message after ``last_wanted`` was seen: reading ended there.
+    #: Whether reading ended at a message after ``last_wanted``.
     passed: bool = False
     error: ProtocolError | None = None
 
     def records(self) -> list[Record]:
-        """The records that are wanted."""
+        """Return the records from ``position`` to ``last_wanted``."""
         topic, partition = self.source
         return _messages.records(tuple(self.runs), self.position, self.last_wanted, Record, topic, partition)
 
     def columns(self) -> tuple[bytes, _messages.Column, _messages.Column]:
-        """Offsets, keys and values of the same; see ``_messages.pyi``."""
+        """Return the offsets, keys and values of the same messages; see ``_messages.pyi``."""
         return _messages.columns(tuple(self.runs), self.position, self.last_wanted)
 
     def raise_reason(self) -> None:
         """
-        To be called where nothing is wanted of what was read.
+        Raise the reason why the set has no wanted message; do nothing if it has simply ended.
 
         Raises:
-            ProtocolError: Something could not be read.
-            PartialMessage: There is the beginning of a message.
+            ProtocolError: A message could not be read.
+            PartialMessage: The set ends with the beginning of a message.
         """
         if self.error is not None:
             raise self.error
@@ -83,12 +83,12 @@ def checked_set(
     data: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int, last_wanted: int = LAST_OFFSET
 ) -> CheckedSet:
     """
-    Check a set up to the first message that cannot be read, or that is of no interest.
+    Check a set up to the first message that cannot be read, or that is after ``last_wanted``.
 
     Args:
-        data: The set; must not change as long as the answer is used.
-        source: Where it came from.
-        position: The offset asked for; wrappers that end before it are not unpacked.
+        data: The set; must not change as long as the result is used.
+        source: The partition that it belongs to.
+        position: The offset of the fetch; wrappers that end before it are not unpacked.
         max_decompressed_bytes: How much wrappers may unpack to.
         last_wanted: Reading ends with the first message that has a higher offset.
     """
@@ -133,7 +133,7 @@ def _checked_content(
 
 
 def _refuse(verdict: int, data: Buffer, stop: int, source: TopicPartition) -> None:
-    """Raise where the message at ``stop`` is a plain one that cannot be read."""
+    """Raise if the verdict is that the plain message at ``stop`` cannot be read."""
     if verdict == _messages.STOPPED_BY_LENGTH:
         raise refusal(source, offset_at(data, stop), BAD_LENGTH)
     if verdict == _messages.STOPPED_BY_CRC:

@@ -1,7 +1,7 @@
 """
-Message sets of magic 0: ``[offset int64, size int32, crc int32, magic int8, attributes int8, key, value]*``.
+Decode message sets of magic 0: ``[offset int64, size int32, crc int32, magic int8, attributes int8, key, value]*``.
 
-Our own compiled half reads them (see ``runs``); where that was not built, ``uncompiled`` does.
+The compiled code reads them (see ``compiled_decoder``); if it was not built, ``python_decoder`` does.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ def decode_message_set(
     message_set: Buffer, topic_partition: TopicPartition, position: int, *, max_decompressed_bytes: int
 ) -> list[Record]:
     """
-    Read what a fetch brought from one partition.
+    Decode the message set of a fetch from one partition.
 
     Args:
-        message_set: As it came; an unfinished message at its end is dropped.
-        topic_partition: Where it came from.
-        position: The offset asked for; older records, which a compressed wrapper may bring along, are skipped.
+        message_set: As received; an unfinished message at its end is dropped.
+        topic_partition: The partition that it belongs to.
+        position: The offset of the fetch; older records, which a compressed wrapper may contain, are skipped.
         max_decompressed_bytes: How much compressed messages may unpack to.
 
     Returns:
         Records by ascending offset, up to the first message that cannot be read, or that unpacks to more than is left
-        of the bound: the next fetch begins with it. An empty list where the set is empty or holds older records only.
+        of the bound: the next fetch begins with it. An empty list if the set is empty or has only older records.
 
     Raises:
         PartialMessage: There is no record to return, but the beginning of one.
-        MessageTooLargeError: Nor is there one before a wrapper that unpacks to more than ``max_decompressed_bytes``.
-        ProtocolError: Nor before a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an offset that
-            does not ascend, or garbage; names topic, partition and offset.
+        MessageTooLargeError: There is none before a wrapper that unpacks to more than ``max_decompressed_bytes``.
+        ProtocolError: There is none before a bad CRC, a bad magic, an unknown codec, a wrapper inside a wrapper, an
+            offset that does not ascend, or garbage; names topic, partition and offset.
     """
     if compiled_decoder.COMPILED:
         found = compiled_decoder.checked_set(message_set, topic_partition, position, max_decompressed_bytes)
@@ -42,7 +42,7 @@ def decode_message_set(
         if not records:
             found.raise_reason()
         return records
-    # aiokafka takes a while to import: only those who need it wait for it.
+    # aiokafka takes a while to import, so it is imported only where it is needed.
     from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
 
     return decode_uncompiled(bytes(message_set), topic_partition, position, max_decompressed_bytes)

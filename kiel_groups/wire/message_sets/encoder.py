@@ -1,4 +1,4 @@
-"""Message sets of magic 0 as producers write them: plain, or as one wrapper; aiokafka's compiled codec does it."""
+"""Encode message sets of magic 0, plain or as one compressed message, with aiokafka's compiled codec."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kiel_groups.wire.message_sets.wrappers import wrap
 
 __all__ = ["encode_message_set"]
 
-# The builder asks for a size after which it refuses messages; the producer's batches are bounded before they get here.
+# The builder refuses messages beyond a size that it must be given; the producer's batches are bounded already.
 _NO_BOUND = 1 << 62
 
 
 def encode_message_set(messages: Sequence[tuple[bytes | None, bytes | None]], compression: str | None = None) -> bytes:
     """
-    Write messages for a produce request; the broker gives them their offsets.
+    Encode messages for a produce request; the broker assigns their offsets.
 
     Args:
         messages: Key and value of each.
-        compression: ``"gzip"``, ``"snappy"``, ``"lz4"``, or None for plain messages. A compressed set travels as one
-            message. Brokers before 0.8.2 know no lz4.
+        compression: ``"gzip"``, ``"snappy"``, ``"lz4"``, or None for plain messages. A compressed set is sent as one
+            message. Brokers before 0.8.2 do not support lz4.
 
     Raises:
         ConfigError: The codec is unknown, or a key or value is neither bytes nor None.

@@ -1,9 +1,9 @@
 """
-How message sets are read where our own compiled half was not built: with aiokafka's codec, at a quarter of the speed.
+Decode message sets with aiokafka's codec, at a quarter of the speed, if the compiled decoder was not built.
 
-It sees plain messages only: left alone it unpacks without a bound, and raises whatever comes to hand. So a scan goes
-first, which takes a fifth of the whole time. It checks every header and cuts the set into runs of plain messages and
-wrappers, which are unpacked here.
+The codec gets plain messages only: it would unpack wrappers without a bound, and raise errors of any kind. So a scan
+comes first, which takes a fifth of the whole time. It checks every header and divides the set into runs of plain
+messages and wrappers, which this module unpacks.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from kiel_groups.wire.message_sets.wrappers import (
 __all__ = ["decode_uncompiled"]
 
 _LEAST_MESSAGE_BYTES = OVERHEAD_BYTES + LEAST_SIZE
-#: Offset and size, then magic and attributes as one number: the scan tests both at once.
+#: Offset and size, then magic and attributes as one number, so that the scan tests both at once.
 _HEADER = Struct(">qi4xH")
 #: Magic, and the bits of the attributes that name a codec; all zero means plain.
 _NOT_PLAIN = 0xFF00 | CODEC_BITS
 
 
 def decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: int, budget: int) -> list[Record]:
-    """As ``decode_message_set``; wrappers may unpack to ``budget`` bytes."""
+    """Do as ``decode_message_set``; wrappers may unpack to ``budget`` bytes."""
     records: list[Record] = []
     try:
         end = _decode_into(records, data, topic_partition, position, budget)
@@ -58,7 +58,7 @@ def decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: in
 
 
 def _decode_into(records: list[Record], data: bytes, source: TopicPartition, position: int, budget: int) -> int:
-    """Append records, those of wrappers that end before ``position`` left out; where the last whole message ends."""
+    """Append records, without wrappers that end before ``position``; return where the last whole message ends."""
     start, last_offset = 0, -1
     while True:
         try:
@@ -78,7 +78,7 @@ def _decode_into(records: list[Record], data: bytes, source: TopicPartition, pos
 
 
 def _scan(data: bytes, start: int, last_offset: int, source: TopicPartition) -> Run:
-    """Find the plain messages from ``start`` on, whose offsets are above ``last_offset``, and what ends them."""
+    """Find the plain messages from ``start`` on, with offsets that ascend from ``last_offset``, and what follows."""
     size = len(data)
     limit = size - _LEAST_MESSAGE_BYTES
     position, header = start, _HEADER.unpack_from
@@ -96,8 +96,8 @@ def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
     topic, partition = source
     new = tuple.__new__
     try:
-        # The fastest of those measured: 1.4 M records of 100 bytes a second (columns through map and zip 1.25,
-        # Record._make 1.15, Record(...) 1.05), 1.1 M with the scan. The CRC alone takes a quarter of that time.
+        # The fastest way measured: 1.4 M records of 100 bytes a second (columns through map and zip 1.25, Record._make
+        # 1.15, Record(...) 1.05), 1.1 M with the scan. The CRC alone takes a quarter of that time.
         return [
             new(Record, (topic, partition, record.offset, record.key, record.value))
             for batch in iter(MemoryRecords(data).next_batch, None)
@@ -112,7 +112,7 @@ def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:
 
 
 def _decode_singly(data: bytes, start: int, last_offset: int, source: TopicPartition) -> list[Record]:
-    """The plain messages from ``start`` on, up to the first that cannot be read."""
+    """Decode the plain messages from ``start`` on, up to the first that cannot be read."""
     records: list[Record] = []
     while len(data) - start >= _LEAST_MESSAGE_BYTES:
         offset, length, flags = _HEADER.unpack_from(data, start)
@@ -128,7 +128,7 @@ def _decode_singly(data: bytes, start: int, last_offset: int, source: TopicParti
 
 
 def _first_undecodable(data: bytes) -> int:
-    """The offset of the message that stopped the decoder, in a run that the scan found in order."""
+    """Return the offset of the message that stopped the codec, in a run that has passed the scan."""
     start, offset = 0, -1
     while start < len(data):
         offset, length, _ = _HEADER.unpack_from(data, start)
@@ -146,7 +146,7 @@ def _refuse_crc(batch: Any, source: TopicPartition) -> bool:
 
 
 def _decode_content(data: bytes, last_offset: int, wrapper_offset: int, source: TopicPartition) -> list[Record]:
-    """Decode what a wrapper held: plain messages, whole, the last one with the wrapper's own offset."""
+    """Decode the content of a wrapper: whole plain messages, the last one with the wrapper's own offset."""
     run = _scan(data, 0, last_offset, source)
     check_content(data, run, wrapper_offset, source)
     return _decode_plain(data, source)

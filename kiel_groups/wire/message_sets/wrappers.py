@@ -1,8 +1,8 @@
 """
-What may stand in a message set besides plain messages: wrappers, unfinished messages, and what must not be there.
+Handle what is not a plain message in a message set: wrappers, unfinished messages, and invalid data.
 
-A wrapper is a message whose attributes name a codec; its value is a whole set, packed. Offsets inside are absolute, and
-the wrapper has the offset of its last message.
+A wrapper is a message whose attributes name a codec; its value is a whole compressed set. Offsets inside are absolute,
+and the wrapper has the offset of its last message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "wrap",
 ]
 
-#: Offset and size: what stands in front of a message, and is not counted in its size.
+#: Offset and size, which precede a message and do not count in its size.
 OVERHEAD_BYTES = 8 + 4
 #: CRC, magic, attributes, and the lengths of a null key and a null value.
 LEAST_SIZE = 4 + 1 + 1 + 4 + 4
@@ -47,16 +47,16 @@ _LENGTH = Struct(">i")
 #: The bits of the attributes that name a codec; all zero means plain.
 CODEC_BITS = 0x07
 
-#: What a plain message may have, as a refusal says it.
+#: Faults of a plain message, as errors name them.
 BAD_CRC = "a message that does not match its CRC"
 BAD_LENGTH = "a message whose key or value has a length that makes no sense"
 
 
 class PartialMessage(MessageTooLargeError):  # noqa: N818 - a signal: fetch again with more bytes
     """
-    A fetch brought the beginning of one message and nothing else: its ``max_bytes`` is smaller than that message.
+    A fetch returned only the beginning of one message: its ``max_bytes`` is smaller than that message.
 
-    ``needed_bytes`` is what the message takes in all, None where not even its size came through.
+    ``needed_bytes`` is the size of the whole message; None if the fetch did not include that size.
     """
 
     def __init__(self, message: str, *, needed_bytes: int | None) -> None:
@@ -66,10 +66,10 @@ class PartialMessage(MessageTooLargeError):  # noqa: N818 - a signal: fetch agai
 
 class Run(NamedTuple):
     """
-    A stretch of plain messages.
+    Consecutive plain messages.
 
-    ``end`` is the byte after it, ``last_offset`` the offset of its last message. Where a wrapper follows,
-    ``wrapper_end`` is the byte after that; where it is None, nothing or an unfinished message follows.
+    ``end`` is the position after them, ``last_offset`` the offset of the last one. If a wrapper follows,
+    ``wrapper_end`` is the position after that; if it is None, the set ends, perhaps with an unfinished message.
     """
 
     end: int
@@ -78,13 +78,13 @@ class Run(NamedTuple):
 
 
 def offset_at(data: Buffer, position: int) -> int:
-    """The offset of the message at ``position``."""
+    """Return the offset of the message at ``position``."""
     offset: int = _PLACE.unpack_from(data, position)[0]
     return offset
 
 
 def examine(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
-    """The end of the wrapper at ``position``; None where data ends there, or before the message does."""
+    """Check the wrapper at ``position`` and return its end; None if the data ends there, or inside the message."""
     if len(data) - position < OVERHEAD_BYTES:
         return None
     offset, length = _PLACE.unpack_from(data, position)
@@ -102,7 +102,7 @@ def examine(data: Buffer, position: int, last_offset: int, source: TopicPartitio
 
 
 def wrap(value: bytes, codec: Codec, offset: int) -> bytes:
-    """One message without a key that holds a set, packed here."""
+    """Compress a set into one message without a key."""
     packed = codec.compress(value)
     size = LEAST_SIZE + len(packed)
     unchecked = bytearray(_WRAPPER.pack(offset, size, 0, 0, codec.number, -1, len(packed)) + packed)
@@ -111,7 +111,7 @@ def wrap(value: bytes, codec: Codec, offset: int) -> bytes:
 
 
 def unwrap(wrapper: bytes, source: TopicPartition, limit: int) -> bytes:
-    """Check a compressed message, and unpack what it wraps up to ``limit`` bytes."""
+    """Check a compressed message, and unpack its content, at most ``limit`` bytes."""
     offset, _, crc, _, attributes, key_length, _ = _WRAPPER.unpack_from(wrapper)
     if zlib.crc32(memoryview(wrapper)[_MAGIC_START:]) != crc:
         raise refusal(source, offset, "a compressed message that does not match its CRC")
@@ -128,7 +128,7 @@ def unwrap(wrapper: bytes, source: TopicPartition, limit: int) -> bytes:
 
 
 def check_content(content: bytes, run: Run, wrapper_offset: int, source: TopicPartition) -> None:
-    """Judge what a wrapper held: plain messages, whole, the last one with the wrapper's own offset."""
+    """Check that a wrapper has whole plain messages only, the last one with the wrapper's own offset."""
     if run.wrapper_end is not None:
         raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")
     if run.end != len(content):
@@ -138,18 +138,18 @@ def check_content(content: bytes, run: Run, wrapper_offset: int, source: TopicPa
 
 
 def partial(data: Buffer, start: int, source: TopicPartition, position: int) -> PartialMessage:
-    """What to raise where a fetch from ``position`` brought no more than the beginning of the message at ``start``."""
+    """Return the error for a fetch from ``position`` that returned only the beginning of the message at ``start``."""
     needed = None
     if len(data) - start >= OVERHEAD_BYTES:
         needed = OVERHEAD_BYTES + _PLACE.unpack_from(data, start)[1]
-    told = f"{needed} bytes" if needed is not None else "more bytes"
+    size = f"{needed} bytes" if needed is not None else "more bytes"
     return PartialMessage(
-        f"{source} at offset {position}: the message takes {told}, only {len(data) - start} were fetched; "
+        f"{source} at offset {position}: the message takes {size}, only {len(data) - start} were fetched; "
         "fetch with a larger max_bytes",
         needed_bytes=needed,
     )
 
 
 def refusal(source: TopicPartition, offset: int, found: str) -> ProtocolError:
-    """What to raise where something at an offset cannot be read."""
+    """Return the error for a message at an offset that cannot be read."""
     return ProtocolError(f"{source} at offset {offset}: {found}")
