@@ -53,7 +53,7 @@ class _Propagating(Exception):  # noqa: N818 -- not an error
 
 class Blocking(Generic[C]):
     """
-    A client whose calls wait for their outcome; each calling thread has the part of a coroutine.
+    A client whose calls wait for their outcome; records in flight belong to the thread that received them.
 
     Ctrl-C interrupts the wait, and cancels the call. Inside a running event loop a call raises a ConfigError that names
     the asynchronous client; in a fork of the process, a ClosedError.
@@ -263,4 +263,5 @@ def _exit() -> None:
             log.exception("a client could not be closed at the exit of the interpreter")
 
 
+# Not ``atexit``: by then the executors that the loops use have been shut down.
 threading._register_atexit(_exit)  # type: ignore[attr-defined]

@@ -87,7 +87,7 @@ class LoopThread:
         If Ctrl-C or the timeout ends the wait, the coroutine is cancelled.
 
         Args:
-            work: The coroutine; it is closed where it cannot be run.
+            work: The coroutine; it is closed if it cannot be run.
             timeout_s: Seconds to wait; None waits as long as it takes.
 
         Returns:

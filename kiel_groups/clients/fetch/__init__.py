@@ -1,6 +1,6 @@
 """
-Fetch the assigned partitions in the background into a buffer bounded in bytes, and say which are ready.
+Fetch the assigned partitions in the background into a buffer bounded in bytes, and queue those that are ready.
 
 ``delivery`` and the single consumer take batches from it.
-This package delivers no record to the application and commits nothing; its caller decides where a position moves.
+This package delivers no record to the application and commits nothing; its caller decides about resets.
 """

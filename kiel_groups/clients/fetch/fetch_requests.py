@@ -52,7 +52,7 @@ class BrokerLanes:
 
     def plan(self, config: FetchConfig, budget_bytes: int) -> PlannedFetch | None:
         """
-        Take the partitions of the next request off ``ready``, and return it; None if no request is to be sent now.
+        Return the request to send now, and take its partitions off ``ready``; None if none is to be sent.
 
         Args:
             config: Has ``max_wait_ms``.
@@ -80,7 +80,7 @@ class BrokerLanes:
 
 def share_out(partitions: Iterable[PartitionFetch], budget_bytes: int) -> dict[PartitionFetch, int]:
     """
-    Divide the budget: a partition whose next message is large gets what that needs, the others get even shares.
+    Divide the budget: a partition with a large next message gets the bytes that it needs, the others get even shares.
 
     Large messages are included while they fit into the budget together, and at least one of them; the others wait for
     the next request.

@@ -157,7 +157,7 @@ class Fetcher:
             MessageTooLargeError: A partition's next message is larger than ``max_message_bytes``, or unpacks to more
                 than ``max_decompressed_bytes``.
             ProtocolError: A partition's messages cannot be read.
-            KielGroupsError: ``reset`` failed.
+            KielGroupsError: ``reset`` failed for good.
 
         Each error names partition and offset, and is raised after the batches that precede it. After a pause that grows
         with each error, the partition is fetched again from that offset. If the cause remains, the error is raised
@@ -195,7 +195,7 @@ class Fetcher:
     # ------------------------------------------------------------------ sending
 
     def _offer(self, states: Iterable[PartitionFetch]) -> None:
-        """Queue the partitions that have room for their leaders, and send what requests can be sent."""
+        """Queue the partitions that the buffer has room for, by leader, and send the requests that are possible."""
         leaderless: list[PartitionFetch] = []
         touched: dict[int, BrokerLanes] = {}
         for state in states:

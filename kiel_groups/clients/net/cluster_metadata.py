@@ -246,8 +246,8 @@ class ClusterMetadata:
         if missing:
             names = ", ".join(sorted(missing))
             raise UnknownTopicError(f"no broker knows the topic {names}; check the name, or create it first")
-        bare = ", ".join(sorted(topic for topic in topics if not self._topics[topic].leaders))
-        raise LEADER_NOT_AVAILABLE.exception(f"the topic {bare} has no partitions yet; is a broker missing?")
+        empty = ", ".join(sorted(topic for topic in topics if not self._topics[topic].leaders))
+        raise LEADER_NOT_AVAILABLE.exception(f"the topic {empty} has no partitions yet; is a broker missing?")
 
     async def find_leader(self, topic_partition: TopicPartition) -> int:
         """

@@ -261,7 +261,7 @@ class Connection:
 
 
 def _reason(error: Exception) -> str:
-    """Return the operating system's text for the error where it has one."""
+    """Return the reason of an error, in the operating system's words if it has any."""
     cause = error.real_error if isinstance(error, StreamClosedError) else error
     if cause is None:
         return "closed by the other side"

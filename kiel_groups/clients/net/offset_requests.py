@@ -45,7 +45,7 @@ ANSWER_MS = 1_500
 #: The longest text that the protocol can carry.
 LONGEST_TEXT_BYTES = 32_767
 
-#: The codes after which no retry can say more: the offset exists, or (perhaps) does not.
+#: The codes that call for no retry: the offset exists, or (perhaps) does not.
 _SETTLED = (NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
 
 
@@ -92,7 +92,7 @@ async def fetch_offsets(
 
     Raises:
         NoOffsetsError: A broker refuses for good; names the first partition and the error.
-        BrokerError: No broker answered, or all failed, until the last try.
+        BrokerError: No broker gave a usable answer in time.
     """
     waiting = tuple(sorted(partitions))
     found: dict[TopicPartition, int] = {}
