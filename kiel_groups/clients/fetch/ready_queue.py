@@ -46,7 +46,7 @@ class ReadyQueue:
         return None
 
     async def wait(self, topic: str | None) -> None:
-        """Wait until ``pop`` is likely to find something."""
+        """Wait until ``pop`` is likely to return a partition."""
         await self._event_of(topic).wait()
 
     def notify(self, topic: str) -> None:

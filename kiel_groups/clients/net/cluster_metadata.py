@@ -1,9 +1,9 @@
 """
-Keep one client's view of the cluster, brokers, topics and leaders, and refresh it.
+Keep and refresh one client's view of the cluster: brokers, topics and leaders.
 
-The view goes stale without notice: leaders change, brokers move. A caller that a broker notifies of it (not leader,
-unknown topic, a broken connection) calls ``refresh`` and retries after ``delay_s``. Concurrent callers share one
-refresh, and refreshes are rate limited, so a hundred partitions that lose their leader together cost one request.
+The view goes stale without notice: leaders change, brokers move. A caller that notices it (not leader, unknown topic,
+a broken connection) calls ``refresh`` and retries after ``delay_s``. Concurrent callers share one refresh, and
+refreshes are rate limited, so a hundred partitions that lose their leader together cost one request.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ClusterMetadata:
             self._metrics.count("leaders_corrected", len(moved))
 
     def doubt(self, partitions: Iterable[TopicPartition]) -> None:
-        """Use the brokers' metadata for these partitions until the next ``believe``: their leader failed or refused."""
+        """Use the brokers' metadata for these until ZooKeeper's leaders are given again: a leader failed or refused."""
         self._overrides.forget(partitions)
 
     def delay_s(self, failures: int) -> float:
