@@ -1,4 +1,4 @@
-"""What makes ``format("kiel")`` work without registering it: Spark looks into modules whose name begins like this."""
+"""Make ``format("kiel")`` work without registration: Spark searches modules named ``pyspark_…`` for data sources."""
 
 from kiel_groups.spark.source import KielDataSource as DefaultSource
 

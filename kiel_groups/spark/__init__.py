@@ -1,8 +1,8 @@
 """
-Read and write 0.8 topics in Spark 4: the data source ``kiel``, and jobs made of it.
+Read and write topics of Kafka 0.8 in Spark 4: the data source ``kiel``, and the jobs built on it.
 
-Applications register ``KielDataSource`` or call ``archive``; it needs the extra ``spark``.
-The drivers decide, the workers read and write; a worker never decides an offset.
+Applications register ``KielDataSource`` or call ``archive``; both need the extra ``spark``.
+The driver plans which offsets to read, and the workers read and write; a worker never plans a range.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Readers and writers out of options and a schema, of the kind that this Spark knows what to do with."""
+"""Create readers and writers from options and a schema, of the class that the installed Spark supports."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ __all__ = ["batch_reader", "batch_writer", "can_bound_batches", "stream_reader",
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
     """
-    The reader of a batch.
+    Create the reader of a batch query.
 
     Raises:
-        ConfigError: An option or a schema that cannot work.
+        ConfigError: An option or the schema cannot work.
     """
     return BatchReader(ReadOptions.parse(options, streaming=False), check_read_schema(schema))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
     """
-    The reader of a stream.
+    Create the reader of a streaming query.
 
     Raises:
-        ConfigError: An option or a schema that cannot work, or not with this Spark.
+        ConfigError: An option or the schema cannot work, or needs a later Spark.
     """
     read = ReadOptions.parse(options, streaming=True)
     return _stream_reader_class(read)(read, check_read_schema(schema))
 
 
 def can_bound_batches() -> bool:
-    """Whether this Spark lets a stream say how far its batches go, as 4.2 and later ones do."""
+    """Return whether this Spark lets a Python source bound its micro-batches; Spark 4.2 and later do."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
@@ -63,14 +63,14 @@ def _stream_reader_class(read: ReadOptions) -> type[StreamReader]:
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
     """
-    The writer of a batch.
+    Create the writer of a batch query.
 
     Raises:
-        ConfigError: An option or a column that cannot work, or a mode that would have to delete records.
+        ConfigError: An option or a column cannot work, or the mode would have to delete records.
     """
     if overwrite:
         raise ConfigError("mode: 'overwrite' given, and records of a topic cannot be replaced; expected 'append'")
-    # Imported here: who only reads would wait for it in each of Spark's short-lived planners.
+    # Imported here: otherwise each of Spark's short-lived planner processes of a read would import the producer, too.
     from kiel_groups.spark.tasks.row_writer import BatchWriter
 
     return BatchWriter(WriteOptions.parse(options), schema)
@@ -78,10 +78,10 @@ def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: b
 
 def stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
     """
-    The writer of a stream.
+    Create the writer of a streaming query.
 
     Raises:
-        ConfigError: An option or a column that cannot work, or an output mode that would have to delete records.
+        ConfigError: An option or a column cannot work, or the output mode would have to delete records.
     """
     if overwrite:
         raise ConfigError("outputMode: 'complete' given, and records of a topic cannot be replaced; expected 'append'")

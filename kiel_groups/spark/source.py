@@ -1,7 +1,7 @@
 """
-The data source ``kiel``: what Spark makes of ``format("kiel")``.
+The data source ``kiel``, which Spark instantiates for ``format("kiel")``.
 
-Spark imports it in many short-lived processes, also where another source is used: so it imports little.
+Spark imports this module in many short-lived processes, even when a query uses another source. So it imports little.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["KielDataSource"]
 
 class KielDataSource(Shipped, DataSource):
     """
-    Topics of Kafka 0.8 as tables and streams; for options, see ``docs/spark.rst``.
+    A data source that presents topics of Kafka 0.8 as tables and streams; ``docs/spark.rst`` lists its options.
 
     Raises:
-        ConfigError: pyarrow is missing; later, an option or a schema that cannot work.
+        ConfigError: pyarrow is missing; its methods raise it for an option or a schema that cannot work.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

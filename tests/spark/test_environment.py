@@ -42,7 +42,7 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
     [
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11; set JAVA_HOME to a later one"),
         ('java version "1.8.0_292"', "is Java 8; set JAVA_HOME"),
-        ("what?", "does not tell its version"),
+        ("what?", "does not print its version"),
     ],
 )
 def test_a_java_that_is_too_old_is_named(

@@ -1,6 +1,6 @@
 """
-Read a batch: the ranges between two places of some topics, and the tasks that read them.
+Read a batch: resolve the start and end offsets of topics, and plan the tasks that read the ranges.
 
-``spark.source`` hands it to Spark, which calls it on the driver.
-It commits nothing to a group.
+``spark.source`` gives the reader to Spark, which plans on the driver and reads on workers.
+A batch commits nothing to a group.
 """

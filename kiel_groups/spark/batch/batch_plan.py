@@ -1,4 +1,4 @@
-"""The tasks of a batch, out of what the options name and what the brokers say."""
+"""Plan the tasks of a batch from its options and the brokers' answers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["plan_batch"]
 
 def plan_batch(options: ReadOptions) -> list[ReadTask]:
     """
-    Ask the brokers, and plan.
+    Look up partitions and offsets, and plan the tasks.
 
     Raises:
-        ConfigError: Offsets that do not fit the partitions.
-        OffsetOutOfRangeError: A log does not have what is to be read.
-        BrokerError: The brokers could not be asked.
+        ConfigError: The given offsets do not fit the partitions.
+        OffsetOutOfRangeError: A log lacks messages of its range, and ``failOnDataLoss`` is set.
+        BrokerError: The lookup failed.
     """
     with LogView(options) as view:
         partitions = view.partitions()

@@ -1,4 +1,4 @@
-"""A batch: what stands between two places of some topics, read once."""
+"""The batch reader, which reads the messages between two offsets of each partition, once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["BatchReader"]
 
 
 class BatchReader(Shipped, DataSourceReader):
-    """Made in a planner's process, which asks the brokers in ``partitions``; what ``read`` needs goes to workers."""
+    """A reader that Spark creates in a planner's process for ``partitions``, and pickles for workers, for ``read``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -28,18 +28,18 @@ class BatchReader(Shipped, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """
-        The tasks of the batch.
+        Plan the tasks of the batch.
 
         Raises:
-            ConfigError: Offsets that do not fit the partitions.
-            OffsetOutOfRangeError: A log does not have what is to be read.
-            BrokerError: The brokers could not be asked.
+            ConfigError: The given offsets do not fit the partitions.
+            OffsetOutOfRangeError: A log lacks messages of its range, and ``failOnDataLoss`` is set.
+            BrokerError: The lookup failed.
         """
-        # Imported here: workers, which have this module for its ``read``, would wait for it at their first task.
+        # Imported here: workers load this module for ``read``, and their first task would wait for this import.
         from kiel_groups.spark.batch.batch_plan import plan_batch
 
         return task_partitions(plan_batch(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one task; on a worker."""
+        """Yield the messages of one task; runs on a worker."""
         return task_rows(partition, self._settings, self._schema)

@@ -1,6 +1,6 @@
 """
-Drive a stream on Spark's driver: where each micro-batch ends, its tasks, and what is done with it afterwards.
+Drive a stream on Spark's driver: bound each micro-batch, plan its tasks, and commit it afterwards.
 
-``spark.source`` hands it to Spark. With the option ``membership`` a member of the group decides what it reads.
-It moves no offset of a group before Spark has completed the batch.
+``spark.source`` gives the reader to Spark. With the option ``membership``, a member of a group selects partitions.
+No offset of a group moves before Spark has completed the batch.
 """

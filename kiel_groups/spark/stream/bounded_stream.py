@@ -1,4 +1,4 @@
-"""What Spark 4.2 adds to a stream: bounds on a batch, ``Trigger.AvailableNow``, and how far behind the query is."""
+"""The stream reader for Spark 4.2 and later: bounded batches, ``Trigger.AvailableNow``, and reports of lag."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["ControlledStreamReader"]
 
 
 class ControlledStreamReader(StreamReader, SupportsTriggerAvailableNow):
-    """A stream whose batches the options bound."""
+    """A stream reader whose batches the options bound."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say; Spark passes it to ``latestOffset``, but in ``Trigger.Once``, where all is read."""
+        """Return the options' bound; Spark passes it to ``latestOffset``, except in ``Trigger.Once``."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -32,10 +32,10 @@ class ControlledStreamReader(StreamReader, SupportsTriggerAvailableNow):
         return not isinstance(limit, ReadAllAvailable)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the logs ended when they were looked at last."""
+        """Return where the logs ended at the last lookup; None before the first one."""
         seen = self._driver.seen()
         return None if seen is None else seen.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read up to where the logs end at this moment, and stop there."""
+        """Stop the query where the logs end at this moment."""
         self._driver.stop_at_present()

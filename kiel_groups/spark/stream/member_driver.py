@@ -1,8 +1,8 @@
 """
-The driver's side of a stream that is a member of a group: reads what the group's leader gives it, and hands over.
+The driver's side of a stream that is a member of a group: it reads the partitions that the group's leader assigns.
 
-The group keeps the place of every partition: a query starts, and goes on after it has lost a partition, where the group
-has got to. The checkpoint keeps what each batch reads; it decides where nobody else has read on in between.
+The group stores the position of every partition: a query starts at the group's offset, and so it resumes a partition
+that it had lost. The checkpoint stores what each batch reads; it decides where no other member has read meanwhile.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
 class MemberDriver:
     """
-    A QueryDriver that joins when it is first asked for offsets.
+    A QueryDriver that joins its group when Spark first asks for offsets.
 
     Args:
-        options: With a group, and where its ZooKeeper is.
+        options: Must name a group and its ZooKeeper.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -46,26 +46,26 @@ class MemberDriver:
         self._bounds = BatchBounds(self._view, options)
         self._member: SparkMember | None = None
         self._leaving = False
-        #: Where the last batch ended that was planned here.
+        #: Where the last batch ends that this process planned.
         self._planned: Positions | None = None
 
     # ------------------------------------------------------------------ positions
 
     def initial(self) -> Positions:
-        # The group's offsets are where it starts, and stand there once it has joined.
+        # The query starts at the group's offsets, which ``latest`` reads from its member.
         self._joined()
         return Positions()
 
     def latest(self, start: Positions | None, *, limited: bool) -> Positions:
         member = self._joined()
         known = start or self._planned or Positions()
-        # Before 4.2 Spark does not say where it stands, but asks again only once the batch is done.
+        # Before 4.2, Spark does not pass its position, but asks again only once the batch is done.
         reached = None if start is None else start.spans
         standing = member.next_batch(self._topics(), reached, known.spans)
         ends = self._bounds.ends(standing)
         spans = self._bounds.without_losses(standing, ends)
-        if anew := [partition for partition in standing if partition in ends and partition not in spans]:
-            spans |= member.restart(self._view.earliest(anew), known.spans)
+        if recreated := [partition for partition in standing if partition in ends and partition not in spans]:
+            spans |= member.restart(self._view.earliest(recreated), known.spans)
         planned = Positions(member.plan(self._bounds.advanced(spans, ends, limited=limited)))
         self._planned = planned
         return planned
@@ -79,19 +79,19 @@ class MemberDriver:
     # ------------------------------------------------------------------ batches
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
-        # Also one that was planned by an earlier process: it is done when Spark asks for the next.
+        # The batch may have been planned by an earlier process; it is done when Spark asks for the next one.
         self._planned = end
         return self._bounds.tasks(start, end)
 
     def done(self, end: Positions) -> None:
-        """Told by the next ``latest``, which is where partitions are let go, too."""
+        """Do nothing: the next ``latest`` reports the batch as done to the member, and releases revoked partitions."""
 
     def close(self) -> None:
         if self._leave():
             default_on_sigterm()
 
     def _leave(self) -> bool:
-        """Leave the group, and end; False where that was begun already. A SIGTERM may call it anywhere in itself."""
+        """Leave the group, and close; return False if that has begun already. A SIGTERM may interrupt it to call it."""
         if self._leaving:
             return False
         self._leaving = True
@@ -101,7 +101,7 @@ class MemberDriver:
         return True
 
     def _done(self) -> Positions:
-        """How far the last batch is known to be done, now that the query ends."""
+        """Return the end of the last batch if the checkpoint proves that it is done, else no positions."""
         checkpoint, planned = self._options.checkpoint, self._planned
         return planned if checkpoint and planned and is_done(checkpoint, planned) else Positions()
 
@@ -127,7 +127,7 @@ class MemberDriver:
                     " the group)"
                 ) from error
             self._member = member
-            log.info("group %s: this query reads as %s", options.group, member.member_id)
+            log.info("group %s: this query has joined as member %s", options.group, member.member_id)
         return self._member
 
     def _topics(self, *, all_must_exist: bool = False) -> Collection[str]:
@@ -137,7 +137,7 @@ class MemberDriver:
 
 
 def _group_config(options: ReadOptions) -> GroupConfig:
-    """As the group has it, as far as the query does not say otherwise; named after the job, for operators."""
+    """Return the group's own settings, with the start of the query's options, and the job's name for operators."""
     assert options.group is not None
     assert options.zookeeper is not None
     settings = read_settings(options.zookeeper.hosts, options.group) or GroupSettings(
@@ -151,6 +151,6 @@ def _group_config(options: ReadOptions) -> GroupConfig:
         auto_offset_reset=cast(ResetPolicy, policy),
         client="spark",
         job=f"spark{job}",
-        # A batch takes as long as it takes; that it holds up a hand-over is an alarm of the group's leader.
+        # A batch may take any time; if it delays a rebalance, the group's leader raises the alarm.
         max_poll_interval_ms=0,
     )

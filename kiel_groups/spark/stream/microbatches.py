@@ -1,7 +1,7 @@
 """
-How far the batches of a stream go: where logs end, what the options allow, what is lost, and the tasks of a batch.
+Bounds and tasks of a stream's micro-batches: where logs end, what the options allow, and which messages are lost.
 
-The same for a query by itself and for a member of a group; both say which partitions there are.
+Both drivers use it, that of an independent query and that of a group's member; each decides which partitions to read.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["BatchBounds"]
 
 log = logging.getLogger(__name__)
 
-#: How often an end that lies before what was read already is looked up at least, before it is believed.
-_LOOKS = 3
+#: How often a log's end is looked up at least, before an end below the position of the query counts as data loss.
+_LOOKUPS = 3
 
 
 class BatchBounds:
     """
-    Bounds for one query; blocking.
+    The bounds of one query's micro-batches; its methods block.
 
     Args:
-        view: The brokers.
-        options: What a batch may read.
+        view: Looks up partitions and offsets.
+        options: What a batch may read, and how to treat data loss.
     """
 
     def __init__(self, view: LogView, options: ReadOptions) -> None:
@@ -44,29 +44,29 @@ class BatchBounds:
         self._options = options
         self._target: Mapping[TopicPartition, int] | None = None
         self._advanced_at_s = time.monotonic()
-        #: Where logs ended when they were looked at last.
+        #: Where the logs ended at the last lookup; None before the first one.
         self.seen: Positions | None = None
 
     def stop_at_present(self) -> None:
-        """From now on nothing is read that is not there at this moment."""
+        """From now on, read nothing beyond the present ends of the logs."""
         self._target = self._view.latest(self._view.partitions(all_must_exist=False))
 
     def ends(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, int]:
         """
-        Where logs end; looked up again where that is before what was read already, or not known.
+        Look up where the logs end; repeat it while an end is below the query's position, or is not known.
 
-        A leader that was elected a moment ago may not know all of its log yet, and a broker that has just started knows
-        of no topic: neither is a loss.
+        A leader that was just elected may not know all of its log yet, and a broker that has just started knows no
+        topics. Neither is data loss, so the lookup is repeated for the time of a request before its result counts.
         """
         until_s = time.monotonic() + self._options.request_timeout_ms / 1000
-        for look in count(1):
+        for lookup in count(1):
             ends = self._view.latest(self._view.partitions(all_must_exist=False))
             short = next((each for each, span in known.items() if ends.get(each, -1) < span.to), None)
-            if short is None or (look >= _LOOKS and time.monotonic() > until_s):
+            if short is None or (lookup >= _LOOKUPS and time.monotonic() > until_s):
                 break
-            if look == _LOOKS:
+            if lookup == _LOOKUPS:
                 log.warning(
-                    "%s: offset %d is to be read next, and brokers do not have it; that is looked at again for %d s",
+                    "%s: offset %d is to be read next, but the brokers do not have it; retrying for %d s",
                     short,
                     known[short].to,
                     self._options.request_timeout_ms // 1000,
@@ -76,7 +76,7 @@ class BatchBounds:
         return ends
 
     def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """These ends as far as they may be read: what has come after ``stop_at_present`` waits for the next run."""
+        """Return these ends, capped at those of ``stop_at_present``: later messages are left to the next run."""
         target = self._target
         if target is None:
             return dict(ends)
@@ -86,26 +86,26 @@ class BatchBounds:
         self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Span]:
         """
-        What of these can be read on; the logs of the others are gone, or are other ones now.
+        Return the spans that can be continued; drop those whose log was deleted, or ends below the query's position.
 
         Args:
-            known: Where the query stands.
-            ends: Where the logs end, whatever of them may be read.
+            known: The position of the query.
+            ends: Where the logs end, not capped by ``within``.
 
         Raises:
-            OffsetOutOfRangeError: There are such, and ``failOnDataLoss`` is set.
+            OffsetOutOfRangeError: A span must be dropped, and ``failOnDataLoss`` is set.
         """
         spans = dict(known)
         for partition, span in known.items():
             if partition not in ends:
-                self._judge(partition, f"offset {span.to} is to be read next, and there is no such partition")
+                self._on_loss(partition, f"offset {span.to} is to be read next, and there is no such partition")
                 del spans[partition]
             elif ends[partition] < span.to:
-                self._judge(partition, f"offset {span.to} is to be read next, and the log ends at {ends[partition]}")
+                self._on_loss(partition, f"offset {span.to} is to be read next, and the log ends at {ends[partition]}")
                 del spans[partition]
         return spans
 
-    def _judge(self, partition: TopicPartition, what: str) -> None:
+    def _on_loss(self, partition: TopicPartition, what: str) -> None:
         options = self._options
         group = options.group if options.joins or options.starting == GROUP else None
         judge_loss(
@@ -117,7 +117,7 @@ class BatchBounds:
     def advanced(
         self, spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, int], *, limited: bool
     ) -> dict[TopicPartition, Span]:
-        """As far as the options let a batch go."""
+        """Advance the spans to the end of the next batch, as far as the options allow."""
         bounded = self.within(ends)
         available = {partition: max(0, bounded.get(partition, 0) - span.to) for partition, span in spans.items()}
         total = sum(available.values())
@@ -134,24 +134,24 @@ class BatchBounds:
 
     def tasks(self, start: Positions, end: Positions, *, blind: bool = False) -> list[ReadTask]:
         """
-        What the batch between these reads.
+        Plan the tasks of the batch between two positions.
 
         Args:
-            start: Where it starts.
+            start: Where the batch starts.
             end: Where it ends.
-            blind: Whether nobody knew of the start when the end was looked up, so that losses are still to be found.
+            blind: Whether the end was looked up without knowledge of the start; then losses are detected here.
 
         Raises:
-            OffsetOutOfRangeError: There are such, and ``failOnDataLoss`` is set.
+            OffsetOutOfRangeError: Messages are lost, and ``failOnDataLoss`` is set.
         """
         if not start.initial:
-            start = replace(start, spans=self._without_unseen_losses(start.spans, end.spans, blind))
+            start = replace(start, spans=self._without_undetected_losses(start.spans, end.spans, blind))
         unknown = [p for p, span in end.spans.items() if span.token is None and p not in start.spans]
         ranges = ranges_between(start, end, self._view.earliest(unknown) if unknown else {})
         leaders = self._view.leaders({each.topic_partition for each in ranges})
         return plan_tasks(ranges, leaders, task_bounds(self._options))
 
-    def _without_unseen_losses(
+    def _without_undetected_losses(
         self, known: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, Span], blind: bool
     ) -> dict[TopicPartition, Span]:
         spans = dict(known)
@@ -159,10 +159,10 @@ class BatchBounds:
             end = ends.get(partition)
             if end is None:
                 if blind:
-                    self._judge(partition, f"offset {start.to} is to be read next, and there is no such partition")
+                    self._on_loss(partition, f"offset {start.to} is to be read next, and there is no such partition")
             elif end.token in (None, start.token) and end.to < start.to:
-                self._judge(partition, f"offset {start.to} is to be read next, and the log ended at {end.to}")
+                self._on_loss(partition, f"offset {start.to} is to be read next, and the log ended at {end.to}")
                 if end.token is None:
-                    # Unknown from here on: the new log is read from its beginning.
+                    # Without a known start, the new log is read from its beginning.
                     del spans[partition]
         return spans

@@ -1,8 +1,8 @@
 """
-The driver's side of a stream that is no member of a group: where it starts, how far each batch goes, what is done.
+The driver's side of a stream that is no member of a group: its start, the end of each batch, and commits of offsets.
 
-Lives in the process that Spark keeps for a query, on one thread, and makes its connections when it is first asked. Here
-is also the interface that a member's driver has (``kiel_groups.spark.member.query_member``).
+It runs on one thread of the process that Spark keeps for a query. ``QueryDriver`` is the interface that it shares with
+the driver of a group's member (``kiel_groups.spark.stream.member_driver``).
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ _QUERY_DIGITS = 12
 
 
 class QueryDriver(Protocol):
-    """What a stream reader asks, in the order in which Spark asks it; every call ends within a bounded time."""
+    """What a stream reader needs of its driver, in the order of Spark's calls; every call returns in bounded time."""
 
     def initial(self) -> Positions:
-        """Where a new query starts; the same at every call."""
+        """Return where a new query starts; the same at every call."""
 
     def latest(self, start: Positions | None, *, limited: bool) -> Positions:
         """
-        Where the next batch ends.
+        Return where the next batch ends.
 
         Args:
-            start: Where it starts, which is also how far everything is done; None before Spark 4.2.
-            limited: Whether the options bound it; Spark asks for all there is in ``Trigger.Once``.
+            start: Where it starts; everything before that is done. None before Spark 4.2.
+            limited: Whether the options bound the batch; in ``Trigger.Once``, Spark asks for all messages.
         """
 
     def seen(self) -> Positions | None:
-        """Where logs ended when ``latest`` looked last, for progress; None before that."""
+        """Return where the logs ended at the last lookup, for progress reports; None before the first one."""
 
     def stop_at_present(self) -> None:
-        """``Trigger.AvailableNow``: from now on nothing is read that is not there at this moment."""
+        """From now on, read nothing beyond the present ends of the logs, as ``Trigger.AvailableNow`` asks."""
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
-        """What the batch between these reads."""
+        """Plan the tasks of the batch between two positions."""
 
     def done(self, end: Positions) -> None:
-        """Everything up to there was processed."""
+        """Record that everything before ``end`` was processed."""
 
     def close(self) -> None:
-        """The query ends."""
+        """End the query, and close its connections."""
 
 
 class LogDriver:
-    """Reads everything that the options name, and commits behind the query."""
+    """A QueryDriver that reads every partition that the options name, and commits batches that are done."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -73,10 +73,10 @@ class LogDriver:
         self._offsets = GroupOffsets(self._view, options)
         refuse_live_group(options)
         self._start: Positions | None = None
-        self._begun = False
-        #: Its id, where the last batch that was planned here does not have it.
+        self._started = False
+        #: The id of the query, in case the end of a batch does not carry it.
         self._query: str | None = None
-        #: Where the last batch ended that was planned here.
+        #: Where the last batch ends that this process planned.
         self._planned: Positions | None = None
         self._bounds = BatchBounds(self._view, options)
         self._ending = False
@@ -87,8 +87,8 @@ class LogDriver:
 
     def initial(self) -> Positions:
         start = self._resolved()
-        if not self._begun:
-            self._begun = True
+        if not self._started:
+            self._started = True
             self._offsets.begin(self._group(start), start.offsets())
         return start
 
@@ -107,7 +107,7 @@ class LogDriver:
         if start is not None:
             self.done(start)
         elif self._planned is not None:
-            # Spark asks again once the batch is done.
+            # Spark before 4.2 asks for the next end only once the batch is done.
             self.done(self._planned)
         known = start or self._planned
         if known is None:
@@ -119,12 +119,12 @@ class LogDriver:
         return Positions(self._bounds.advanced(spans, ends, limited=limited), known.query or self._query)
 
     def _latest_of_unknown(self) -> Positions:
-        """Before Spark 4.2 nothing says, at first, where the query stands, nor whether it is a new one."""
+        """Return the ends of a first batch before Spark 4.2, which does not say whether the query is new or resumed."""
         try:
-            # Before the ends: Spark asks where a new query starts only after this.
+            # Starts are resolved before the ends: Spark calls ``initialOffset`` of a new query only after this.
             starts = self._resolved().offsets()
         except ConfigError:
-            # A new query will be told; one that goes on has partitions by now that its options do not name.
+            # A new query fails in ``initialOffset``; a resumed one may have partitions that its options do not name.
             starts = {}
         ends = self._bounds.within(self._bounds.ends({}))
         return Positions(
@@ -138,7 +138,7 @@ class LogDriver:
         self._bounds.stop_at_present()
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
-        """What appears after the query has started is read from where it begins, whatever ``startingOffsets`` says."""
+        """Return spans of partitions that appeared later; they start at the earliest offset, whatever the options."""
         if not partitions:
             return {}
         token = new_token()
@@ -149,7 +149,7 @@ class LogDriver:
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
         self._planned = end
         self._query = end.query or start.query
-        # Whoever knew where the query stands has named it.
+        # An end without the id of the query or tokens was looked up without knowledge of the start.
         blind = end.query is None and all(span.token is None for span in end.spans.values())
         return self._bounds.tasks(start, end, blind=blind)
 
@@ -162,7 +162,7 @@ class LogDriver:
             default_on_sigterm()
 
     def _end(self) -> bool:
-        """Commit what is known to be done, and end; False where that was begun already. A SIGTERM may call it, too."""
+        """Commit what is known to be done, and close; return False if that has begun already. A SIGTERM may call it."""
         if self._ending:
             return False
         self._ending = True
@@ -179,7 +179,7 @@ class LogDriver:
 
 
 def group_name(named: str | None, positions: Positions) -> str | None:
-    """The group that was named or, without one, that of the query; None where that is not known (yet)."""
+    """Return the group that the options name, or else the group of the query; None while its id is not known."""
     if named is not None or positions.query is None:
         return named
     return f"{SPARK_GROUPS}{positions.query}"

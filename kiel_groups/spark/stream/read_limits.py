@@ -1,4 +1,4 @@
-"""How far a trigger reads of what there is: shares under a bound, and whether to wait for more."""
+"""Limits of one trigger: each partition's share of a bound on messages, and whether to wait for more of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["shared_out", "waits_for_more"]
 
 def shared_out(most: int, available: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """
-    How many messages of each partition to take: at most ``most`` in all, in proportion to what each has.
+    Return how many messages of each partition to read: at most ``most`` in all, in proportion to what is available.
 
-    What rounding leaves over goes to those that lost most by it, one each, so that a bound below the number of
-    partitions still moves on. The same input gives the same shares.
+    The remainder of rounding goes to the partitions that lost most by it, one message each. So a query progresses even
+    if the bound is below the number of partitions. The same input gives the same shares.
 
     Args:
-        most: At least 1.
+        most: The bound, at least 1.
         available: How many messages each partition has, 0 or more.
     """
     total = sum(available.values())
@@ -32,12 +32,12 @@ def shared_out(most: int, available: Mapping[TopicPartition, int]) -> dict[Topic
 
 def waits_for_more(available: int, least: int | None, waited_ms: float, most_wait_ms: int) -> bool:
     """
-    Whether a trigger reads nothing yet.
+    Return whether a trigger should read nothing yet.
 
     Args:
-        available: How many messages there are.
-        least: How many are worth a batch; None where any are.
+        available: How many messages are available.
+        least: The smallest batch to read; None for any.
         waited_ms: How long ago the last batch was planned.
-        most_wait_ms: After that, what is there is read.
+        most_wait_ms: The longest wait; after that, a trigger reads what is available.
     """
     return least is not None and available < least and waited_ms < most_wait_ms

@@ -1,8 +1,8 @@
 """
-A stream, as Spark asks for it: micro-batch by micro-batch.
+The stream reader, which Spark calls for the offsets and the tasks of each micro-batch.
 
-Spark makes the reader several times: in a process that stays as long as the query (which asks for offsets and tasks),
-and in short-lived ones that only pickle ``read`` for the workers. So nothing is opened before the first question.
+Spark creates the reader several times: in a process that lasts as long as the query and calls for offsets and tasks,
+and in short-lived ones that only pickle ``read`` for the workers. So the first such call opens the connections.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["StreamReader"]
 
 
 class StreamReader(Shipped, DataSourceStreamReader):
-    """What every Spark from 4.0 on can do; see ``controlled_stream`` for what 4.2 adds."""
+    """The stream reader for every Spark since 4.0; ``bounded_stream`` has what 4.2 adds."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -36,7 +36,7 @@ class StreamReader(Shipped, DataSourceStreamReader):
         self._opened: QueryDriver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers are sent the reader for its ``read``; connections stay here.
+        # Spark pickles the reader for workers, which only call ``read``; connections cannot be pickled.
         return {**self.__dict__, "_opened": None}
 
     @property
@@ -46,16 +46,16 @@ class StreamReader(Shipped, DataSourceStreamReader):
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts."""
+        """Return where a new query starts."""
         return self._driver.initial().to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """
-        Where the next batch ends; the same as ``start`` where there is nothing to read.
+        Return where the next batch ends; ``start`` itself if there is nothing to read.
 
         Args:
-            start: Where the batch before has ended, which is done by now; Spark before 4.2 does not say.
-            limit: A ``ReadLimit``, from Spark 4.2 on.
+            start: Where the previous batch ended, which is done by now; None before Spark 4.2.
+            limit: A ``ReadLimit``; None before Spark 4.2.
         """
         known = None if start is None else Positions.from_json(start)
         return self._driver.latest(known, limited=self._is_limited(limit)).to_json()
@@ -64,26 +64,26 @@ class StreamReader(Shipped, DataSourceStreamReader):
         return True
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of the batch between two offsets."""
+        """Plan the tasks of the batch between two offsets."""
         return task_partitions(self._driver.tasks(Positions.from_json(start), Positions.from_json(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one task; on a worker."""
+        """Yield the messages of one task; runs on a worker."""
         return task_rows(partition, self._settings, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to there is done; Spark says so while it builds the next batch."""
+        """Record that everything before ``end`` was processed; Spark calls this while it builds the next batch."""
         self._driver.done(Positions.from_json(end))
 
     def stop(self) -> None:
-        """The query ends."""
+        """Close the connections; Spark calls this when the query ends."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
 
 
 def _open_driver(options: ReadOptions) -> QueryDriver:
-    # Imported here: workers, which have this module for its ``read``, would wait for it at their first task.
+    # Imported here: workers load this module for ``read``, and their first task would wait for these imports.
     if options.joins:
         from kiel_groups.spark.stream.member_driver import MemberDriver
 
