@@ -216,7 +216,7 @@ def test_a_batch_of_a_partition_that_was_lost_is_not_committed(
             client.delete(f"{GroupLayout(group).members}/{member}")
         wait_until(lambda: members(cluster_39, group) not in ([], [member]), "it has joined again")
         got = trigger_until(query, lambda: committed(cluster_39, group, topic) == 50, "the records are done")
-    assert "that is not committed, and whoever owns them now reads it again" in caplog.text
+    assert "that is not committed, and their present owners read it again" in caplog.text
     assert values_of(got) == numbered(0, 50)
 
 

@@ -1,8 +1,8 @@
 """
-Whether the last batch of a query was done when the query ended: Spark does not say, but its checkpoint does.
+Find out from a query's checkpoint whether its last batch was done: Spark does not notify a source of that.
 
-Spark writes ``offsets/<number>`` when a batch is planned, and ``commits/<number>`` once its sink has it, both in the
-folder that the query's writer was given.
+Spark writes ``offsets/<number>`` when it has planned a batch, and ``commits/<number>`` once the sink has stored it.
+Both are in the checkpoint folder, which is an option of the query's writer.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 def local_folder(name: str, text: str) -> Path:
     """
-    The folder that a checkpoint's location names, a path or a ``file:`` URI.
+    Return the folder of a checkpoint's location, which is a path or a ``file:`` URI.
 
     Raises:
-        ConfigError: It is on another kind of file system, into which this source cannot look.
+        ConfigError: The location is on another file system, which this source cannot read.
     """
     location = urlsplit(text.strip())
     if location.scheme not in ("", "file") or location.netloc or not location.path:
@@ -38,9 +38,10 @@ def local_folder(name: str, text: str) -> Path:
 
 def is_done(checkpoint: Path, end: Positions) -> bool:
     """
-    Whether the last batch that is done ended exactly there, by the checkpoint.
+    Return whether the last batch that the checkpoint records as done ended exactly at ``end``.
 
-    What cannot be read says no: a commit that is missing is made up for, and one too many would be a loss.
+    A checkpoint that cannot be read counts as not done: the next run makes up for a missing commit, but a commit of
+    a batch that is not done would lose its records.
     """
     try:
         done = [int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()]
@@ -48,9 +49,9 @@ def is_done(checkpoint: Path, end: Positions) -> bool:
             return False
         lines = (checkpoint / "offsets" / str(max(done))).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        log.warning("whether the last batch was done cannot be seen, so it is not committed: %s", error)
+        log.warning("not committing the last batch, as the checkpoint does not show whether it is done: %s", error)
         return False
-    # One line for each source of the query, after some of Spark's own.
+    # The file has some lines of Spark's own, and then one for each source of the query.
     wanted = end.to_json()
     return any(_parsed(line) == wanted for line in lines)
 

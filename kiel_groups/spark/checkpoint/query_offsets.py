@@ -1,15 +1,15 @@
 """
-Offsets as they stand in a query's checkpoint, and the ranges between two of them.
+Positions of a query in the form of its checkpoint, and the ranges of offsets between two of them.
 
 ``{"topic": {"0": {"from": 10, "to": 42, "token": 8589934}}}``: the partition is read up to offset 42 (exclusive), in an
-interval of reading that began at offset 10. ``token`` names the interval: where it is another one than the start of a
-batch has, reading does not go on where that start is, but begins at ``from``. An interval begins with the query, with
-a partition that appears later, after a loss of data, and, for a member of a group, with each claim of the partition.
-So a batch that is done again is the same batch, whatever has happened since. A member of a group adds ``"group"``, what
-the group had committed when the batch was planned.
+interval of reading that began at offset 10. ``token`` identifies the interval. If the start and the end of a batch
+have different tokens, reading does not continue from the start, but begins at ``from``. An interval begins with the
+query, with a partition that appears later, after a loss of data, and, for a group's member, with each claim of the
+partition. So a batch that is repeated has the same records, whatever has happened since. A member adds ``"group"``, the
+offset that the group had committed when the batch was planned.
 
-``"@query"``, which no topic can be called, is the id of the query, of which the name of its group is made where none
-was given; ``"@initial"`` marks where a query begins.
+``"@query"``, which cannot be a topic's name, is the id of the query; the default name of its group contains that id.
+``"@initial"`` marks the start of a new query.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kiel_groups.model import TopicPartition
 
 __all__ = ["OffsetRange", "Positions", "Span", "new_token", "ranges_between"]
 
-# No topic can be called like these.
+# Names that no topic can have.
 _QUERY = "@query"
 _INITIAL = "@initial"
 _TOKEN_BITS = 48
@@ -32,11 +32,11 @@ _TOKEN_BITS = 48
 
 class Span(NamedTuple):
     """
-    How far a partition is read: the next offset, and the interval of reading that it belongs to.
+    How far a partition is read: the next offset ``to``, and the interval of reading that it belongs to.
 
-    ``token`` is None where the interval is not known: before Spark 4.2 a source is not told where its query stands.
-    Then ``begin`` is where reading begins if this is the first batch, else the same as ``to``. ``group`` is what the
-    group had committed when the batch was planned: where it has committed nothing else since, nobody else has read on.
+    ``token`` is None if the interval is not known: before Spark 4.2, a source does not learn the query's position.
+    Then ``begin`` is where the first batch begins; for later batches it equals ``to``. ``group`` is the offset that the
+    group had committed when the batch was planned: while it is unchanged, no other member has read the partition.
     """
 
     begin: int
@@ -45,12 +45,12 @@ class Span(NamedTuple):
     group: int | None = None
 
     def up_to(self, offset: int) -> Span:
-        """The same interval, read up to another offset."""
+        """Return the same interval, read up to another offset."""
         return self._replace(to=offset) if self.token is not None else Span(offset, offset)
 
 
 class OffsetRange(NamedTuple):
-    """The messages of one partition from ``start`` on, up to but without ``end``."""
+    """The messages of one partition from ``start`` (inclusive) to ``end`` (exclusive)."""
 
     topic_partition: TopicPartition
     start: int
@@ -58,24 +58,24 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets; where a log was compacted, there are fewer messages."""
+        """The number of offsets; a compacted log has fewer messages."""
         return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where a query stands, partition by partition; ``initial`` where it has not read anything yet."""
+    """The position of a query in each partition; ``initial`` while the query has read nothing."""
 
     spans: Mapping[TopicPartition, Span] = field(default_factory=dict)
     query: str | None = None
     initial: bool = False
 
     def offsets(self) -> dict[TopicPartition, int]:
-        """The next offset of each partition."""
+        """Return the next offset of each partition."""
         return {partition: span.to for partition, span in self.spans.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """The form that Spark stores; equal positions have equal forms, to the byte."""
+        """Return the form that Spark stores; equal positions give the same bytes."""
         document: dict[str, Any] = {} if self.query is None else {_QUERY: self.query}
         if self.initial:
             document[_INITIAL] = True
@@ -86,10 +86,10 @@ class Positions:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Positions:
         """
-        Read what ``to_json`` wrote.
+        Decode what ``to_json`` returned.
 
         Raises:
-            ProtocolError: Somebody else wrote it.
+            ProtocolError: The document has another form; another source wrote it.
         """
         try:
             spans = {
@@ -109,7 +109,7 @@ class Positions:
 
 
 def new_token() -> int:
-    """A number that no other interval of reading has."""
+    """Return a random number to identify a new interval of reading."""
     return uuid.uuid4().int & ((1 << _TOKEN_BITS) - 1)
 
 
@@ -122,18 +122,18 @@ def _entry(span: Span) -> dict[str, int]:
 
 def ranges_between(start: Positions, end: Positions, earliest: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """
-    What a batch reads, in the order of partitions; empty ranges are left out.
+    Return what a batch reads, in the order of partitions, without empty ranges.
 
     Args:
-        start: Where the batch before has ended, or the query began.
-        end: Where this batch ends; partitions that it leaves out are not read.
-        earliest: Where partitions begin that are new at ``end``, and have no interval.
+        start: The end of the previous batch, or the start of the query.
+        end: The end of this batch; partitions that it does not name are not read.
+        earliest: The first offsets of partitions that only ``end`` names, without an interval.
     """
     ranges = []
     for partition, span in sorted(end.spans.items()):
         known = start.spans.get(partition)
         if known is not None and span.token is None:
-            # A first batch that is done again, in a process that has resolved anew where the query begins.
+            # ``begin`` matters in a repeated first batch, whose process has resolved the start of the query again.
             begin = span.begin if start.initial else known.to
         elif known is not None and span.token == known.token:
             begin = known.to

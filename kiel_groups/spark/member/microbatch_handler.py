@@ -1,9 +1,9 @@
 """
-What a member that reads in micro-batches does with its partitions; on the member's loop.
+The PartitionHandler of a member that reads in micro-batches; it runs on the member's loop.
 
-A partition that is to go to another member waits for the batch that reads it, and goes as soon as that is known to be
-done; no batch is planned with it any more. Where no batch reads it, it goes at once. What a batch read of a partition
-that was lost meanwhile is not committed: its present owner reads it again.
+A revoked partition is not part of any new batch. If the running batch reads it, the member releases it once that batch
+is known to be done; otherwise at once. What a batch read of a partition that was lost meanwhile is not committed,
+because its present owner reads it again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Interval:
-    """One stretch of reading a partition, from ``begin`` on; ``planned``: a batch has read of it."""
+    """One interval of reading a partition, from ``begin`` on; ``planned`` says whether a batch was planned in it."""
 
     begin: int
     token: int
@@ -41,7 +41,7 @@ class _Interval:
 
 
 class _Reading(NamedTuple):
-    """What the running batch reads of a partition: from ``start`` on, up to where ``span`` says."""
+    """What the running batch reads of a partition: from ``start`` to the end of ``span``."""
 
     start: int
     span: Span
@@ -49,13 +49,13 @@ class _Reading(NamedTuple):
 
 class BatchHandler:
     """
-    The PartitionHandler of a member that reads in batches, of which one runs at a time.
+    The PartitionHandler of a member that reads in batches, one at a time.
 
     Args:
         group: The group's name.
-        cluster: The brokers, to ask where logs begin and end.
-        subscription: The member's; ``finished`` stands where its last batch has ended that is done.
-        metrics: Counts ``batches_not_committed``.
+        cluster: The brokers that look up and store offsets.
+        subscription: The member's state; ``finished`` of a partition is the end of the last batch that is done.
+        metrics: Counts commits that brokers refuse.
     """
 
     def __init__(self, group: str, cluster: ClusterMetadata, subscription: SubscriptionState, metrics: Metrics) -> None:
@@ -66,20 +66,20 @@ class BatchHandler:
         self._intervals: dict[TopicPartition, _Interval] = {}
         self._stopped: set[TopicPartition] = set()
         self._batch: dict[TopicPartition, _Reading] = {}
-        self._let_go = asyncio.Event()
+        self._batch_ended = asyncio.Event()
         self._refused: dict[str, NoOffsetsError] = {}
 
     # ------------------------------------------------------------------ the query's side
 
     def finish(self, reached: Mapping[TopicPartition, Span] | None) -> list[OffsetRange]:
         """
-        The batch is over.
+        End the batch, and mark what it read as finished.
 
         Args:
-            reached: Where the query stands, by which one sees whether the batch was run; None where it was.
+            reached: The query's position, which shows whether the batch ran; None means that it did.
 
         Returns:
-            What it read of partitions that were lost, or moved, meanwhile: that is not to be committed.
+            The ranges of partitions that were lost or moved meanwhile, which must not be committed.
         """
         unfenced = []
         for partition, reading in self._batch.items():
@@ -94,16 +94,16 @@ class BatchHandler:
         return unfenced
 
     def put_down(self) -> None:
-        """Nobody waits for the batch any more, done or not."""
+        """Drop the batch, done or not, so that its revoked partitions can be released."""
         self._batch = {}
-        self._let_go.set()
+        self._batch_ended.set()
 
     def resume(self, wanted: Mapping[TopicPartition, Span]) -> bool:
         """
-        Have intervals begin where ``standing`` said that they may, now that their logs are known to reach there.
+        Move the starts of intervals to the positions of ``standing``, now that their logs are known to reach them.
 
         Returns:
-            Whether one does that began elsewhere.
+            Whether any start moved.
         """
         found = False
         for partition, span in wanted.items():
@@ -116,7 +116,7 @@ class BatchHandler:
         return found
 
     def restart(self, firsts: Mapping[TopicPartition, int]) -> None:
-        """The logs of these are other ones now: another stretch of reading begins there, and is committed as such."""
+        """Begin new intervals at the first offsets of logs that were created again; their offsets are committed."""
         for partition, first in firsts.items():
             if partition in self._intervals and self._subscription.is_assigned(partition):
                 self._subscription.seek(partition, first)
@@ -124,16 +124,16 @@ class BatchHandler:
 
     def standing(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         """
-        Where every partition stands that may be read.
+        Return the position of every partition that may be read.
 
-        That is where the query stands in partitions that it had before, where nobody has committed since it did: so
-        what it has read twice after a restart is nothing, and the group's offsets catch up with it (``resume``).
+        A newly claimed partition continues at the query's own position if no other member has committed since the
+        query did. So the query reads nothing twice after a restart, and ``resume`` lets the group's offsets catch up.
 
         Args:
-            known: Where the query stands; what was read there up to that place is done.
+            known: The query's position; everything before it is done.
 
         Raises:
-            NoOffsetsError: Brokers refuse to tell where a topic starts.
+            NoOffsetsError: The brokers refuse to look up where a topic starts.
         """
         if self._refused:
             raise self._refused.popitem()[1]
@@ -154,14 +154,14 @@ class BatchHandler:
 
     def plan(self, wanted: Mapping[TopicPartition, Span], *, may_read: bool) -> dict[TopicPartition, Span]:
         """
-        Begin a batch, as far as its partitions are still there to be read.
+        Begin a batch of those partitions that the member still owns and keeps.
 
         Args:
-            wanted: How far it is to read; each from where ``standing`` said.
-            may_read: Whether the member may trust its claims at this moment; otherwise nothing is read.
+            wanted: How far to read each partition, from its position of ``standing`` on.
+            may_read: Whether the member's claims are certain at this moment; otherwise the batch reads nothing.
 
         Returns:
-            How far it reads.
+            How far the batch reads each partition.
         """
         spans = {}
         for partition, span in wanted.items():
@@ -178,76 +178,76 @@ class BatchHandler:
             spans[partition] = span
         return spans
 
-    def _busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+    def _in_flight(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(partition for partition in partitions if partition in self._batch)
 
     # ------------------------------------------------------------------ the group's side
 
     async def log_offsets(self, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
-        """Look up first ("earliest") or next ("latest") offsets of partitions, as far as leaders tell them."""
+        """Look up first ("earliest") or next ("latest") offsets of partitions, as far as their leaders answer."""
         return await policy_offsets(self._cluster, partitions, policy)
 
     def assigned(self, partitions: Collection[TopicPartition]) -> Coroutine[Any, Any, None]:
-        """Have the next batch read these."""
+        """Let the next batch read these partitions."""
         self._stopped.difference_update(partitions)
         for partition in partitions:
             state = self._subscription.state(partition)
             if state is not None:
                 self._intervals[partition] = _Interval(state.position, state.token)
-        return _nothing()
+        return _no_wait()
 
     def stop(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Plan no more of these; returns those that the running batch reads."""
+        """Plan no more reads of these partitions; return those that the running batch reads."""
         self._stopped.update(partitions)
-        return self._busy_with(partitions)
+        return self._in_flight(partitions)
 
     async def drained(self, partitions: Collection[TopicPartition]) -> None:
-        """Ends when no batch reads any of these."""
-        while self._busy_with(partitions):
-            self._let_go.clear()
-            await self._let_go.wait()
+        """Wait until no batch reads any of these partitions, and end their intervals."""
+        while self._in_flight(partitions):
+            self._batch_ended.clear()
+            await self._batch_ended.wait()
         for partition in partitions:
             self._intervals.pop(partition, None)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Somebody else may own these."""
+        """Drop partitions whose claims were lost: another member may own them already."""
         for partition in partitions:
             self._intervals.pop(partition, None)
             self._stopped.discard(partition)
         self._cluster.doubt(partitions)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
-        """Somebody else wrote the committed offset: another stretch of reading begins there."""
+        """Begin a new interval at this offset: another client committed it, or the topic was created again."""
         if partition in self._intervals:
             self._intervals[partition] = _Interval(offset, new_token(), planned=True)
 
     def refused(self, topic: str, error: NoOffsetsError) -> None:
-        """Where to start in a topic cannot be told: the query is told why."""
+        """Have ``standing`` raise why the start offsets of a topic cannot be looked up."""
         self._refused[topic] = error
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Committed offsets, as the brokers read them."""
+        """Ask the brokers for committed offsets."""
         return await fetch_offsets(self._cluster, self._group, partitions)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Have the brokers store next offsets."""
+        """Commit next offsets through the brokers."""
         await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
 
     def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
-        """Where to ask for the ends of logs."""
+        """Note the partitions' leaders, for lookups of log offsets."""
         self._cluster.believe(leaders, brokers)
 
     def in_progress(self) -> tuple[Work, ...]:
-        """Nothing that is to be hurried: a batch takes as long as it takes, and the leader's alarm names the job."""
+        """Return nothing: a batch may take any time; the group leader's alarm names a job that delays others."""
         return ()
 
     def stalled(self, stall: Stall) -> None:
-        """The loop does not turn; the watchdog says so itself."""
+        """Do nothing: the watchdog itself logs that the loop is blocked."""
 
 
 def _is_same(reached: Span | None, planned: Span) -> bool:
     return reached is not None and (reached.token, reached.to) == (planned.token, planned.to)
 
 
-async def _nothing() -> None:
-    """There is nothing to wait for."""
+async def _no_wait() -> None:
+    """Do nothing; ``assigned`` has nothing to wait for."""

@@ -1,9 +1,10 @@
 """
-How the process of a query ends: Spark sends it a SIGTERM and closes its channel, in the same moment.
+An orderly end of a query's process, to which Spark sends a SIGTERM and whose channel it closes at the same moment.
 
-Python's default would drop everything, and the group would wait for the session's timeout. An exception out of the
-handler would do where the channel is still waited for, and would cut the leaving short where it has been seen closed.
-So the handler itself leaves, unless that is under way.
+With Python's default handler, the process would exit at once, and the group would wait for the session's timeout. An
+exception raised by the handler would work while the process still reads the channel. But if the process has seen the
+channel closed, it is leaving already, and an exception would interrupt that. So the handler itself leaves, unless
+that has begun.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from types import FrameType
 
 __all__ = ["default_on_sigterm", "on_sigterm"]
 
-#: What a shell tells of a process that a SIGTERM has ended.
+#: The exit status that shells report for a process ended by SIGTERM.
 _STATUS = 128 + signal.SIGTERM
 
 
 def on_sigterm(leave: Callable[[], bool]) -> None:
     """
-    From now on a SIGTERM has this process leave, and then exit, unless somebody else handles it.
+    Have a SIGTERM make this process leave and then exit, unless the application has a handler of its own.
 
     Args:
-        leave: Called between any two steps of the main thread; False where that is leaving already, and is to go on.
+        leave: Called between any two steps of the main thread; returns False if leaving has begun and must continue.
     """
 
     def handle(number: int, _: FrameType | None) -> None:
@@ -36,12 +37,12 @@ def on_sigterm(leave: Callable[[], bool]) -> None:
 
 
 def default_on_sigterm() -> None:
-    """Undo ``on_sigterm``."""
+    """Restore Python's default handler if ``on_sigterm`` replaced it."""
     handler = signal.getsignal(signal.SIGTERM)
     if _in_main_thread() and getattr(handler, "__module__", None) == __name__:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _in_main_thread() -> bool:
-    """Others cannot set handlers."""
+    """Return whether this is the main thread; Python lets no other thread set signal handlers."""
     return threading.current_thread() is threading.main_thread()

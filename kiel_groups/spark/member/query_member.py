@@ -1,8 +1,8 @@
 """
-A query's driver as a member of a consumer group, for the blocking thread that Spark asks.
+The group member of a query's driver, with blocking methods for the thread that Spark calls.
 
-The driver joins and owns; executors are told what to read and are members of nothing. A batch is planned of what is
-owned at that moment, and committed, with the member's fences, once it is known to be done.
+Only the driver is a member and owns partitions; executors read the ranges that it plans. A batch is planned from the
+partitions owned at that moment, and committed, under the member's fencing, once it is known to be done.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ __all__ = ["SparkMember"]
 
 log = logging.getLogger(__name__)
 
-#: How long the first batch waits for the group to give this member its share, in seconds: others may have to finish
-#: their work first, and what comes later is read later.
+#: How long the first batch waits for the member's assignment, in seconds: other members may have to finish their work
+#: first, and partitions that arrive later are read by a later batch.
 SETTLE_S = 10.0
 
-#: How often it is looked whether it has come, in seconds; nobody tells of a share that stays empty.
+#: How often to poll for the assignment, in seconds: the member notifies of claims, but not of an empty assignment.
 LOOK_S = 0.02
 
-#: How long leaving may take, in seconds: who was told to end is killed before long.
+#: How long leaving may take, in seconds: a process that received SIGTERM is killed before long.
 CLOSE_S = 5.0
 
-#: What one call may take, in seconds: the session's own waits are shorter.
+#: How long one call may take, in seconds; the session's own timeouts are shorter.
 CALL_S = 60.0
 
 
 class SparkMember:
     """
-    Membership of one query; for one thread, which every call blocks for a bounded time.
+    The group membership of one query; for one thread, which every call blocks for a bounded time.
 
     Args:
-        loop: Where the membership lives.
+        loop: The event loop that the member runs on.
         cluster: The brokers, used on that loop.
-        config: The group, and what this member calls itself.
-        zookeeper: Where the group lives.
+        config: The group, and the names of this member.
+        zookeeper: The ZooKeeper of the group.
         fail_on_commit_error: Whether a batch that could not be committed ends the query.
-        metrics: Where to count.
+        metrics: Counts ``batches_not_committed``, and what the member counts.
     """
 
     def __init__(
@@ -79,20 +79,20 @@ class SparkMember:
 
     @property
     def member_id(self) -> str | None:
-        """Its id in the group; another one after a lost session."""
+        """The member's id in the group; it changes after a lost session."""
         return self._member.member_id
 
     def start(self, topics: Collection[str], settle_s: float = SETTLE_S) -> None:
         """
-        Join, and wait a while for a share.
+        Join the group, and wait for an assignment.
 
         Args:
-            topics: What to subscribe to.
-            settle_s: How long to wait for all that the group's leader gives this member.
+            topics: The topics to subscribe to.
+            settle_s: How long to wait until this member owns all partitions that the leader assigned to it.
 
         Raises:
-            GroupConfigError: The group lives by other settings.
-            CoordinationError: ZooKeeper did not answer, refused, or has members that are not ours.
+            GroupConfigError: The group has other settings.
+            CoordinationError: ZooKeeper did not answer or refused, or the group has foreign members.
         """
         self._loop.run(self._start(topics, settle_s), CALL_S + settle_s)
 
@@ -103,29 +103,29 @@ class SparkMember:
         known: Mapping[TopicPartition, Span],
     ) -> dict[TopicPartition, Span]:
         """
-        End the batch before, with a commit of what it read, and tell what the next one may read.
+        End the previous batch, commit what it read, and return what the next one may read.
 
         Args:
-            topics: What to be subscribed to from now on.
-            reached: Where the query stands, by which one sees whether the batch before was run; None: it was.
-            known: Where the query stands, as far as it is known.
+            topics: The topics to be subscribed to from now on.
+            reached: The query's position, which shows whether the previous batch ran; None means that it did.
+            known: The query's position, as far as it is known.
 
         Returns:
-            Where each partition stands that this member owns and is to keep.
+            The position of each partition that this member owns and keeps.
 
         Raises:
-            KielGroupsError: What has stopped this member for good; or, where ``fail_on_commit_error`` is set, why the
-                batch before was not committed.
+            KielGroupsError: The member has stopped for good; or, if ``fail_on_commit_error`` is set, the previous
+                batch could not be committed.
         """
         return self._loop.run(self._next_batch(topics, reached, known), CALL_S)
 
     def plan(self, wanted: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         """
-        Begin a batch of partitions that ``next_batch`` told, each up to where its span says.
+        Begin a batch of partitions that ``next_batch`` returned, each up to the end of its span.
 
         Returns:
-            What it may read: without partitions that were asked back meanwhile. None of these is let go before the next
-            call of ``next_batch``, but by a loss of the session.
+            What the batch may read, without partitions that were revoked meanwhile. The member releases none of these
+            before the next call of ``next_batch``; it can lose them only with its session.
         """
         return self._loop.run(self._plan(wanted), CALL_S)
 
@@ -133,29 +133,29 @@ class SparkMember:
         self, firsts: Mapping[TopicPartition, int], known: Mapping[TopicPartition, Span]
     ) -> dict[TopicPartition, Span]:
         """
-        Go on in logs that are other ones than before, which the group's offsets follow.
+        Continue in topics that were created again, and reset the group's offsets of them.
 
         Args:
-            firsts: Where they begin.
-            known: Where the query stands, as far as it is known.
+            firsts: The first offsets of the new logs.
+            known: The query's position, as far as it is known.
 
         Returns:
-            Where each of these partitions stands now; without those that were asked back meanwhile.
+            The new position of each of these partitions, without those that were revoked meanwhile.
         """
         return self._loop.run(self._restart(firsts, known), CALL_S)
 
     def close(self, done: Mapping[TopicPartition, Span] | None = None, timeout_s: float = CLOSE_S) -> None:
         """
-        Leave the group: what is known to be done is committed, the batch that runs is not.
+        Leave the group; commit the last batch if it is known to be done, but not one that is still running.
 
         Args:
-            done: How far the last batch is known to be done, where it is.
-            timeout_s: How long that may take; then the session is given up, and its partitions with it.
+            done: The end of the last batch, if it is known to be done.
+            timeout_s: How long leaving may take; after that, ZooKeeper expires the session and its claims.
         """
         try:
             self._loop.run(self._close(done or {}, timeout_s), 2 * timeout_s)
         except TimeoutError:
-            log.error("group %s: ZooKeeper does not answer; the session ends by its timeout", self._group)
+            log.error("group %s: ZooKeeper does not answer; the session will expire by its timeout", self._group)
 
     # ------------------------------------------------------------------ on the loop
 
@@ -168,7 +168,8 @@ class SparkMember:
             await asyncio.sleep(LOOK_S)
         if not self._member.settled:
             log.warning(
-                "group %s: others have not let go of all that is to be read here; it follows later", self._group
+                "group %s: other members have not released all partitions assigned to this query; they follow later",
+                self._group,
             )
 
     def _failed(self, error: KielGroupsError) -> None:
@@ -192,7 +193,7 @@ class SparkMember:
                 SessionLostError(
                     f"a batch was done after this query had lost {len(unfenced)} of its partitions, first"
                     f" {unfenced[0].topic_partition} (offsets {unfenced[0].start} to {unfenced[0].end}): that is not"
-                    " committed, and whoever owns them now reads it again"
+                    " committed, and their present owners read it again"
                 )
             )
         return self._handler.standing(known)
@@ -201,7 +202,7 @@ class SparkMember:
         if not self._subscription.all_consumed_offsets():
             return
         try:
-            # Once begun it goes on: a SIGTERM that cuts it short would leave open what stands there.
+            # A SIGTERM must not cancel a commit in flight: whether it had been stored would be unknown.
             await asyncio.shield(spawn(self._member.commit_on_session(), "commit"))
         except KielGroupsError as error:
             if not error.retriable:
@@ -209,7 +210,7 @@ class SparkMember:
             self._report(error)
 
     def _report(self, error: KielGroupsError) -> None:
-        """A batch is not committed; as loud as the user wants it."""
+        """Count a batch that is not committed; raise the error if the options ask for that, else log it."""
         self.metrics.count("batches_not_committed")
         if self._fail_on_commit_error:
             raise error

@@ -1,6 +1,6 @@
 """
-Look up offsets for a query on the driver: log ranges, the group's offsets, and what the start options mean.
+Look up offsets for a query on the driver: the ends of logs, the group's offsets, and the offsets that options mean.
 
 The batch planner, the streams and the jobs use it.
-It writes only the offsets of a group that has no live member.
+It commits only offsets of a group that has no live member.
 """

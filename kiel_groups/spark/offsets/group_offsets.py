@@ -1,8 +1,8 @@
 """
-The group's offsets, as lag tools see them: read, and written behind a query that is no member of the group.
+Read a group's offsets, and commit those of a query that is no member of it, so that tools can show its lag.
 
-The checkpoint is what a query goes by. Offsets only ever move forward here, and are written once they are known to be
-read: what the sink of a batch that failed did not get is never committed.
+The query itself follows its checkpoint. Commits only move forward, and follow batches that are known to be done: the
+records of a batch whose sink failed are never committed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["GroupOffsets", "committed_offsets", "refuse_live_group"]
 log = logging.getLogger(__name__)
 
 _MOST_NAMES = 3
-#: How often it is looked whether others live in the group by now: each look is a session with ZooKeeper.
-_LOOK_EVERY_S = 5.0
-#: In place of an offset: none is stored.
+#: How often to check for live members of the group, in seconds: each check opens a session with ZooKeeper.
+_CHECK_INTERVAL_S = 5.0
+#: In place of an offset where none is stored.
 _NOTHING = -1
 
 
@@ -37,10 +37,10 @@ def committed_offsets(
     view: LogView, group: str | None, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """
-    The next offsets that a group has committed; partitions without one are left out.
+    Fetch the next offsets that a group has committed; partitions without one are left out.
 
     Raises:
-        ConfigError: The brokers are of 0.8.0, and do not know of committed offsets.
+        ConfigError: The brokers are of 0.8.0, which does not store offsets.
         BrokerError: No broker answers usefully.
     """
     assert group is not None
@@ -56,10 +56,10 @@ def committed_offsets(
 
 def refuse_live_group(options: ReadOptions) -> None:
     """
-    Make sure that the offsets of the group that was named are nobody else's.
+    Check that no live member uses the offsets of the group that the options name.
 
     Raises:
-        ConfigError: The group has live members, whose offsets would be moved; or nobody has said where to look.
+        ConfigError: The group has live members, whose offsets would move; or the options do not name its ZooKeeper.
         CoordinationError: ZooKeeper did not answer.
     """
     group = options.group
@@ -67,8 +67,8 @@ def refuse_live_group(options: ReadOptions) -> None:
         return
     if options.zookeeper is None:
         raise ConfigError(
-            f"kafka.group.id: whether group {group} has live members, whose offsets this query would move, stands in"
-            " ZooKeeper; name it with kiel.zookeeper.connect, or set kiel.commit to false"
+            f"kafka.group.id: whether group {group} has live members, whose offsets this query would move, is recorded"
+            " in ZooKeeper; name it with kiel.zookeeper.connect, or set kiel.commit to false"
         )
     if members := _live_members(options.zookeeper.hosts, group):
         named = ", ".join(members[:_MOST_NAMES]) + (", …" if len(members) > _MOST_NAMES else "")
@@ -88,46 +88,46 @@ def _live_members(hosts: str, group: str) -> list[str]:
 
 class GroupOffsets:
     """
-    Commits for one query.
+    The commits of one query that is no member of its group.
 
     Args:
         view: The brokers that store the offsets.
-        options: Whether and how to commit.
+        options: Whether to commit, and how to treat failures.
     """
 
     def __init__(self, view: LogView, options: ReadOptions) -> None:
         self._view = view
         self._options = options
         self._usable: bool | None = None
-        self._told = False
-        #: What stood there when it was read or written last.
+        self._warned_no_group = False
+        #: The group's offsets as last fetched or committed.
         self._stored: dict[TopicPartition, int] = {}
-        #: Whose stored offsets are those of another log.
-        self._anew: set[TopicPartition] = set()
-        self._told_ahead: set[TopicPartition] = set()
-        self._next_look_s = time.monotonic()
+        #: Partitions that were deleted or created again: their stored offsets belong to the previous log.
+        self._recreated: set[TopicPartition] = set()
+        self._warned_ahead: set[TopicPartition] = set()
+        self._next_check_s = time.monotonic()
 
     def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
         """
-        Store where a query starts, in partitions that have no offset: what is there stays until a batch has passed it.
+        Commit the start of a query for partitions without an offset; stored offsets stay until a batch has passed them.
 
-        So a query that is started again before its first batch was done still finds where it began.
+        So a query that restarts before its first batch was done still finds where it began.
         """
         self._attempt(group, offsets, only_missing=True)
 
     def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """
-        Store what is above the stored offsets, or has none; what fails is logged, and tried again with the next call.
+        Commit offsets that are above the stored ones; a failure is logged, and the next call tries again.
 
         Args:
-            group: None where the query has no group (yet).
+            group: The group; None while the query has none.
             offsets: The next offset of each partition.
 
         Returns:
-            Whether they are stored, these or later ones.
+            Whether these offsets, or later ones, are stored.
 
         Raises:
-            BrokerError: A failure, and ``failOnCommitError`` is set.
+            BrokerError: The commit failed, and ``failOnCommitError`` is set.
         """
         return self._attempt(group, offsets, only_missing=False)
 
@@ -135,9 +135,9 @@ class GroupOffsets:
         if not self._options.commits:
             return False
         if group is None:
-            if not self._told:
-                self._told = True
-                log.warning("nothing is committed: before Spark 4.2 a query forgets its own group; use kafka.group.id")
+            if not self._warned_no_group:
+                self._warned_no_group = True
+                log.warning("this query commits nothing, as Spark before 4.2 hides its own group; use kafka.group.id")
             return False
         try:
             return self._store(group, offsets, only_missing=only_missing)
@@ -151,41 +151,41 @@ class GroupOffsets:
         if not self._is_usable(group):
             return False
         if self._ahead(offsets, only_missing):
-            # Others write, too: other queries of the group, tools, and members that have come since.
+            # Other queries of the group, tools and new members may have committed since.
             found = self._view.run(lambda: fetch_offsets(self._view.cluster, group, list(offsets)))
             self._stored |= dict.fromkeys(offsets, _NOTHING) | found
         if not only_missing:
-            self._tell_of_later_ones(group, offsets)
+            self._warn_of_later_offsets(group, offsets)
         ahead = self._ahead(offsets, only_missing)
         if not ahead:
             return True
-        if time.monotonic() >= self._next_look_s:
+        if time.monotonic() >= self._next_check_s:
             refuse_live_group(self._options)
-            self._next_look_s = time.monotonic() + _LOOK_EVERY_S
+            self._next_check_s = time.monotonic() + _CHECK_INTERVAL_S
         answers = self._view.run(lambda: commit_offsets(self._view.cluster, Metrics(), group, ahead, ""))
         written = {partition: ahead[partition] for partition, answer in answers.items() if answer == NO_ERROR}
         self._stored |= written
-        self._anew -= written.keys()
+        self._recreated -= written.keys()
         for partition, answer in answers.items():
             if answer != NO_ERROR:
                 raise BrokerError(f"the offset of {partition} was not stored: {answer}: {answer.hint}")
         return True
 
     def _ahead(self, offsets: Mapping[TopicPartition, int], only_missing: bool) -> dict[TopicPartition, int]:
-        """What is to be stored of these, by what is known to stand there; what is not known is."""
+        """Return which of these offsets to commit, compared with the stored ones; those of unknown partitions, too."""
         return {
             partition: offset
             for partition, offset in offsets.items()
             if (stored := self._stored.get(partition, _NOTHING)) == _NOTHING
-            or (not only_missing and (offset > stored or partition in self._anew))
+            or (not only_missing and (offset > stored or partition in self._recreated))
         }
 
-    def _tell_of_later_ones(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Once for each partition."""
-        later = {each for each, offset in offsets.items() if offset < self._stored[each]} - self._anew
-        if not (fresh := sorted(later - self._told_ahead)):
+    def _warn_of_later_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Warn of stored offsets that are ahead of the query, once for each partition."""
+        later = {each for each, offset in offsets.items() if offset < self._stored[each]} - self._recreated
+        if not (fresh := sorted(later - self._warned_ahead)):
             return
-        self._told_ahead.update(fresh)
+        self._warned_ahead.update(fresh)
         log.warning(
             "group %s: the stored offsets of %s are ahead of this query, first %s (%d, and the query is at %d);"
             " they stay until the query has passed them. If one is from before the topic was created again, set it:"
@@ -200,8 +200,8 @@ class GroupOffsets:
         )
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """The logs of these began anew: what is stored of them is another log's, and may be written over."""
-        self._anew.update(partitions)
+        """Note that logs were deleted or created again: lower offsets may replace those stored for the old logs."""
+        self._recreated.update(partitions)
 
     def _is_usable(self, group: str) -> bool:
         if self._usable is None:

@@ -1,4 +1,4 @@
-"""The driver's view of the cluster: which partitions there are, who leads them, where their logs begin and end."""
+"""The driver's view of the cluster: the partitions, their leaders, and where their logs begin and end."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Beyond what the requests themselves may take: lookups of leaders, with their own patience, in seconds.
-_PATIENCE_S = 30.0
+#: The time that a call may take in addition to its request, in seconds: lookups of leaders have retries of their own.
+_LEADER_LOOKUP_S = 30.0
 
 
 class LogView:
     """
-    Blocking, on a loop of its own; for one thread. Every call ends within a time that the options bound.
+    Blocking lookups on an event loop of its own, for one thread; the options bound the time of every call.
 
-    ``loop`` and ``cluster`` are for those who ask the same brokers something else.
+    Callers send other requests to the same brokers with ``loop`` and ``cluster``.
 
     Args:
-        options: Which brokers, and for how long they are asked.
-        patient: Ask again after what may pass, as is right where nobody waits; else the first failure is raised, and
-            whoever sits at a terminal is told.
+        options: The brokers, and how often and how long to retry.
+        patient: Whether to retry after transient failures, as queries should. A command at a terminal should rather
+            report the first failure.
     """
 
     def __init__(self, options: ReadOptions, *, patient: bool = True) -> None:
@@ -57,30 +57,30 @@ class LogView:
         self.close()
 
     def close(self) -> None:
-        """Close the connections, and end the loop."""
+        """Close the connections, and stop the loop."""
         self.loop.post(self.cluster.close)
         self.loop.stop()
 
     def partitions(self, *, all_must_exist: bool = True) -> tuple[TopicPartition, ...]:
         """
-        Those that are there of what the options name, in ascending order, as brokers see it at this moment.
+        Look up which of the partitions that the options name exist at this moment, in ascending order.
 
         Raises:
-            UnknownTopicError: A topic or partition that was named does not exist, and has to.
-            BrokerError: Nobody could be asked.
+            UnknownTopicError: A named topic or partition does not exist, and ``all_must_exist`` is set.
+            BrokerError: No broker could be reached, or answers usefully.
         """
         return self._run(lambda: self._find_partitions(all_must_exist))
 
     def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offsets that the logs of these still have; errors as ``offset_lookup.list_offsets``."""
+        """Look up the first offsets in the logs of these partitions; errors as ``offset_lookup.list_offsets``."""
         return self._run(lambda: list_offsets(self.cluster, partitions, EARLIEST))
 
     def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offsets that the next messages of these will get; errors as ``offset_lookup.list_offsets``."""
+        """Look up the next offsets of the logs of these partitions; errors as ``offset_lookup.list_offsets``."""
         return self._run(lambda: list_offsets(self.cluster, partitions, LATEST))
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, HostPort | None]:
-        """Who leads these, as last heard, asked for where nobody is known; None where nobody does."""
+        """Return the last known leaders of partitions, and look up unknown ones; None for a partition without one."""
         if unled := {partition.topic for partition in partitions if self.cluster.leader_of(partition) is None}:
             self._run(lambda: self.cluster.refresh(unled, "leaders"))
         brokers = self.cluster.brokers
@@ -88,34 +88,34 @@ class LogView:
         return {partition: None if node is None else brokers.get(node) for partition, node in nodes.items()}
 
     def run(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Have the loop do something else with ``cluster``, in the same bounds, once."""
-        return self.loop.run(_awaited(ask), self._most_s)
+        """Run something else with ``cluster`` on the loop, in the same bound of time, without retries."""
+        return self.loop.run(_as_coroutine(ask), self._timeout_s)
 
     # ------------------------------------------------------------------ asking
 
     @property
-    def _most_s(self) -> float:
-        return self._options.request_timeout_ms / 1000 + _PATIENCE_S
+    def _timeout_s(self) -> float:
+        return self._options.request_timeout_ms / 1000 + _LEADER_LOOKUP_S
 
-    def _run(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask; where one is patient, ``fetchOffset.numRetries`` times more, and for a request's time at least."""
+    def _run(self, lookup: Callable[[], Awaitable[T]]) -> T:
+        """Run a lookup; if patient, retry ``fetchOffset.numRetries`` times, and for the time of a request at least."""
         retries_s = self._options.offset_retries * self._options.offset_retry_interval_ms / 1000
-        return self.loop.run(self._persist(ask), (self._options.offset_retries + 2) * self._most_s + retries_s)
+        return self.loop.run(self._retry(lookup), (self._options.offset_retries + 2) * self._timeout_s + retries_s)
 
-    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, lookup: Callable[[], Awaitable[T]]) -> T:
         until_s = time.monotonic() + self._options.request_timeout_ms / 1000
         tries = 0
         while True:
             try:
-                return await ask()
+                return await lookup()
             except KielGroupsError as error:
                 tries += 1
                 if not (error.retriable and self._patient):
                     raise
                 if tries > self._options.offset_retries and time.monotonic() > until_s:
                     raise
-                # Once is enough for people; the others are for who wants to know all.
-                log.log(logging.INFO if tries > 1 else logging.WARNING, "the brokers are asked again: %s", error)
+                # One warning is enough for operators; the log has the other failures as INFO.
+                log.log(logging.INFO if tries > 1 else logging.WARNING, "retrying a lookup at the brokers: %s", error)
             await asyncio.sleep(self._options.offset_retry_interval_ms / 1000)
 
     async def _find_partitions(self, all_must_exist: bool) -> tuple[TopicPartition, ...]:
@@ -123,8 +123,8 @@ class LogView:
         topics = set(options.topics) or {partition.topic for partition in options.assigned}
         if options.topic_pattern is not None:
             topics = {topic for topic in await self._topics() if options.topic_pattern.fullmatch(topic)}
-        # Whoever takes what is there looks again, and has the patience.
-        # Each time of another broker than last time: one that is cut off from ZooKeeper would be asked for ever.
+        # Without ``all_must_exist``, the caller itself repeats the lookup. AGE makes each refresh ask another broker
+        # than the last one: a broker that is cut off from ZooKeeper would never answer better.
         await (self.cluster.learn(topics) if all_must_exist else self.cluster.refresh(topics, AGE))
         numbers = {topic: self.cluster.known_partitions(topic) or () for topic in topics}
         found = {TopicPartition(topic, number) for topic in topics for number in numbers[topic]}
@@ -138,9 +138,9 @@ class LogView:
         await self.cluster.refresh((), "pattern")
         answer = await self.cluster.some_connection().request(MetadataRequest(()))
         if answer is None or not answer.brokers:
-            raise RetriableBrokerError("the brokers do not tell which topics there are")
+            raise RetriableBrokerError("the brokers do not say which topics there are")
         return [topic.topic for topic in answer.topics]
 
 
-async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
-    return await ask()
+async def _as_coroutine(lookup: Callable[[], Awaitable[T]]) -> T:
+    return await lookup()

@@ -1,4 +1,4 @@
-"""Where a query starts and ends: the user's words turned into an offset for each partition."""
+"""The start and end offsets of a query: resolve the options to offsets, and check them against the logs."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def resolve(
     committed: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """
-    An offset for each partition.
+    Resolve an option to an offset for each partition.
 
     Args:
-        name: The option that says where, for errors.
-        place: What it says.
-        partitions: All that are read.
-        view: Asked where logs begin and end, as far as that matters.
-        committed: The group's offsets, for ``group``; a partition that has none starts at its earliest offset.
+        name: The name of the option, for errors.
+        place: Its value.
+        partitions: All partitions that the query reads.
+        view: Looks up first and next offsets, where the option asks for them.
+        committed: The group's offsets, for ``group``; a partition without one starts at its earliest offset.
 
     Raises:
-        ConfigError: Offsets were given, and not for exactly these partitions.
-        BrokerError: The brokers could not say.
+        ConfigError: The option gives offsets, but not for exactly these partitions.
+        BrokerError: A lookup failed.
     """
     wanted = _wanted(name, place, partitions, committed)
     resolved = {partition: offset for partition, offset in wanted.items() if offset >= 0}
@@ -77,11 +77,11 @@ def check_bounds(
     fail_on_data_loss: bool,
 ) -> dict[TopicPartition, tuple[int, int]]:
     """
-    Where a batch begins and ends in each partition, within what the logs have.
+    Return where a batch begins and ends in each partition, limited to what the logs have.
 
     Raises:
         ConfigError: A range ends before it begins.
-        OffsetOutOfRangeError: A range is not all in its log, and ``fail_on_data_loss`` is set.
+        OffsetOutOfRangeError: A range is not entirely in its log, and ``fail_on_data_loss`` is set.
     """
     found = {}
     for partition, start in starts.items():
@@ -99,15 +99,15 @@ def check_bounds(
 
 def judge_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
     """
-    Messages that were to be read are not there (any more).
+    Raise an error or warn, as the options say, because messages that were to be read are missing.
 
     Args:
-        what: Partition and offsets.
-        fail_on_data_loss: Whether that is not allowed.
-        offset_znode: Where the group's offset stands, where a query that starts anew would begin there again.
+        what: The partition and the missing offsets, for the message.
+        fail_on_data_loss: Whether to raise.
+        offset_znode: The znode of the group's offset, if a query with a new checkpoint would start at that offset.
 
     Raises:
-        OffsetOutOfRangeError: That is not allowed.
+        OffsetOutOfRangeError: ``fail_on_data_loss`` is set.
     """
     if fail_on_data_loss:
         first = "" if offset_znode is None else f"set the group's offset ('set {offset_znode} 0' in zkCli) and "
@@ -117,7 +117,7 @@ def judge_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None =
             f" {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or set"
             " failOnDataLoss to false to go on with what there is"
         )
-    log.warning("%s; going on with what there is, as failOnDataLoss is false", what)
+    log.warning("%s; continuing with the messages that are left, as failOnDataLoss is false", what)
 
 
 def _names(partitions: list[TopicPartition]) -> str:
