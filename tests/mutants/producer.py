@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         "one empty answer that is taken for compaction",
         _RANGES,
-        "if self.empty_answers < _EMPTY_ANSWERS:",
+        "if self.empty_answers < _MAX_EMPTY_ANSWERS:",
         "if self.empty_answers < 1:",
         _RANGE_TESTS,
     ),

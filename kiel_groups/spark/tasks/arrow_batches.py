@@ -1,4 +1,4 @@
-"""Messages as Arrow's record batches, exactly as Spark wants them; no value is copied on the way."""
+"""Convert messages to Arrow record batches of the schema that Spark expects, without copies of keys or values."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ __all__ = ["merged", "record_batch"]
 
 #: Spark's number for "no timestamp", which is what messages of magic 0 have.
 _NO_TIMESTAMP_TYPE = -1
-#: Each batch costs Spark as much as some thousand rows; beyond this, nothing is gained.
-_ENOUGH_ROWS = 8_192
+#: Each batch costs Spark as much as some thousand rows; larger batches than this gain nothing.
+_BATCH_ROWS = 8_192
 
 
 def record_batch(columns: Columns, topic_partition: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
     """
-    Put messages into a table.
+    Return messages as a record batch.
 
     Args:
-        columns: The messages; their buffers are shared with the batch.
-        topic_partition: Where they came from.
-        schema: Some of the columns of Spark's Kafka source, by their names, in any order.
+        columns: The messages; the batch shares their buffers.
+        topic_partition: The partition of the messages.
+        schema: Some of the columns of Spark's Kafka source, in any order.
 
     Raises:
-        KeyError: There is no such column.
+        KeyError: The schema has an unknown column.
     """
     arrays = [_COLUMNS[field.name](columns, topic_partition) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in the same order, in fewer batches where there are many small ones; those are copied."""
+    """Yield the same rows in the same order, with small batches merged into larger ones; merging copies them."""
     waiting: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        if waiting and rows + batch.num_rows > _ENOUGH_ROWS:
+        if waiting and rows + batch.num_rows > _BATCH_ROWS:
             yield _merge(waiting)
             waiting, rows = [], 0
         waiting.append(batch)

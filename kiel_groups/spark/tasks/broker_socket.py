@@ -1,9 +1,9 @@
 """
 A blocking connection to one broker, for Spark's workers.
 
-A worker does one task at a time and has nothing else to go on with while it waits: an event loop and a thread would
-only stand between the socket and the decoder. Requests are written at once and answered in order, so the next answer is
-on its way while the one before is decoded.
+A worker runs one task at a time and has nothing else to do while it waits, so an event loop and a thread would only
+add overhead between the socket and the decoder. The broker answers requests in order. So a worker that sends the next
+request early decodes one answer while the next one arrives.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _CORRELATION_IDS = 1 << 31
 
 class BrokerSocket:
     """
-    One connection; once it has failed, it is closed and stays so.
+    One connection; after a failure it is closed for good.
 
     Args:
-        address: Where the broker is.
-        client_id: What it is told, for its logs.
-        connect_timeout_s: How long opening may take, in seconds.
+        address: The broker's address.
+        client_id: The name that the broker logs for this client.
+        connect_timeout_s: How long connecting may take, in seconds.
 
     Raises:
-        BrokerConnectionError: It could not be opened.
+        BrokerConnectionError: The connection could not be opened.
     """
 
     def __init__(self, address: HostPort, client_id: str, *, connect_timeout_s: float) -> None:
         self.address = address
         self._client_id = client_id
         self._next_id = 0
-        self._asked: deque[tuple[int, Request[Any], int]] = deque()
+        self._in_flight: deque[tuple[int, Request[Any], int]] = deque()
         try:
             self._socket = socket.create_connection((address.host.strip("[]"), address.port), connect_timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -49,11 +49,11 @@ class BrokerSocket:
 
     def send(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> None:
         """
-        Write a request that has an answer; ``receive`` gets it.
+        Write a request, whose answer ``receive`` returns later.
 
         Args:
-            request: Any request of the wire room.
-            most_bytes: What its answer may hold.
+            request: Any request of ``kiel_groups.wire.api`` that has an answer.
+            most_bytes: The largest size of its answer, in bytes.
             timeout_s: How long writing may take, in seconds.
 
         Raises:
@@ -67,21 +67,21 @@ class BrokerSocket:
         except OSError as error:
             self.close()
             raise self._broken(f"the connection broke: {error.strerror or error}") from error
-        self._asked.append((number, request, most_bytes))
+        self._in_flight.append((number, request, most_bytes))
 
     def receive(self, timeout_s: float) -> Any:
         """
-        The answer to the oldest request that has none.
+        Read the answer to the oldest request in flight.
 
         Args:
-            timeout_s: How long any part of it may take to come, in seconds.
+            timeout_s: How long to wait for any part of the answer, in seconds.
 
         Raises:
-            RequestTimeoutError: It did not come in time.
+            RequestTimeoutError: The answer did not arrive in time.
             BrokerConnectionError: The connection broke.
-            ProtocolError: It makes no sense.
+            ProtocolError: The answer cannot be decoded, or belongs to another request.
         """
-        number, request, most_bytes = self._asked.popleft()
+        number, request, most_bytes = self._in_flight.popleft()
         try:
             self._socket.settimeout(timeout_s)
             frame = self._read(decode_size(self._read(SIZE_BYTES), most_bytes))
@@ -101,14 +101,14 @@ class BrokerSocket:
             raise ProtocolError(f"{self.address}: {error}") from error
 
     def ask(self, request: Request[T], *, most_bytes: int, timeout_s: float) -> T:
-        """Send a request where none is on its way, and wait for its answer; errors as ``send`` and ``receive``."""
+        """Send a request while none is in flight, and wait for its answer; errors as ``send`` and ``receive``."""
         self.send(request, most_bytes=most_bytes, timeout_s=timeout_s)
         answer: T = self.receive(timeout_s)
         return answer
 
     def close(self) -> None:
-        """End it; answers that are on their way are lost."""
-        self._asked.clear()
+        """Close the connection; answers in flight are lost."""
+        self._in_flight.clear()
         self._socket.close()
 
     def _read(self, size: int) -> bytearray:

@@ -1,4 +1,4 @@
-"""One range of offsets while a task reads it: what to ask for next, and what an answer means."""
+"""The progress of a task in one range of offsets: what to fetch next, and how to handle each answer."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ __all__ = ["RangeReading", "ask_for"]
 
 log = logging.getLogger(__name__)
 
-#: What is added to the bytes that the rest of a range is expected to take: sizes differ, and one more fetch costs more.
+#: Added to the expected size of the rest of a range: message sizes vary, and another fetch costs more than this.
 _SPARE_BYTES = 4 << 10
-#: What a message is taken for while none was read: with too much, a few ranges fewer share the first answer.
-_GUESSED_BYTES = 1 << 10
-_LEAST_SHARE_BYTES = 16 << 10
-#: A broker reads its log before it notes the high watermark, so an empty answer may belong to an older watermark; a
-#: leader that is cut off answers so, too. So many answers in a row, each one later than the watermark, are believed.
-_EMPTY_ANSWERS = 5
+#: The assumed size of a message until one was read; if it is too large, the first answer has room for fewer ranges.
+_ASSUMED_BYTES = 1 << 10
+_MIN_SHARE_BYTES = 16 << 10
+#: After so many empty answers in a row, messages below the high watermark count as lost. Fewer prove nothing: a broker
+#: reads its log before it reads the high watermark, so an empty answer may be older than the watermark that it reports;
+#: and a leader that is cut off answers in the same way.
+_MAX_EMPTY_ANSWERS = 5
 
 
 @dataclass(slots=True, eq=False)
 class RangeReading:
     """
-    Where the reading of a range stands.
+    The state of reading one range.
 
-    ``position`` is the next offset to fetch; what is read has come to ``read_bytes`` in ``read_offsets`` offsets.
-    ``needed_bytes`` is what the next message takes, 0 where an ordinary share will do. ``empty_answers`` counts those
-    in a row that had no message, although the broker had the whole range by its high watermark.
+    ``position`` is the next offset to fetch. So far, ``read_bytes`` bytes were read for ``read_offsets`` offsets.
+    ``needed_bytes`` is the size of the next message, 0 if an ordinary share is enough for it. ``empty_answers`` counts
+    answers in a row without a message, although the broker's high watermark covered the whole range.
     """
 
     range: OffsetRange
@@ -60,28 +61,28 @@ class RangeReading:
 
     def ask(self, share_bytes: int) -> FetchPosition:
         """
-        What to ask a broker for.
+        Return the position and the size of the next fetch.
 
         Args:
-            share_bytes: What an answer may hold of this partition, where its next message needs no more.
+            share_bytes: The most bytes of this partition in an answer, unless the next message needs more.
         """
         if self.needed_bytes:
             return FetchPosition(self.position, self.needed_bytes)
         rest = self.range.end - self.position
-        # The log goes on behind the range: what is not asked for is not sent in vain.
-        rest_bytes = rest * self.read_bytes // self.read_offsets if self.read_offsets else rest * _GUESSED_BYTES
+        # The log continues after the range: a smaller fetch keeps the broker from sending messages of no use.
+        rest_bytes = rest * self.read_bytes // self.read_offsets if self.read_offsets else rest * _ASSUMED_BYTES
         return FetchPosition(self.position, min(share_bytes, rest_bytes + rest_bytes // 8 + _SPARE_BYTES))
 
     def take(self, fetched: FetchedPartition | None, asked: FetchPosition) -> Columns | None:
         """
-        What an answer brought of the range, and go on behind it; None where it brought nothing.
+        Decode the messages of an answer, and advance the position; return None if there are none.
 
         Raises:
-            RetriableBrokerError: The broker has the range by its high watermark and sent nothing; to be asked again,
-                on another connection.
-            OffsetOutOfRangeError: It was asked often enough, and losing messages is not allowed.
-            BrokerError: The broker refuses; the code is on it.
-            ProtocolError: The messages cannot be read.
+            RetriableBrokerError: The broker's high watermark covers the range, but it sent nothing; the caller should
+                retry on another connection.
+            OffsetOutOfRangeError: That happened too often, and ``fail_on_data_loss`` is set.
+            BrokerError: The broker refuses; the error has its code.
+            ProtocolError: The messages cannot be decoded.
         """
         if fetched is None:
             raise UNKNOWN.exception(f"{self.topic_partition} is left out of the broker's answer")
@@ -89,7 +90,7 @@ class RangeReading:
             raise fetched.error.exception(f"{self.topic_partition} at offset {self.position} cannot be fetched")
         if not len(fetched.message_set):
             if fetched.high_watermark >= self.range.end:
-                self._came_empty(fetched.high_watermark)
+                self._on_empty_answer(fetched.high_watermark)
             return None
         try:
             columns = decode_columns(
@@ -100,7 +101,7 @@ class RangeReading:
                 end=self.range.end,
             )
         except PartialMessage as error:
-            self._grow(asked.max_bytes, error)
+            self._enlarge_fetch(asked.max_bytes, error)
             return None
         if columns.next_offset == self.position:
             raise ProtocolError(
@@ -112,34 +113,33 @@ class RangeReading:
         self.position = columns.next_offset
         return columns if len(columns) else None
 
-    def _came_empty(self, high_watermark: int) -> None:
+    def _on_empty_answer(self, high_watermark: int) -> None:
         """
-        Have the broker asked again, or give the rest of the range up.
+        Raise an error for a retry, or treat the rest of the range as lost.
 
-        Compaction leaves a gap in front of later messages, and the broker sends those: an answer without any is no
-        sign of it.
+        Behind a gap that compaction has left, the broker sends the later messages: an empty answer is no sign of one.
         """
         self.empty_answers += 1
         what = (
             f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the broker has a"
             f" log of up to {high_watermark} and sends no message"
         )
-        if self.empty_answers < _EMPTY_ANSWERS:
+        if self.empty_answers < _MAX_EMPTY_ANSWERS:
             raise RetriableBrokerError(f"{what}; asked {self.empty_answers} times")
-        self._give_up(
+        self._on_loss(
             f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
             " of the log",
             remedy="Wait for a later message, which proves that, or set failOnDataLoss to false to go on without them",
         )
         self.position = self.range.end
 
-    def _give_up(self, what: str, remedy: str) -> None:
-        """Raise that messages are lost, or log it where that is allowed."""
+    def _on_loss(self, what: str, remedy: str) -> None:
+        """Raise an error because messages are lost, or log a warning if the options allow losses."""
         if self.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{what}. {remedy}")
-        log.warning("%s; going on, as failOnDataLoss is false", what)
+        log.warning("%s; continuing without them, as failOnDataLoss is false", what)
 
-    def _grow(self, asked_bytes: int, partial: PartialMessage) -> None:
+    def _enlarge_fetch(self, asked_bytes: int, partial: PartialMessage) -> None:
         needed, most = partial.needed_bytes or 0, self.max_message_bytes
         if needed > most or asked_bytes >= most:
             size = f"takes {needed} bytes" if needed else "takes more"
@@ -151,17 +151,17 @@ class RangeReading:
 
     def resolve_out_of_range(self, earliest: int, latest: int) -> None:
         """
-        The log does not have the position: go on where it begins, or give the rest up.
+        Handle a position that the log does not have: continue where the log begins, or skip the rest of the range.
 
         Raises:
-            OffsetOutOfRangeError: Losing messages is not allowed; names what was asked for, what there is and what to
-                do.
+            OffsetOutOfRangeError: ``fail_on_data_loss`` is set; the message names the wanted offsets, those of the log
+                and the remedy.
         """
         what = (
             f"{self.topic_partition}: offsets {self.position} to {self.range.end} are to be read, and the log has"
             f" {earliest} to {latest}: retention was faster, or the topic was deleted and created again"
         )
-        self._give_up(
+        self._on_loss(
             what, remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is"
         )
         if self.position < earliest < self.range.end:
@@ -172,16 +172,16 @@ class RangeReading:
 
 def ask_for(readings: Iterable[RangeReading], most_bytes: int) -> dict[RangeReading, FetchPosition]:
     """
-    What to ask for in one request: the first of the ranges that are not finished, as many as fill the answer.
+    Choose the fetches of one request: those of the first unfinished ranges, as many as fill the answer.
 
-    Much of few partitions rather than a little of many: for each one, a broker of 0.8 reads its log message by message
-    from the last entry of its index, and there is one entry for each set that a producer has sent.
+    A request fetches much of a few partitions rather than little of many. For each partition, a broker of 0.8 scans its
+    log message by message from the last entry of its index, and there is one entry for each set that a producer sent.
 
     Args:
-        readings: In the order in which they are to be read; of one partition, one is asked for.
-        most_bytes: What the answer may hold; more where one message needs more.
+        readings: The ranges in the order in which to read them; one request has at most one range of a partition.
+        most_bytes: The size of the answer; exceeded if one message needs more.
     """
-    share, left = max(_LEAST_SHARE_BYTES, most_bytes), most_bytes
+    share, left = max(_MIN_SHARE_BYTES, most_bytes), most_bytes
     asked: dict[TopicPartition, tuple[RangeReading, FetchPosition]] = {}
     for reading in readings:
         if reading.finished or reading.topic_partition in asked:

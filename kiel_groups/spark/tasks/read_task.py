@@ -1,9 +1,9 @@
 """
-What a Spark task does: read its ranges of offsets from their leaders, as Arrow batches.
+Read the ranges of one Spark task from their leaders, as Arrow batches.
 
-Two requests are on their way wherever there is more than one range, over different ranges each: while one answer is
-decoded and handed to Spark, the broker works on the other. A leader that has moved is looked up and followed; nothing
-is waited for longer than ``kafkaConsumer.pollTimeoutMs`` without a message.
+With more than one range, a task has two requests in flight, for different ranges: the broker works on one while the
+other's answer is decoded and passed to Spark. If a leader has moved, the task looks up the new one. A task fails when
+it has received nothing for ``kafkaConsumer.pollTimeoutMs``.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = ["FetchSettings", "read_task"]
 log = logging.getLogger(__name__)
 
 _LANES = 2
-#: How long a broker holds back an answer that would be empty, in milliseconds.
+#: How long a broker delays an answer that would be empty, in milliseconds.
 _MAX_WAIT_MS = 500
-#: Beside the messages asked for, an answer holds names and numbers.
+#: Besides the messages, an answer contains names and numbers: room for those, in bytes.
 _ANSWER_BYTES = 1 << 20
 _BACKOFF = Backoff(base_ms=50, max_ms=2_000)
-#: A leader that was elected a moment ago may not know all of its log yet.
+#: So many attempts, because a leader that was just elected may not know all of its log yet.
 _TRIES_OUT_OF_RANGE = 6
 
 
@@ -51,7 +51,7 @@ class FetchSettings:
     """
     How a task fetches; times in milliseconds, sizes in bytes.
 
-    ``brokers`` are asked who leads what, when a leader has moved.
+    ``brokers`` are asked for the new leaders after a leader has moved.
     """
 
     brokers: tuple[HostPort, ...]
@@ -65,19 +65,19 @@ class FetchSettings:
 
 def read_task(task: ReadTask, settings: FetchSettings, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """
-    Everything in the ranges of a task, each range in the order of its offsets.
+    Yield all messages in the ranges of a task, each range in the order of its offsets.
 
     Raises:
-        OffsetOutOfRangeError: A log does not have a range, or not all of it, and ``fail_on_data_loss`` is set.
-        BrokerError: A broker refuses for good, or nothing has come for ``poll_timeout_ms``.
-        ProtocolError: Messages cannot be read.
+        OffsetOutOfRangeError: A log lacks a range or a part of it, and ``fail_on_data_loss`` is set.
+        BrokerError: A broker refuses for good, or no broker has sent anything for ``poll_timeout_ms``.
+        ProtocolError: Messages cannot be decoded.
     """
     calm_the_collector()
     return _TaskReader(task, settings, schema).batches()
 
 
-class _Asked(NamedTuple):
-    """A request on its way: the lane that it is for, and what it asks of which range."""
+class _Sent(NamedTuple):
+    """A request in flight: the lane that it belongs to, and what it fetches of each range."""
 
     lane: Sequence[RangeReading]
     positions: Mapping[RangeReading, FetchPosition]
@@ -96,12 +96,12 @@ class _TaskReader:
             each.topic_partition: task.leader for each in task.ranges
         }
         self._topics = {each.topic_partition.topic for each in task.ranges}
-        #: Of which a broker has said that its log does not have them.
+        #: Ranges that a broker has called out of range.
         self._out_of_range: list[RangeReading] = []
-        #: Failures in a row.
+        #: The number of failures in a row.
         self._failures = 0
-        #: When something came last.
-        self._moved_at_s = time.monotonic()
+        #: When the task last made progress.
+        self._progressed_at_s = time.monotonic()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         while unfinished := [reading for reading in self._readings if not reading.finished]:
@@ -112,7 +112,7 @@ class _TaskReader:
                 try:
                     yield from self._read_from(leader, readings)
                 except KielGroupsError as error:
-                    self._heal(error)
+                    self._recover(error)
                     break
 
     def _read_from(self, leader: HostPort | None, readings: Sequence[RangeReading]) -> Iterator[pa.RecordBatch]:
@@ -120,28 +120,28 @@ class _TaskReader:
             partition = readings[0].topic_partition
             raise LEADER_NOT_AVAILABLE.exception(f"{partition} has no leader; is the broker that holds it down?")
         with borrowed(leader, self._settings.client_id) as broker:
-            asked: deque[_Asked] = deque()
+            asked: deque[_Sent] = deque()
             for number in range(_LANES):
-                if (trouble := self._ask(broker, readings[number::_LANES], asked)) is not None:
-                    raise trouble
+                if (failure := self._ask(broker, readings[number::_LANES], asked)) is not None:
+                    raise failure
             while asked:
                 lane, positions = asked.popleft()
-                batches, trouble = self._take(positions, broker.receive(self._timeout_s))
-                # Before what came is handed on: the broker works while Spark does.
-                trouble = trouble or self._ask(broker, lane, asked)
+                batches, failure = self._take(positions, broker.receive(self._timeout_s))
+                # The next request goes out before Spark gets the messages, so that broker and Spark work in parallel.
+                failure = failure or self._ask(broker, lane, asked)
                 if batches:
                     yield from merged(batches)
-                    # What Spark does with them may take as long as it likes.
-                    self._moved_at_s = time.monotonic()
-                if trouble is not None:
-                    raise trouble
+                    # Spark may take any time over the messages, which does not count as waiting for the broker.
+                    self._progressed_at_s = time.monotonic()
+                if failure is not None:
+                    raise failure
 
     @property
     def _timeout_s(self) -> float:
         return (self._settings.request_timeout_ms + _MAX_WAIT_MS) / 1000
 
-    def _ask(self, broker: BrokerSocket, lane: Sequence[RangeReading], asked: deque[_Asked]) -> KielGroupsError | None:
-        """Ask for what comes next in a lane, for nothing where it is finished; returns why that was not possible."""
+    def _ask(self, broker: BrokerSocket, lane: Sequence[RangeReading], asked: deque[_Sent]) -> KielGroupsError | None:
+        """Send the next request of a lane, unless the lane is finished; return the error if sending failed."""
         positions = ask_for(lane, self._settings.fetch_max_bytes)
         if not positions:
             return None
@@ -153,7 +153,7 @@ class _TaskReader:
             broker.send(request, most_bytes=most_bytes, timeout_s=self._timeout_s)
         except KielGroupsError as error:
             return error
-        asked.append(_Asked(lane, positions))
+        asked.append(_Sent(lane, positions))
         return None
 
     # ------------------------------------------------------------------ answers
@@ -161,9 +161,9 @@ class _TaskReader:
     def _take(
         self, asked: Mapping[RangeReading, FetchPosition], answer: FetchResponse
     ) -> tuple[list[pa.RecordBatch], KielGroupsError | None]:
-        """What an answer brought, and the first trouble that it tells of."""
+        """Return the messages of an answer, and its first error."""
         batches: list[pa.RecordBatch] = []
-        troubles: list[KielGroupsError] = []
+        errors: list[KielGroupsError] = []
         for reading, position in asked.items():
             partition = reading.topic_partition
             try:
@@ -171,67 +171,67 @@ class _TaskReader:
             except BrokerError as error:
                 if error.code == OFFSET_OUT_OF_RANGE.number:
                     self._out_of_range.append(reading)
-                troubles.append(error)
+                errors.append(error)
                 continue
             if columns is not None:
                 batches.append(record_batch(columns, partition, self._schema))
             if columns is not None or reading.finished:
-                self._failures, self._moved_at_s = 0, time.monotonic()
-        if not troubles and self._waited_s > self._most_wait_s:
+                self._failures, self._progressed_at_s = 0, time.monotonic()
+        if not errors and self._waited_s > self._most_wait_s:
             self._out_of_range += asked
-            troubles.append(OFFSET_OUT_OF_RANGE.exception(f"nothing has come for {self._waited_s:.0f} s"))
-        return batches, troubles[0] if troubles else None
+            errors.append(OFFSET_OUT_OF_RANGE.exception(f"nothing has come for {self._waited_s:.0f} s"))
+        return batches, errors[0] if errors else None
 
     @property
     def _waited_s(self) -> float:
-        return time.monotonic() - self._moved_at_s
+        return time.monotonic() - self._progressed_at_s
 
     @property
     def _most_wait_s(self) -> float:
         return self._settings.poll_timeout_ms / 1000
 
-    # ------------------------------------------------------------------ healing
+    # ------------------------------------------------------------------ recovery
 
-    def _heal(self, error: KielGroupsError) -> None:
-        """Wait a little and look up who leads now; raises what does not heal, or has not in time."""
+    def _recover(self, error: KielGroupsError) -> None:
+        """Wait, and look up the present leaders; raise an error that is permanent, or has lasted too long."""
         out_of_range, self._out_of_range = self._out_of_range, []
         if not (error.retriable or out_of_range):
             raise error
         self._failures += 1
-        log.info("reading is tried again (%d): %s", self._failures, error)
+        log.info("retrying to read (failure %d): %s", self._failures, error)
         time.sleep(_BACKOFF.delay_s(self._failures - 1, random.random))
-        self._look_for_leaders()
+        self._refresh_leaders()
         for reading in out_of_range:
             try:
-                self._place(reading)
+                self._check_bounds(reading)
             except KielGroupsError as failure:
                 if not failure.retriable:
                     raise
-                log.info("where %s begins and ends is asked again: %s", reading.topic_partition, failure)
+                log.info("retrying to look up the bounds of %s: %s", reading.topic_partition, failure)
         if self._waited_s > self._most_wait_s:
             raise RequestTimeoutError(
                 f"nothing could be read for {self._waited_s:.0f} s (kafkaConsumer.pollTimeoutMs is"
                 f" {self._settings.poll_timeout_ms}); the last reason: {error}"
             ) from error
 
-    def _look_for_leaders(self) -> None:
+    def _refresh_leaders(self) -> None:
         known = filter(None, self._leaders.values())
         addresses = list(dict.fromkeys([*self._settings.brokers, *known]))
-        # An old view is better than none: the next failure is counted, too.
+        # If no broker answers, the known leaders are kept; the next failure counts towards the limit, too.
         with suppress(NoBrokersError):
             self._leaders = find_leaders(addresses, self._settings.client_id, self._topics)
 
-    def _place(self, reading: RangeReading) -> None:
-        """Find out what the log has of a range of which the broker has said that it is not there."""
+    def _check_bounds(self, reading: RangeReading) -> None:
+        """Look up the bounds of the log for a range that the broker has called out of range, and adapt the range."""
         leader = self._leaders.get(reading.topic_partition)
         if leader is None:
             return
         earliest, latest = (self._list_offset(leader, reading.topic_partition, at) for at in (EARLIEST, LATEST))
-        # A leader that was elected a moment ago may not know all of its log yet.
+        # A leader that was just elected may not know all of its log yet.
         settled = self._failures >= _TRIES_OUT_OF_RANGE or self._waited_s > self._most_wait_s
         if reading.position < earliest or (settled and latest < reading.range.end):
             reading.resolve_out_of_range(earliest, latest)
-            self._moved_at_s = time.monotonic()
+            self._progressed_at_s = time.monotonic()
 
     def _list_offset(self, leader: HostPort, partition: TopicPartition, at: int) -> int:
         with borrowed(leader, self._settings.client_id) as broker:

@@ -1,7 +1,7 @@
 """
-Writing rows to topics, from the workers; at least once.
+Write rows to topics from Spark's workers, at least once.
 
-A task that fails is done again by Spark, and what it had sent stays: readers have to expect records twice.
+Spark runs a failed task again, and the records that it had already sent remain: readers must expect duplicates.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["BatchWriter", "StreamWriter"]
 
 log = logging.getLogger(__name__)
 
-#: Rows are handed to the producer so many at a time: the sender works on the loop's thread in between.
-_ROWS = 1_000
+#: The producer gets so many rows at a time; in between, the loop's thread can send.
+_ROWS_AT_ONCE = 1_000
 _BATCH_SIZE = 1_000
-#: Beyond this, rows wait for the brokers; the producer would take twice as much.
+#: The size of buffered records at which rows wait for the brokers; the producer's own limit is twice as high.
 _MOST_BUFFERED_BYTES = 32 << 20
-#: How long a broker may wait for its replicas, in milliseconds.
+#: How long a broker may wait for the acknowledgements of replicas, in milliseconds.
 _ACK_TIMEOUT_MS = 10_000
 
 
 class _RowWriter(Shipped):
-    """What writers of batches and of streams do on a worker."""
+    """The part of batch and stream writers that runs on workers."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
@@ -44,48 +44,48 @@ class _RowWriter(Shipped):
 
     def write(self, iterator: Iterator[Sequence[Any]]) -> WriterCommitMessage:
         """
-        Send the rows of a task; returns when brokers have all of them, as ``kafka.acks`` asks for.
+        Send the rows of a task, and wait until the brokers have acknowledged all of them, as ``kafka.acks`` says.
 
         Raises:
-            ConfigError: A row without a topic, or with a partition that its topic does not have.
-            BrokerError: A record was not stored.
+            ConfigError: A row has no topic, or a partition that its topic does not have.
+            BrokerError: A record could not be stored.
         """
         with LoopThread("the Spark sink's producer") as loop:
-            sending = loop.run(_opened(self._options, self._columns))
+            sender = loop.run(_open_sender(self._options, self._columns))
             try:
-                while rows := list(islice(iterator, _ROWS)):
-                    loop.run(sending.send(rows))
-                loop.run(sending.finish())
+                while rows := list(islice(iterator, _ROWS_AT_ONCE)):
+                    loop.run(sender.send(rows))
+                loop.run(sender.finish())
             finally:
-                loop.run(sending.close())
+                loop.run(sender.close())
         return WriterCommitMessage()
 
 
 class BatchWriter(_RowWriter, DataSourceWriter):
-    """``df.write.format("kiel").mode("append")``."""
+    """The writer of ``df.write.format("kiel").mode("append")``."""
 
 
 class StreamWriter(_RowWriter, DataSourceStreamWriter):
-    """``df.writeStream.format("kiel")``."""
+    """The writer of ``df.writeStream.format("kiel")``."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """The rows are stored already; there is nothing to do."""
+        """Do nothing: ``write`` has stored the rows already."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was stored stays, and comes again when Spark does the batch again."""
-        log.warning("batch %d failed; what was written of it stays, and is written again with it", batchId)
+        """Log that stored rows remain, and will be duplicated when Spark repeats the batch."""
+        log.warning("batch %d failed; rows that it wrote remain, and will be duplicated when Spark repeats it", batchId)
 
 
-class _Sending:
-    """A producer, and the records whose outcome is open; on an event loop."""
+class _RowSender:
+    """A producer on an event loop, and its records whose outcome is not known yet."""
 
     def __init__(self, options: WriteOptions, columns: WriteColumns) -> None:
         self._topic = options.topic
         self._columns = columns
-        self._open: set[asyncio.Future[RecordMetadata]] = set()
+        self._pending: set[asyncio.Future[RecordMetadata]] = set()
         self._producer = Producer(
             [str(broker) for broker in options.brokers],
-            serializer=_as_it_is,
+            serializer=_unchanged,
             partitioner=hash_partitioner,
             batch_size=_BATCH_SIZE,
             max_buffered_bytes=2 * _MOST_BUFFERED_BYTES,
@@ -99,13 +99,13 @@ class _Sending:
         )
 
     async def send(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Hand rows to the producer, as far as there is room, and look whether earlier ones were stored."""
+        """Pass rows to the producer, wait while its buffer is full, and raise the failures of earlier rows."""
         for row in rows:
             if self._producer.buffered_bytes > _MOST_BUFFERED_BYTES:
                 await self._producer.drain()
-            self._open.add(self._producer.produce(*self._record(row)))
+            self._pending.add(self._producer.produce(*self._record(row)))
         await asyncio.sleep(0)
-        self._settle()
+        self._check_outcomes()
 
     def _record(self, row: Sequence[Any]) -> tuple[str, bytes | None, bytes | None, int | None]:
         columns = self._columns
@@ -116,38 +116,38 @@ class _Sending:
         partition = None if columns.partition is None else row[columns.partition]
         return topic, _bytes(row[columns.value]), key, partition
 
-    def _settle(self) -> None:
-        done = {record for record in self._open if record.done()}
-        self._open -= done
+    def _check_outcomes(self) -> None:
+        done = {record for record in self._pending if record.done()}
+        self._pending -= done
         for record in done:
             record.result()
 
     async def finish(self) -> None:
-        """Wait until everything is stored."""
+        """Wait until all records are stored; raise the first failure."""
         await self._producer.flush()
-        if self._open:
-            await asyncio.wait(self._open)
-        self._settle()
+        if self._pending:
+            await asyncio.wait(self._pending)
+        self._check_outcomes()
 
     async def close(self) -> None:
-        """End it; what has no outcome is not waited for."""
-        for record in self._open:
+        """Close the producer without waiting for records whose outcome is not known."""
+        for record in self._pending:
             record.cancel()
         await self._producer.close(timeout_ms=0)
 
 
-async def _opened(options: WriteOptions, columns: WriteColumns) -> _Sending:
-    return _Sending(options, columns)
+async def _open_sender(options: WriteOptions, columns: WriteColumns) -> _RowSender:
+    return _RowSender(options, columns)
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Text as UTF-8; Spark before 4.1 hands bytes over as a bytearray."""
+    """Encode text as UTF-8, and copy a bytearray, which Spark before 4.1 passes for binary columns."""
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def _as_it_is(value: Any) -> bytes | None:
-    """Otherwise the producer would send null as JSON."""
-    made: bytes | None = value
-    return made
+def _unchanged(value: Any) -> bytes | None:
+    """Serialize bytes and None as they are; the producer's default would send None as JSON."""
+    unchanged: bytes | None = value
+    return unchanged

@@ -1,8 +1,8 @@
 """
-How readers and writers get to the workers: as bytes, with the code that unpacks them.
+Pickle readers and writers for the workers together with the function that unpickles them.
 
-An ordinary pickle names modules, and where this package is missing a worker fails in the middle of Spark's own code,
-with no word of what to do. The function that unpacks ours is sent itself, so it can say so.
+An ordinary pickle only names modules: on a worker without this package, it fails inside of Spark's own code, without a
+hint of the remedy. This pickle contains the code of the function that loads it, which can explain what is missing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Shipped"]
 
 def unpacked(packed: bytes) -> Any:
     """
-    What ``Shipped`` has packed; on a worker, where nothing of this package may be there.
+    Unpickle what ``Shipped`` has packed, on a worker that may not have this package.
 
     Raises:
-        RuntimeError: A module is missing; names it, the machine, its Python and the remedy.
+        RuntimeError: A module is missing; the message names it, the host, its Python and the remedy.
     """
     import platform
     import sys
@@ -39,12 +39,12 @@ def unpacked(packed: bytes) -> Any:
     return made
 
 
-# Functions of this module are sent as code, not by their names.
+# cloudpickle sends functions of ``__main__`` as code, and those of other modules by name.
 unpacked.__module__ = "__main__"
 
 
 class Shipped:
-    """An object that finds its own words where it cannot be unpacked."""
+    """A base class of objects whose pickles explain what is missing if a worker cannot load them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__

@@ -1,4 +1,4 @@
-"""What batch and stream have in common: settings and tasks on their way from the driver to the workers."""
+"""The settings and tasks that batch and stream readers pass from the driver to the workers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["fetch_settings", "task_bounds", "task_partitions", "task_rows"]
 
-#: Tasks of a batch, for each thing that can be done at once: a little more than one evens out their lengths.
-_TASKS_EACH = 2
+#: Tasks of a batch for each core: with more than one, tasks of different lengths still keep all cores busy.
+_TASKS_PER_CORE = 2
 
 
 def fetch_settings(options: ReadOptions) -> FetchSettings:
-    """What a worker needs to know of the options."""
+    """Return the options that a worker needs."""
     return FetchSettings(
         brokers=options.brokers,
         client_id=options.client_id,
@@ -38,13 +38,13 @@ def fetch_settings(options: ReadOptions) -> FetchSettings:
 
 def task_bounds(options: ReadOptions) -> TaskBounds:
     """
-    How many tasks to plan.
+    Return the bounds on the number and the size of tasks.
 
-    Spark tells a source neither how many executors there are nor their cores: without ``maxPartitions`` it is as if
-    they had what the driver's machine has.
+    Spark does not tell a source the number of executors or cores. So without ``maxPartitions``, the driver's own
+    number of cores decides.
     """
     return TaskBounds(
-        parallelism=_TASKS_EACH * (os.cpu_count() or 1),
+        parallelism=_TASKS_PER_CORE * (os.cpu_count() or 1),
         least_tasks=options.min_partitions,
         most_tasks=options.max_partitions,
         most_records=options.max_records_per_partition,
@@ -52,10 +52,10 @@ def task_bounds(options: ReadOptions) -> TaskBounds:
 
 
 def task_partitions(tasks: Sequence[ReadTask]) -> list[InputPartition]:
-    """Tasks as Spark takes them; one that reads nothing where there are none, which Spark would make up otherwise."""
+    """Wrap tasks for Spark; without any, return an empty task, because Spark would create a task of its own."""
     return [InputPartition(task) for task in tasks] or [InputPartition(ReadTask(None, ()))]
 
 
 def task_rows(partition: InputPartition, settings: FetchSettings, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The messages of a task that ``task_partitions`` has sent."""
+    """Yield the messages of a task that ``task_partitions`` has wrapped; runs on a worker."""
     return read_task(partition.value, settings, arrow_schema(schema))

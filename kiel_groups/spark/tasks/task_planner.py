@@ -1,9 +1,9 @@
 """
-Tasks out of ranges of offsets: large ranges split where that is asked for, small ones put together.
+Plan the tasks that read ranges of offsets: merge small ranges, and split large ones if the options ask for it.
 
-A Spark task costs tens of milliseconds whatever it does, and a topic may have a hundred partitions with a few messages
-each. So the ranges whose partitions one broker leads share tasks, about as many in all as can run at once, of about
-the same size. A range is split only where the user asks for it: its order within the partition would be lost.
+A Spark task costs tens of milliseconds of overhead, and a topic may have a hundred partitions with a few messages each.
+So ranges whose partitions have the same leader share tasks, of about equal size, about as many as can run at once.
+A range is split only if the user asks for that, because its messages would no longer be read in order.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 
 __all__ = ["ReadTask", "TaskBounds", "plan_tasks"]
 
-#: What ``maxRecordsPerPartition`` may ask for: Spark's driver keeps every task of a batch in memory, and tells of each.
+#: The most tasks that ``maxRecordsPerPartition`` may cause: Spark's driver keeps every task of a batch in memory.
 _MOST_TASKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class TaskBounds:
     """
-    What the user asks for, and what the machine can do.
+    The bounds on the tasks of a batch, from the options and the machine.
 
-    ``parallelism`` is how many tasks there should be where nothing else is asked for; ``most_records`` bounds the range
-    of a task, and so does no merging beyond it.
+    ``parallelism`` is the number of tasks without other bounds. ``most_records`` bounds the offsets of a task: larger
+    ranges are split, and ranges are not merged beyond it.
     """
 
     parallelism: int
@@ -43,9 +43,9 @@ class TaskBounds:
 @dataclass(frozen=True, slots=True)
 class ReadTask:
     """
-    What one task reads.
+    The ranges that one task reads.
 
-    ``leader`` is the broker that led all of its partitions when it was planned, None where none was known.
+    ``leader`` is the broker that led all of its partitions when the task was planned; None if it was not known.
     """
 
     leader: HostPort | None
@@ -53,7 +53,7 @@ class ReadTask:
 
     @property
     def size(self) -> int:
-        """How many offsets in all."""
+        """The number of offsets in all ranges."""
         return sum(each.size for each in self.ranges)
 
 
@@ -61,13 +61,13 @@ def plan_tasks(
     ranges: Sequence[OffsetRange], leaders: Mapping[TopicPartition, HostPort | None], bounds: TaskBounds
 ) -> list[ReadTask]:
     """
-    The tasks of one batch; every offset of the ranges is in exactly one of them.
+    Plan the tasks of one batch; every offset of the ranges is in exactly one task.
 
-    There are ``most_tasks`` at most, but never fewer than there are leaders; ``least_tasks`` at least, where there are
+    There are at most ``most_tasks`` tasks, but at least one for each leader; and at least ``least_tasks``, if there are
     as many offsets. The same input gives the same tasks.
 
     Raises:
-        ConfigError: ``most_records`` is so small that there would be more tasks than Spark's driver bears.
+        ConfigError: ``most_records`` is so small that Spark's driver could not manage the tasks.
     """
     _check_size(sum(each.size for each in ranges), bounds.most_records)
     by_leader: dict[HostPort | None, list[OffsetRange]] = defaultdict(list)
@@ -101,7 +101,7 @@ def _split(ranges: Sequence[OffsetRange], bounds: TaskBounds) -> list[OffsetRang
 
 
 def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """As many parts as that, or as there are offsets, of the same size but for one."""
+    """Split a range into ``parts`` ranges, or one for each offset; their sizes differ by one at most."""
     parts = max(1, min(parts, whole.size))
     cuts = [whole.start + whole.size * part // parts for part in range(parts + 1)]
     return [whole._replace(start=start, end=end) for start, end in pairwise(cuts)]
@@ -110,7 +110,7 @@ def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 def _task_counts(
     by_leader: Mapping[HostPort | None, Sequence[OffsetRange]], bounds: TaskBounds
 ) -> dict[HostPort | None, int]:
-    """How many tasks read from each leader: one at least, further ones where most is left for each task."""
+    """Return the number of tasks for each leader: first one each, then more where the tasks would be largest."""
     sizes = {leader: sum(piece.size for piece in pieces) for leader, pieces in by_leader.items()}
     wanted = bounds.most_tasks or max(bounds.parallelism, bounds.least_tasks or 0)
     counts = dict.fromkeys(by_leader, 1)
@@ -123,7 +123,7 @@ def _task_counts(
 
 
 def _pack(pieces: Sequence[OffsetRange], tasks: int, most_records: int | None) -> list[tuple[OffsetRange, ...]]:
-    """The largest first, each to the task that has least; a task that may not grow that far is left, and one added."""
+    """Put each range, largest first, into the smallest task; add a task if that one would exceed ``most_records``."""
     loads: list[tuple[int, int]] = [(0, number) for number in range(tasks)]
     bins: list[list[OffsetRange]] = [[] for _ in range(tasks)]
     for piece in sorted(pieces, key=lambda each: (-each.size, each)):

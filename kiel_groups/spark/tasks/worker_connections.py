@@ -1,8 +1,8 @@
 """
-What a Spark worker keeps from one task to the next: connections to brokers, by process.
+The connections to brokers that a Spark worker keeps from one task to the next, by process.
 
-Workers are forked, and used again for many tasks: opening a connection for each would cost as much as reading a few
-thousand messages.
+Spark forks workers and reuses them for many tasks, and a new connection costs as much as reading a few thousand
+messages.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 __all__ = ["borrowed", "calm_the_collector", "find_leaders"]
 
 _CONNECT_S = 5.0
-_ANSWER_BYTES = 64 << 20
+_MAX_ANSWER_BYTES = 64 << 20
 
-#: Connections that nobody uses, by the process that opened them, broker and client id.
+#: Unused connections, by the process that opened them, broker and client id.
 _idle: dict[tuple[int, HostPort, str], BrokerSocket] = {}
-#: The processes whose collector was told what stays.
-_calmed: set[int] = set()
+#: The processes that have frozen their collector; by id, because a forked worker inherits this set.
+_frozen: set[int] = set()
 
 
 @contextmanager
 def borrowed(address: HostPort, client_id: str) -> Iterator[BrokerSocket]:
     """
-    A connection for the block, kept for the next one; closed where the block ends by an error.
+    Lend a connection to the block, and keep it for the next one; close it if the block raises.
 
     Raises:
-        BrokerConnectionError: It could not be opened.
+        BrokerConnectionError: The connection could not be opened.
     """
     key = (os.getpid(), address, client_id)
     broker = _idle.pop(key, None) or BrokerSocket(address, client_id, connect_timeout_s=_CONNECT_S)
     try:
         yield broker
     except BaseException:
-        # Also where Spark wants no more rows: answers are on their way that nobody will take.
+        # This includes GeneratorExit, when Spark needs no more rows: unread answers are still in flight.
         broker.close()
         raise
     _idle[key] = broker
@@ -52,17 +52,17 @@ def find_leaders(
     brokers: Sequence[HostPort], client_id: str, topics: Collection[str]
 ) -> dict[TopicPartition, HostPort | None]:
     """
-    Who leads the partitions of these topics, by the first broker that answers; None while there is none.
+    Look up the leaders of the partitions of topics at the first broker that answers; None for one without a leader.
 
     Raises:
-        NoBrokersError: None of the brokers answers; says why.
+        NoBrokersError: None of the brokers answers; the message has their reasons.
     """
     reasons = []
     for address in brokers:
         try:
             with borrowed(address, client_id) as broker:
-                # For all topics: asked for one by name that was deleted, brokers would make it anew.
-                answer = broker.ask(MetadataRequest(()), most_bytes=_ANSWER_BYTES, timeout_s=_CONNECT_S)
+                # For all topics: if a request names a deleted topic, brokers may create it again.
+                answer = broker.ask(MetadataRequest(()), most_bytes=_MAX_ANSWER_BYTES, timeout_s=_CONNECT_S)
         except KielGroupsError as error:
             reasons.append(str(error))
             continue
@@ -78,12 +78,12 @@ def find_leaders(
 
 def calm_the_collector() -> None:
     """
-    Have Python's collector leave alone what was imported; once a process.
+    Exclude all present objects from Python's garbage collection, once in each process.
 
-    Spark's daemon has some hundred thousand objects in memory when it forks a worker: the first full collection of each
-    worker would copy all of them, which takes longer than a small task.
+    Spark's daemon has some hundred thousand objects in memory when it forks a worker. A full collection in the worker
+    writes to all of them and so copies their memory pages, which takes longer than a small task.
     """
-    if os.getpid() not in _calmed:
-        _calmed.add(os.getpid())
+    if os.getpid() not in _frozen:
+        _frozen.add(os.getpid())
         gc.collect()
         gc.freeze()
