@@ -99,8 +99,8 @@ REFUSED = [
     ({"startingOffsets": '{"t": {"x": 3}}'}, "'x' is no partition of t"),
     ({"startingOffsets": '{"t": {"0": -3}}'}, "the offset -3 of t:0 cannot be; expected 0 or more, -2, -1"),
     ({"startingOffsets": '{"t": {"0": true}}'}, "the offset True of t:0"),
-    ({"startingOffsets": '{"t": {"0": 1, "0": 2}}'}, "startingOffsets: '0' stands there 2 times"),
-    ({"startingOffsets": '{"t": {"0": 1}, "t": {"1": 2}}'}, "startingOffsets: 't' stands there 2 times"),
+    ({"startingOffsets": '{"t": {"0": 1, "0": 2}}'}, "startingOffsets: '0' is given 2 times"),
+    ({"startingOffsets": '{"t": {"0": 1}, "t": {"1": 2}}'}, "startingOffsets: 't' is given 2 times"),
     ({"startingOffsets": '{"t": {"00": 1}}'}, "'00' is no partition of t"),
     ({"startingOffsets": '{"t": {"2147483648": 1}}'}, "'2147483648' is no partition of t"),
     (

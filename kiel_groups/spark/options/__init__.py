@@ -1,6 +1,6 @@
 """
-Parse and check what users pass with ``.option(…)``, and the schema that follows from it.
+Parse and check the options of a query, which users pass with ``.option(…)``, and its schema.
 
 Readers and writers call it once, on the driver, before anything is read.
-It asks no broker: an option that only the cluster can refute is refused where the cluster is asked.
+It sends no requests: options that only the cluster can disprove are checked where offsets are looked up.
 """

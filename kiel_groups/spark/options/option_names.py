@@ -1,4 +1,4 @@
-"""Which options there are, in which kind of query each has a meaning, and why others have none with Kafka 0.8."""
+"""The names of options, the kinds of query that each applies to, and why Kafka 0.8 has no use for others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kiel_groups.errors import ConfigError
 
 __all__ = ["OPTION_NAMES", "check_known", "spelled"]
 
-#: ``kiel.zookeeper.connect`` is not used by batches and writes; they accept it, so that one map of options serves all.
+#: Batches and writes ignore ``kiel.zookeeper.connect``, but accept it, so that one set of options fits every query.
 _EVERYWHERE = (
     "kafka.bootstrap.servers",
     "kafka.client.id",
@@ -44,7 +44,7 @@ _STREAM_READ = (
 )
 _WRITE = ("topic", "kafka.acks", "kafka.retries", "kafka.compression.type", "kafka.linger.ms")
 
-#: What means something, by the kind of query.
+#: The options of each kind of query.
 OPTION_NAMES = {
     "batch": (*_EVERYWHERE, *_ANY_READ, "endingOffsets"),
     "stream": (*_EVERYWHERE, *_ANY_READ, *_STREAM_READ),
@@ -52,7 +52,7 @@ OPTION_NAMES = {
 }
 _SPELLING = {name.lower(): name for names in OPTION_NAMES.values() for name in names}
 
-#: Spark's own, which it hands on to every source and sink.
+#: Spark's own options, which it passes to every source and sink.
 _SPARKS_OWN = {
     "path",
     "paths",
@@ -66,7 +66,7 @@ _NO_TIME = "messages of Kafka 0.8 carry no time, and its index knows segments on
 _NO_SECURITY = "brokers of Kafka 0.8 know neither encryption nor passwords; use a network that keeps others out"
 _SPARK_DOES = "Spark's checkpoint keeps the place, and this source commits by itself; see kiel.commit"
 _BYTES = "keys and values are binary columns; cast or decode them in Spark"
-#: What Spark's own source knows, by the beginning of the name, and why it is refused.
+#: Options of Spark's own Kafka source that are refused, by the beginning of the name, with the reason.
 _REFUSED = {
     "startingtimestamp": _NO_TIME,
     "endingtimestamp": _NO_TIME,
@@ -89,20 +89,20 @@ _REFUSED = {
 
 
 def spelled(name: str) -> str:
-    """A name as the documentation spells it."""
+    """Return the name of an option as the documentation spells it."""
     return _SPELLING.get(name.lower(), name)
 
 
 def check_known(options: Iterable[str], kind: str) -> None:
     """
-    Make sure that every option means something.
+    Check that every option has a meaning in this kind of query.
 
     Args:
-        options: Their names, in any case.
-        kind: ``"batch"`` or ``"stream"`` (of reading), or ``"write"``.
+        options: The names of the options, in any case.
+        kind: ``"batch"`` or ``"stream"`` for reading, or ``"write"``.
 
     Raises:
-        ConfigError: One means nothing; says why, or which known one is near.
+        ConfigError: An option has no meaning; the message says why, or suggests a similar one.
     """
     known = {name.lower() for name in OPTION_NAMES[kind]}
     for name in sorted(name.lower() for name in options):

@@ -1,4 +1,4 @@
-"""Values out of the texts of options; what is none is refused: the option, what was given, what was expected."""
+"""Parse the texts of options; errors name the option, the given text and what was expected."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _UNITS_MS = {
     **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
     **dict.fromkeys(("d", "day", "days"), 86_400_000),
 }
-#: A decimal number that has one form only, so that no partition is given twice.
+#: A decimal number without leading zeros, so that no partition can be given twice.
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
-#: What brokers can hold: 64 bits of an offset, 32 of a partition.
+#: The limits of Kafka's protocol: 64 bits for an offset, 32 bits for a partition.
 _LARGEST_OFFSET = (1 << 63) - 1
 _LARGEST_PARTITION = (1 << 31) - 1
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 
 
 def flag(name: str, text: str) -> bool:
-    """``true`` or ``false``, in any case."""
+    """Parse ``true`` or ``false``, in any case."""
     return one_of(name, text, ("true", "false")) == "true"
 
 
 def one_of(name: str, text: str, choices: Collection[str]) -> str:
-    """One of a few words, given in any case, returned in lower case."""
+    """Parse one of a few words in any case, and return it in lower case."""
     word = text.strip().lower()
     if word not in choices:
         raise ConfigError(f"{name}: {text!r} given; expected {' or '.join(choices)}")
@@ -52,7 +52,7 @@ def one_of(name: str, text: str, choices: Collection[str]) -> str:
 
 
 def whole_number(name: str, text: str, least: int) -> int:
-    """A decimal number that is not below ``least``."""
+    """Parse a decimal number that is at least ``least``."""
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()) or int(digits) < least:
         raise ConfigError(f"{name}: {text!r} given; expected a whole number of at least {least}")
@@ -60,7 +60,7 @@ def whole_number(name: str, text: str, least: int) -> int:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Milliseconds of ``500ms``, ``30s``, ``15m``, ``2h``, ``1d`` or, without a unit, milliseconds."""
+    """Parse a duration such as ``500ms``, ``30s``, ``15m``, ``2h``, ``1d`` or, without a unit, milliseconds."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or (found[2] and found[2] not in _UNITS_MS):
         raise ConfigError(f"{name}: {text!r} given; expected a time such as '30s' or '15m'")
@@ -68,13 +68,13 @@ def duration_ms(name: str, text: str) -> int:
 
 
 def refuse_headers(name: str, text: str) -> None:
-    """Headers may be declined, and not asked for."""
+    """Accept only an option that declines headers, because messages of Kafka 0.8 have none."""
     if flag(name, text):
         raise ConfigError(f"{name}: refused: messages of Kafka 0.8 have no headers; drop it")
 
 
 def pattern(name: str, text: str) -> re.Pattern[str]:
-    """A regular expression that whole topic names are to match; blanks around it do not count."""
+    """Parse a regular expression for whole topic names, without the blanks around it."""
     expression = text.strip()
     if not expression:
         raise ConfigError(f"{name}: {text!r} is blank, and no topic has such a name; expected such as 'logs-.*'")
@@ -86,17 +86,17 @@ def pattern(name: str, text: str) -> re.Pattern[str]:
 
 def parsed_json(name: str, text: str, example: str) -> dict[str, object]:
     """
-    A JSON object by topic.
+    Parse a JSON object whose keys are topics.
 
     Raises:
-        ConfigError: No JSON, no object, a key given twice in one, or one that no topic can have as its name.
+        ConfigError: The text is not a JSON object, repeats a key, or has a key that cannot be a topic's name.
     """
 
     def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        # Of two that are the same, the parser would take the last, and drop the other without a word.
+        # The parser would keep the last of two equal keys, and drop the first one silently.
         for key, times in Counter(key for key, _ in pairs).items():
             if times > 1:
-                raise ConfigError(f"{name}: {key!r} stands there {times} times; name each topic and partition once")
+                raise ConfigError(f"{name}: {key!r} is given {times} times; name each topic and partition once")
         return dict(pairs)
 
     try:
@@ -111,7 +111,7 @@ def parsed_json(name: str, text: str, example: str) -> dict[str, object]:
 
 
 def partition_list(name: str, text: str) -> tuple[TopicPartition, ...]:
-    """The partitions of ``{"topic": [0, 1]}``, in ascending order."""
+    """Parse the partitions of ``{"topic": [0, 1]}``, and return them in ascending order."""
     example = '{"topic": [0, 1]}'
     found = set()
     for topic, numbers in parsed_json(name, text, example).items():
@@ -127,10 +127,10 @@ def partition_list(name: str, text: str) -> tuple[TopicPartition, ...]:
 
 def offsets_by_partition(name: str, text: str, special: Collection[int]) -> dict[TopicPartition, int]:
     """
-    The offsets of ``{"topic": {"0": 23, "1": -2}}``; ``special`` are the negative ones that have a meaning here.
+    Parse the offsets of ``{"topic": {"0": 23, "1": -2}}``; ``special`` has the negative offsets that are allowed.
 
     Raises:
-        ConfigError: Anything else.
+        ConfigError: The text has another form, or an offset or a partition out of range.
     """
     example = '{"topic": {"0": 23, "1": -1}}'
     found = {}

@@ -1,8 +1,8 @@
 """
-What users may say with ``.option(…)``: read, checked against each other, and refused with the reason.
+The options of a read: parse them, check them against each other, and refuse what cannot work, with the reason.
 
-Names and meaning are those of Spark's own Kafka source, as far as Kafka 0.8 has what they are about. Spark hands names
-over in lower case, and some options of its own among them: those pass.
+Names and meanings are those of Spark's own Kafka source, as far as they apply to Kafka 0.8. Spark passes names in lower
+case, together with some options of its own, which are accepted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kiel_groups.spark.options.option_values import (
 
 __all__ = ["EARLIEST", "GROUP", "LATEST", "Place", "ReadOptions", "Texts"]
 
-#: Where to start, or end: a word, or an offset for each partition (-2 earliest, -1 latest).
+#: Where to start or end: a word, or an offset for each partition (-2 for the earliest, -1 for the latest).
 Place: TypeAlias = str | Mapping[TopicPartition, int]
 
 EARLIEST = "earliest"
@@ -51,7 +51,7 @@ _LATEST_OFFSET = -1
 
 
 class Texts:
-    """Options as Spark hands them over, asked for by the names that the documentation gives them."""
+    """The texts of options as Spark passes them, found by their documented names in any case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text for name, text in options.items()}
@@ -60,12 +60,12 @@ class Texts:
         return isinstance(name, str) and name.lower() in self._texts
 
     def get(self, name: str, parse: Callable[..., Any], default: Any, *arguments: object) -> Any:
-        """What ``parse(name, text, *arguments)`` makes of an option; the default where it was not given."""
+        """Return an option parsed by ``parse(name, text, *arguments)``, or the default if it was not given."""
         text = self._texts.get(name.lower())
         return default if text is None else parse(name, text, *arguments)
 
     def brokers(self) -> tuple[HostPort, ...]:
-        """The addresses of ``kafka.bootstrap.servers``, which must be there."""
+        """Return the addresses of ``kafka.bootstrap.servers``, which is mandatory."""
         name = "kafka.bootstrap.servers"
         if name not in self:
             raise ConfigError(f"{name}: not given; name one broker at least, as 'host:{KAFKA_PORT}'")
@@ -75,9 +75,9 @@ class Texts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """
-    What a batch or a stream is to read, and how; times in milliseconds, sizes in bytes.
+    The options of a batch or a stream; times in milliseconds, sizes in bytes.
 
-    Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None where none was named.
+    Exactly one of ``topics``, ``topic_pattern`` and ``assigned`` is given. ``group`` is None if the options name none.
     """
 
     brokers: tuple[HostPort, ...]
@@ -109,21 +109,21 @@ class ReadOptions:
 
     @property
     def broker_config(self) -> BrokerConfig:
-        """How to reach the brokers."""
+        """The settings of connections to the brokers."""
         return BrokerConfig(hosts=self.brokers, client_id=self.client_id, request_timeout_ms=self.request_timeout_ms)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         """
-        Read what Spark hands over.
+        Parse and check the options that Spark passes.
 
         Args:
-            options: Names in any case.
-            streaming: Whether a stream is to be read: a few options have a meaning there only, others in a batch only.
+            options: The texts of the options, by names in any case.
+            streaming: Whether the query is a stream; some options apply only to streams, others only to batches.
 
         Raises:
-            ConfigError: An unknown option, one that Kafka 0.8 has nothing for, one that does not fit the kind of query,
-                a value that is none, or two that contradict each other. Names it, and says why.
+            ConfigError: An option is unknown, or has no meaning in Kafka 0.8 or in this kind of query; a value is not
+                valid; or two options contradict each other. The message names the option and the reason.
         """
         check_known(options, "stream" if streaming else "batch")
         texts = Texts(options)
@@ -174,7 +174,6 @@ def _start(name: str, text: str, streaming: bool) -> Place:
         raise ConfigError(f"{name}: a batch that starts at 'latest' has nothing to read; expected 'earliest' or JSON")
     if word in (EARLIEST, LATEST, GROUP):
         return word
-    # A batch that starts at the latest offset has nothing to read.
     special = (_EARLIEST_OFFSET, _LATEST_OFFSET) if streaming else (_EARLIEST_OFFSET,)
     return offsets_by_partition(name, text, special)
 
@@ -195,6 +194,7 @@ def _text(_: str, text: str) -> str:
 
 
 def zookeeper_config(name: str, text: str) -> ZooKeeperConfig:
+    """Parse a ZooKeeper connect string; errors have the name of the option."""
     try:
         return ZooKeeperConfig.parse(text)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""The columns: those of Spark's own Kafka source, or some of them."""
+"""The schema of a read: the columns of Spark's own Kafka source, or some of them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _COLUMNS: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "topic": (StringType(), pa.string()),
     "partition": (IntegerType(), pa.int32()),
     "offset": (LongType(), pa.int64()),
-    # Messages of magic 0 carry none: null, and the type that says so.
+    # Messages of magic 0 have no timestamp: the column is null, and the type is -1.
     "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
     "timestampType": (IntegerType(), pa.int32()),
 }
 
-#: What is read where the user names no columns.
+#: The schema of a read whose user gives none.
 READ_SCHEMA = StructType([StructField(name, kind, True) for name, (kind, _) in _COLUMNS.items()])
 
 
 def check_read_schema(schema: StructType) -> StructType:
     """
-    Make sure that a user's schema is some of the columns, in any order.
+    Check that a user's schema consists of known columns, in any order, and return it.
 
     Raises:
-        ConfigError: A column that there is not, twice the same, or of another type; says what there is.
+        ConfigError: A column is unknown, given twice, or has another type; the message names the known columns or type.
     """
     for field in schema.fields:
         known = _COLUMNS.get(field.name)
@@ -62,5 +62,5 @@ def check_read_schema(schema: StructType) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark expects of every Arrow batch, to the letter: names, order, types and nullability."""
+    """Return the Arrow schema that Spark expects of every batch, with equal names, order, types and nullability."""
     return pa.schema([pa.field(each.name, _COLUMNS[each.name][1], each.nullable) for each in schema.fields])

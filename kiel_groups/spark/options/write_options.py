@@ -1,4 +1,4 @@
-"""What users may say with ``.option(…)`` when they write, and with their columns."""
+"""The options of a write, and the columns of the rows that it writes."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["WriteColumns", "WriteOptions"]
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 _CODECS = ("none", "gzip", "snappy", "lz4")
 
-_TEXT: tuple[DataType, ...] = (StringType(), BinaryType())
+_TEXT_OR_BYTES: tuple[DataType, ...] = (StringType(), BinaryType())
 _ALLOWED: Mapping[str, tuple[DataType, ...]] = {
-    "key": _TEXT,
-    "value": _TEXT,
+    "key": _TEXT_OR_BYTES,
+    "value": _TEXT_OR_BYTES,
     "topic": (StringType(),),
     "partition": (IntegerType(),),
 }
-#: What was read together with the others, and has no place in what is written.
-_PASSED_OVER = ("offset", "timestamp", "timestamptype")
+#: Columns of a read that are ignored, because a written message has no such field.
+_IGNORED = ("offset", "timestamp", "timestamptype")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """
-    Where to write, and how; times in milliseconds.
+    The options of a write; times in milliseconds.
 
-    ``topic`` is None where a column says it. ``acks`` is -1 for all in-sync replicas.
+    ``topic`` is None if a column names the topic of each row. ``acks`` is -1 for all in-sync replicas.
     """
 
     brokers: tuple[HostPort, ...]
@@ -49,10 +49,10 @@ class WriteOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> WriteOptions:
         """
-        Read what Spark hands over.
+        Parse and check the options that Spark passes.
 
         Raises:
-            ConfigError: An unknown option, one that Kafka 0.8 has nothing for, or a value that is none.
+            ConfigError: An option is unknown or has no meaning in Kafka 0.8, or a value is not valid.
         """
         check_known(options, "write")
         texts = Texts(options)
@@ -77,7 +77,7 @@ def _codec(name: str, text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class WriteColumns:
-    """The places of the columns in a row; None where there is no such column."""
+    """The indexes of the columns in a row; None for a column that the rows do not have."""
 
     value: int
     key: int | None
@@ -87,25 +87,26 @@ class WriteColumns:
     @classmethod
     def of(cls, schema: StructType, topic: str | None) -> WriteColumns:
         """
-        Find the columns, by their names in any case.
+        Find the columns by their names, in any case.
 
         Args:
-            schema: What is to be written.
-            topic: That of the options, which wins over a column.
+            schema: The schema of the rows.
+            topic: The topic of the options, which takes precedence over a column.
 
         Raises:
-            ConfigError: There is no value, or nothing that says which topic; a column has another type, or no meaning.
+            ConfigError: There is no value column, or neither an option nor a column names the topic; or a column has
+                another type, or no meaning.
         """
         places: dict[str, int] = {}
         for place, field in enumerate(schema.fields):
             name = field.name.lower()
-            if name in _PASSED_OVER:
+            if name in _IGNORED:
                 continue
             allowed = _ALLOWED.get(name)
             if allowed is None:
                 raise ConfigError(
                     f"column {field.name}: has no place in a message; select {', '.join(_ALLOWED)} only"
-                    f" ({', '.join(sorted(_PASSED_OVER))} are ignored)"
+                    f" ({', '.join(sorted(_IGNORED))} are ignored)"
                 )
             if field.dataType not in allowed:
                 kinds = " or ".join(kind.simpleString() for kind in allowed)
