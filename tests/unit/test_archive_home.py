@@ -216,7 +216,7 @@ def test_each_folder_has_one_partner(tmp_path: Path) -> None:
     begun(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint"))
     with pytest.raises(ConfigError, match=r"^output: .*other given; .* is that of the archive at .*/archive\. Name"):
         home(settings(tmp_path, "views", output=str(tmp_path / "other"), checkpoint=str(tmp_path / "checkpoint")))
-    with pytest.raises(ConfigError, match=r"^checkpoint: .*new given; what this archive has stands in .*/checkpoint\."):
+    with pytest.raises(ConfigError, match=r"^checkpoint: .*new given; the progress .* is in .*/checkpoint\. Name"):
         home(settings(tmp_path, "views", checkpoint=str(tmp_path / "new")))
     (tmp_path / "checkpoint" / "archive.json").unlink()
     with pytest.raises(ConfigError, match=r"^checkpoint: .* was emptied; .*Restore it"):

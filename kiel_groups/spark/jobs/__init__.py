@@ -1,6 +1,6 @@
 """
-Run whole pipelines made of the data source: a function of a session and settings, and a command beside it.
+Run whole pipelines that are built on the data source; each job is a function of a Spark session and settings.
 
-``kiel-groups spark`` and applications call them.
-A job owns its folders and nothing else; what a stopped job has left, its next run continues.
+The command ``kiel-groups spark`` and applications call the jobs.
+A job writes only into its own folders, and commits offsets of its group; the next run continues a stopped job.
 """

@@ -1,9 +1,9 @@
 """
-Archive: topics into Parquet, every record exactly once.
+Archive topics as Parquet files, every record exactly once.
 
-Files stand in ``topic=…/date=…`` folders, the date being the day (UTC) on which the batch was begun. Spark's checkpoint
-says which offsets each batch has, before it is read, and the lists of its file sink which files: a batch that was cut
-short is done again, with the same records and the same date, and counts once.
+Files are in ``topic=…/date=…`` folders; the date is the day (UTC) on which the batch began. Spark's checkpoint records
+the offsets of each batch before the batch is read, and the lists of Spark's file sink record its files. So an
+interrupted batch is repeated with the same records and the same date, and counts once.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ __all__ = ["ArchiveSummary", "archive"]
 
 log = logging.getLogger(__name__)
 
-_STARTS = 4
+_MAX_STARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSummary:
     """
-    What one run did.
+    The results of one run.
 
     Args:
-        ranges: The offsets that it added, of every partition that it read, in ascending order.
-        records: How many records; with a compacted log fewer than offsets.
-        files: How many files it added.
-        size_bytes: Their sizes together.
-        took_s: From the start of the query to its end, in seconds.
-        group: Whose offsets stand there now; None where nothing was planned, or the commit failed, as the log says.
+        ranges: The offsets that the run added, for every partition that it read, in ascending order.
+        records: The number of records; a compacted log has fewer records than offsets.
+        files: The number of files that the run added.
+        size_bytes: The total size of these files.
+        took_s: The time from the start of the query to its end, in seconds.
+        group: The group whose offsets were committed; None if nothing was planned, or the commit failed and was logged.
         output: The URI of the archive.
     """
 
@@ -67,38 +67,38 @@ def archive(
     stopping: Event | None = None,
 ) -> ArchiveSummary:
     """
-    Add to an archive what has come since the last run; with ``interval_s``, go on until ``stopping`` is set.
+    Add to an archive the records since the last run; with ``interval_s``, continue until ``stopping`` is set.
 
     Args:
-        spark: A session; it is left as it was.
-        settings: Which archive, and how.
+        spark: A session, which keeps running.
+        settings: The archive, and what to read into it.
         on_batch: Called after each batch that had records.
-        stopping: Set it, from a signal handler or another thread, to end after the batch under way.
+        stopping: Set it, from a signal handler or another thread, to stop after the running batch.
 
     Returns:
-        What was added. It is committed for the group by then, unless ``group`` is None.
+        What the run added. It is committed for the group, unless ``group`` is None.
 
     Raises:
-        ConfigError: A setting, a topic or a folder that cannot be; the text says what to do.
-        BrokerError: The brokers could not be asked.
-        KielGroupsError: Spark failed; what was done stays, and the next run goes on from there.
+        ConfigError: A setting, a topic or a folder cannot work; the message has the remedy.
+        BrokerError: The brokers could not be reached.
+        KielGroupsError: Spark failed; completed batches remain, and the next run continues after them.
     """
     brokers = plan_archive(settings, spark).brokers
     home = ArchiveHome(settings, spark)
     batches: list[Batch] = []
 
-    def tell(batch: Batch) -> None:
+    def record_batch(batch: Batch) -> None:
         batches.append(batch)
         on_batch(batch)
 
     with spark_errors_told(), home.locked(spark):
-        # What stands there was looked at before it was locked.
+        # Read the folders again: another run may have changed them before the lock was taken.
         home = ArchiveHome(settings, spark)
         home.claim(brokers)
         home.sweep()
         before, files = home.positions(), home.files()
         began_s = monotonic()
-        _run(lambda: _started(spark, settings), tell, stopping or Event())
+        _run(lambda: _start_query(spark, settings), record_batch, stopping or Event())
         took_s = monotonic() - began_s
         home.sweep()
         after, added = home.positions(), home.files()
@@ -113,7 +113,7 @@ def archive(
     )
 
 
-def _started(spark: SparkSession, settings: ArchiveSettings) -> StreamingQuery:
+def _start_query(spark: SparkSession, settings: ArchiveSettings) -> StreamingQuery:
     rows = spark.readStream.format("kiel").options(**settings.source_options()).load()
     writer = (
         _columns(rows)
@@ -129,23 +129,23 @@ def _started(spark: SparkSession, settings: ArchiveSettings) -> StreamingQuery:
 
 
 def _columns(rows: DataFrame) -> DataFrame:
-    """The time of a batch is part of its plan: done again, it has the same."""
+    """Select the archive's columns; a repeated batch has the same date, because Spark stores the time of each plan."""
     now = current_timestamp()
     date = to_date(to_utc_timestamp(now, current_timezone()))
     return rows.select("topic", date.alias("date"), "partition", "offset", now.alias("archived_at"), "key", "value")
 
 
-def _run(start: Callable[[], StreamingQuery], tell: Callable[[Batch], None], stopping: Event) -> None:
-    """Run a query to its end; started again, a few times, where Spark did not wait for its Python to start."""
-    for remaining in reversed(range(_STARTS)):
+def _run(start: Callable[[], StreamingQuery], on_batch: Callable[[Batch], None], stopping: Event) -> None:
+    """Run a query to its end; start it again, a few times, if Spark gave up on a Python process that started slowly."""
+    for remaining in reversed(range(_MAX_STARTS)):
         query = start()
         try:
-            run_query(query, tell, stopping)
+            run_query(query, on_batch, stopping)
             return
         except LateWorkerError as error:
             if not remaining or stopping.is_set():
                 raise
-            log.warning("%s, as is done now, %d times at most", error, remaining)
+            log.warning("%s: starting the query again, at most %d times more", error, remaining)
         finally:
             query.stop()
 
@@ -160,14 +160,14 @@ def _ranges(before: Positions | None, after: Positions | None) -> tuple[OffsetRa
 
 
 def _start(before: Span | None, after: Span) -> int:
-    """Of another interval, which is a log that began anew, all was added."""
+    """Return where the added offsets begin; in a new interval, as of a topic created again, that is its begin."""
     if before is None or after.token not in (None, before.token):
         return after.begin
     return min(before.to, after.to)
 
 
 def _commit(settings: ArchiveSettings, reached: Positions) -> str | None:
-    """What was done by a query that was stopped: it commits a batch with the next one."""
+    """Commit what a stopped query did not: a query commits each batch together with the next one."""
     options = settings.read_options()
     group = group_name(options.group, reached)
     with LogView(options) as view:

@@ -1,11 +1,11 @@
 """
-The folders of an archive: what says whose they are, which batches are done, and which files count.
+The folders of an archive: which archive they belong to, which batches are done, and which files count.
 
-Spark's sink writes files under their final names, and then, in ``_spark_metadata``, a list of those of a batch: only
-what is listed counts, and each batch is listed once. What a batch that was cut short has left is not listed, and its
-records come again in other files. Spark reads by the lists; other readers take what they find, so leftovers are put
-aside where that is safe: on this machine, where a lock proves that nobody else is at work. Nothing is ever deleted:
-lists can be lost, and files can be somebody's.
+Spark's sink writes files under their final names, and then a list of each batch's files into ``_spark_metadata``. Only
+listed files count, and each batch is listed once. An interrupted batch leaves files that are not listed, and its
+records are written again into other files. Spark reads by the lists, but other readers read every file. So leftovers
+are moved aside where that is safe: on this machine, where a lock proves that no other run is writing. Nothing is ever
+deleted: lists can be lost, and files can belong to a user.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ __all__ = ["ArchiveHome"]
 
 log = logging.getLogger(__name__)
 
-#: In both folders: each must name the other, and nobody else.
+#: The description of the archive, in both folders: each must name the other one.
 _IN_OUTPUT: Final = "_archive.json"
 _IN_CHECKPOINT: Final = "archive.json"
 _LOCK: Final = "archive.lock"
 _LISTS: Final = "_spark_metadata"
 _COMPACT: Final = ".compact"
-#: What every list begins with.
+#: The first line of every list.
 _VERSION: Final = "v1"
-#: With this in front, readers pass over it.
-_ASIDE: Final = "_leftovers"
-_MOST_NAMES: Final = 3
+#: Readers of Parquet ignore folders whose names begin with an underscore.
+_LEFTOVERS: Final = "_leftovers"
+_MAX_NAMES: Final = 3
 
 
 class ArchiveHome:
     """
-    The folders of one archive; nothing is written before ``claim``.
+    The folders of one archive; it writes nothing before ``claim``.
 
     Args:
-        settings: Which, and for what.
-        spark: Needed where one of them is not on this machine.
+        settings: The folders, and the topics of the archive.
+        spark: A session; needed if one of the folders is not on this machine.
 
     Raises:
-        ConfigError: They cannot be written, or belong to something else, or to another archive; says what to do.
+        ConfigError: The folders cannot be written, or belong to another archive or to something else; the message has
+            the remedy.
     """
 
     def __init__(self, settings: ArchiveSettings, spark: SparkSession | None) -> None:
@@ -64,13 +65,13 @@ class ArchiveHome:
 
     @property
     def is_new(self) -> bool:
-        """Whether no run has begun it yet."""
+        """Whether no run has started this archive yet."""
         return self._known is None
 
-    # ------------------------------------------------------------------ whose it is
+    # ------------------------------------------------------------------ identity
 
     def _recorded(self) -> dict[str, Any] | None:
-        """What an earlier run has written down, checked against the settings."""
+        """Read the description that an earlier run wrote, and check it against the settings; None for a new archive."""
         settings = self._settings
         output, checkpoint = self._output.read(_IN_OUTPUT), self._checkpoint.read(_IN_CHECKPOINT)
         if output is None and checkpoint is None:
@@ -83,7 +84,7 @@ class ArchiveHome:
             self._check_places(each)
         if checkpoint is None:
             raise ConfigError(
-                f"checkpoint: {settings.checkpoint_uri} was emptied; without it nobody knows what the archive has."
+                f"checkpoint: {settings.checkpoint_uri} was emptied; without it the archive's contents are unknown."
                 " Restore it, or begin a new archive in another folder"
             )
         self._check_topics(found[-1])
@@ -91,7 +92,7 @@ class ArchiveHome:
         return found[-1]
 
     def _check_batches(self) -> None:
-        """What is done is listed, and what is listed was planned: else one of the folders has lost something."""
+        """Check that every completed batch is listed, and every listed batch planned; else a folder has lost files."""
         settings = self._settings
         compacted, listed = self._lists()
         unlisted = [number for number in _numbers(self._checkpoint.names("commits")) if number > compacted]
@@ -99,8 +100,8 @@ class ArchiveHome:
             if number not in listed or not (self._list(str(number)) or "").startswith(_VERSION):
                 raise ConfigError(
                     f"output: {settings.output_uri}/{_LISTS} does not say which files batch {number} has made, and that"
-                    " is done. Restore it: without it nobody knows which files count; or begin a new archive in another"
-                    " folder"
+                    " is done. Restore it: without it the files that count are unknown; or begin a new archive in"
+                    " another folder"
                 )
         newest = max(listed, default=compacted)
         if newest > max(_numbers(self._checkpoint.names("offsets")), default=-1):
@@ -110,7 +111,7 @@ class ArchiveHome:
             )
 
     def _check_empty(self) -> None:
-        """Also files that only begin with a dot belong to somebody."""
+        """Check that the folders have no foreign files, hidden ones included, which may be a user's."""
         settings = self._settings
         inside = settings.checkpoint_uri.removeprefix(f"{settings.output_uri}/").partition("/")[0]
         for name, folder, uri in (
@@ -119,9 +120,9 @@ class ArchiveHome:
         ):
             ours = {inside, _LOCK, draft_of(_IN_CHECKPOINT)}
             if strange := sorted(set(folder.names()) - ours):
-                more = ", …" if len(strange) > _MOST_NAMES else ""
+                more = ", …" if len(strange) > _MAX_NAMES else ""
                 raise ConfigError(
-                    f"{name}: {uri} is no archive, and is not empty ({', '.join(strange[:_MOST_NAMES])}{more}); name"
+                    f"{name}: {uri} is no archive, and is not empty ({', '.join(strange[:_MAX_NAMES])}{more}); name"
                     " a new folder, an empty one, or that of an archive"
                 )
 
@@ -134,15 +135,15 @@ class ArchiveHome:
             )
         if known["checkpoint"] != settings.checkpoint_uri:
             raise ConfigError(
-                f"checkpoint: {settings.checkpoint_uri} given; what this archive has stands in"
+                f"checkpoint: {settings.checkpoint_uri} given; the progress of this archive is in"
                 f" {known['checkpoint']}. Name that, or another output"
             )
 
     def _check_topics(self, known: dict[str, Any]) -> None:
         topics, pattern = self._settings.topics, self._settings.pattern
         if known["pattern"] != pattern:
-            told = "names" if known["pattern"] is None else f"the pattern {known['pattern']!r}"
-            raise ConfigError(f"topics: this archive was begun with {told}; go on so, or name another output")
+            selector = "names" if known["pattern"] is None else f"the pattern {known['pattern']!r}"
+            raise ConfigError(f"topics: this archive was begun with {selector}; go on so, or name another output")
         if missing := sorted(set(known["topics"]) - set(topics)):
             raise ConfigError(
                 f"topics: {', '.join(missing)} missing, which this archive has; name it too (others may be added), or"
@@ -151,13 +152,13 @@ class ArchiveHome:
 
     def check_brokers(self, brokers: Collection[str]) -> None:
         """
-        Make sure that the offsets of the archive are those of this cluster.
+        Check that the offsets of the archive belong to this cluster.
 
         Args:
-            brokers: All brokers, ``host:port``.
+            brokers: All brokers of the cluster, as ``host:port``.
 
         Raises:
-            ConfigError: None of them is one that the last run has seen.
+            ConfigError: The last run has seen none of these brokers.
         """
         if self._known is not None and not set(brokers).intersection(self._known["brokers"]):
             raise ConfigError(
@@ -167,7 +168,7 @@ class ArchiveHome:
             )
 
     def claim(self, brokers: Collection[str]) -> None:
-        """Write down whose the folders are; ``brokers`` as for ``check_brokers``."""
+        """Write the description of the archive into both folders; ``brokers`` as for ``check_brokers``."""
         settings = self._settings
         document = {
             "output": settings.output_uri,
@@ -177,20 +178,20 @@ class ArchiveHome:
             "brokers": sorted(brokers),
         }
         text = f"{json.dumps(document, indent=2)}\n"
-        # The checkpoint first: with the other one alone, it would look emptied.
+        # The checkpoint first: if only the output had a description, the checkpoint would seem to have been emptied.
         self._checkpoint.write(_IN_CHECKPOINT, text)
         self._output.write(_IN_OUTPUT, text)
 
     @contextmanager
     def locked(self, spark: SparkSession) -> Iterator[None]:
         """
-        Keep other runs out for the block, where the checkpoint is on this machine.
+        Lock out other runs for the block, if the checkpoint is on this machine.
 
-        The lock is that of Spark's Java process, which is who writes: it may outlive a driver that was killed.
-        Elsewhere Spark itself notices a second run when it writes down a batch.
+        Spark's Java process holds the lock, because it writes the files and may outlive a driver that was killed. On
+        other file systems, Spark itself detects a second run when it records a batch.
 
         Raises:
-            ConfigError: Another run goes on.
+            ConfigError: Another run of this archive is active.
         """
         path = local_path(self._settings.checkpoint_uri)
         if path is None:
@@ -209,14 +210,14 @@ class ArchiveHome:
         finally:
             file.close()
 
-    # ------------------------------------------------------------------ what it has
+    # ------------------------------------------------------------------ contents
 
     def positions(self) -> Positions | None:
         """
-        How far it is done; None where no run has planned anything yet.
+        Return where the last completed batch ends; None if no run has planned a batch yet.
 
         Raises:
-            ProtocolError: Somebody else wrote the checkpoint.
+            ProtocolError: The checkpoint has another form, or lacks a batch.
         """
         done = _numbers(self._checkpoint.names("commits"))
         if done:
@@ -228,14 +229,14 @@ class ArchiveHome:
         return Positions(spans, first.query)
 
     def _planned(self, batch: int) -> Positions:
-        """Where a batch ends: what the source said stands in the last line."""
+        """Return where a batch ends, from the last line of its record, which is that of the source."""
         text = self._checkpoint.read(f"offsets/{batch}")
         if text is None:
             raise ProtocolError(f"{self._settings.checkpoint_uri}/offsets/{batch} is missing; restore the checkpoint")
         return Positions.from_json(json.loads(text.splitlines()[-1]))
 
     def files(self) -> dict[str, int]:
-        """The files that count, by their paths, and their sizes in bytes."""
+        """Return the files that count, by path, with their sizes in bytes."""
         compacted, listed = self._lists()
         names = [f"{compacted}{_COMPACT}"] if compacted >= 0 else []
         names += [str(number) for number in sorted(listed)]
@@ -245,7 +246,7 @@ class ArchiveHome:
         return {entry["path"]: entry["size"] for entry in entries}
 
     def _lists(self) -> tuple[int, set[int]]:
-        """The last batch of the newest compacted list, -1 without one, and the batches that are listed after it."""
+        """Return the last batch of the newest compacted list, -1 without one, and the batches with later lists."""
         names = self._output.names(_LISTS)
         compacted = max(
             _numbers([name.removesuffix(_COMPACT) for name in names if name.endswith(_COMPACT)]), default=-1
@@ -257,12 +258,10 @@ class ArchiveHome:
 
     def sweep(self) -> int:
         """
-        Put files that do not count aside, where the archive is on this machine; only under ``locked``.
-
-        They go to ``_leftovers``, where no reader looks.
+        Move files that do not count into ``_leftovers``, if the archive is on this machine; only under ``locked``.
 
         Returns:
-            How many there were.
+            The number of moved files.
         """
         output = local_path(self._settings.output_uri)
         if output is None or local_path(self._settings.checkpoint_uri) is None:
@@ -271,18 +270,18 @@ class ArchiveHome:
         listed = {path.rpartition("/")[2] for path in self.files()}
         left = [path for path in output.glob("topic=*/date=*/part-*.parquet") if path.name not in listed]
         for path in left:
-            aside = output / _ASIDE / path.relative_to(output)
+            aside = output / _LEFTOVERS / path.relative_to(output)
             made_folder(aside.parent)
             moved(path, aside)
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         if left:
             files = counted(left, "file that no batch lists was", "files that no batch lists were")
-            log.warning("%s moved into %s", files, output / _ASIDE)
+            log.warning("%s moved into %s", files, output / _LEFTOVERS)
         return len(left)
 
 
 def _check_place(name: str, uri: str) -> None:
-    """Before Spark is started for it; other file systems tell by themselves."""
+    """Check a folder of this machine before Spark starts; other file systems report errors themselves."""
     path = local_path(uri)
     if path is not None and (found := obstacle(path)):
         raise ConfigError(f"{name}: {found}; name a folder that can be written, or one that can be made")
@@ -303,7 +302,7 @@ def _numbers(names: Collection[str]) -> list[int]:
 
 
 def _lock(file: Any) -> bool:
-    """Whether nobody has it, in this Java process or in another."""
+    """Lock a file; return False if this Java process or another one has locked it already."""
     try:
         return file.getChannel().tryLock() is not None
     except Py4JJavaError as error:

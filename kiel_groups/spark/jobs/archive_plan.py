@@ -1,4 +1,4 @@
-"""What the next run of an archive would read: asked of the brokers, written nowhere."""
+"""Plan what the next run of an archive would read, without writing anything."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["ArchivePlan", "plan_archive"]
 @dataclass(frozen=True, slots=True)
 class ArchivePlan:
     """
-    What there is to read at this moment.
+    What the next run of an archive would read at this moment.
 
-    ``ranges`` has every partition, in ascending order, also those with nothing to read; ``brokers`` are ``host:port``.
+    ``ranges`` has every partition, in ascending order, even without messages to read; ``brokers`` are ``host:port``.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -36,22 +36,22 @@ class ArchivePlan:
 
     @property
     def records(self) -> int:
-        """How many, at most: where a log was compacted, there are fewer records than offsets."""
+        """The largest number of records to read; a compacted log has fewer records than offsets."""
         return sum(each.size for each in self.ranges)
 
 
 def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -> ArchivePlan:
     """
-    Look what an archive would read, and check what can be checked before it begins.
+    Look up what an archive would read, and check whatever can be checked before a run.
 
     Args:
         settings: The archive.
-        spark: Needed where its folders are not on this machine (``settings.is_local``).
+        spark: A session; needed if the folders are not on this machine (``settings.is_local``).
 
     Raises:
-        ConfigError: A topic that does not exist, a folder that is not this archive's, a group with live members.
-        OffsetOutOfRangeError: What is to be read next is gone, as the run would find it.
-        BrokerError: The brokers could not be asked.
+        ConfigError: A topic does not exist, a folder is not this archive's, or the group has live members.
+        OffsetOutOfRangeError: The next messages to read are lost, and ``fail_on_data_loss`` is set.
+        BrokerError: The brokers could not be reached.
     """
     options = settings.read_options()
     home = ArchiveHome(settings, spark)
@@ -64,7 +64,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
         starts = _starts(options, reached, partitions, view)
         ranges = _ranges(options, starts, view)
         if not set(settings.topics) <= {each.topic for each in starts}:
-            # One was added that there is not. Not asked before: what an archive has lost is no slip of the pen.
+            # A new topic of the settings does not exist, so this raises. Lost topics of the archive came first, above.
             view.partitions()
     return ArchivePlan(
         ranges=ranges,
@@ -78,7 +78,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
 def _starts(
     options: ReadOptions, reached: Positions | None, partitions: tuple[TopicPartition, ...], view: LogView
 ) -> dict[TopicPartition, int]:
-    """As the source does it: from the checkpoint on; what has appeared since then from its beginning."""
+    """Return the starts as the source does: from the checkpoint, or the first offset for later partitions."""
     if reached is not None:
         known = reached.offsets()
         return view.earliest([each for each in partitions if each not in known]) | known
@@ -87,7 +87,7 @@ def _starts(
 
 
 def _ranges(options: ReadOptions, starts: Mapping[TopicPartition, int], view: LogView) -> tuple[OffsetRange, ...]:
-    """What there is from there on; losses are judged as the source does it."""
+    """Return the ranges from these starts to the ends of logs; handle data loss as the source does."""
     bounds = BatchBounds(view, options)
     spans = {partition: Span(start, start) for partition, start in starts.items()}
     ends = bounds.ends(spans)

@@ -1,4 +1,4 @@
-"""What an archive is made of, and where: checked once, before anything is started."""
+"""The settings of an archive, checked once before Spark starts."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from kiel_groups.spark.reader_factory import can_bound_batches
 
 __all__ = ["BATCH_RECORDS", "ArchiveSettings"]
 
-#: Enough for files of a useful size, and a batch of some seconds to half a minute.
+#: Enough for files of a useful size; such a batch takes some seconds to half a minute.
 BATCH_RECORDS = 5_000_000
-#: Within the output: readers of Parquet pass over what begins like this.
+#: The default checkpoint within the output; readers of Parquet ignore names that begin with an underscore.
 _CHECKPOINT = "_checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveSettings:
     """
-    An archive: topics, and the folder that their records go to.
+    An archive: the topics to read, and the folder of their records.
 
     Args:
-        topics: Names; or else ``pattern``, a regular expression that whole names match.
-        output: A folder: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
-        brokers: Some of the cluster, with commas between them.
-        zookeeper: Its servers; needed where ``group`` is given.
-        group: Who commits; without one, each archive has a group of its own, ``kiel-spark-…``.
-        start: ``earliest``, ``latest`` or ``group``: where partitions begin that are there at the first run. Later
-            runs go on, and partitions that appear later are read from their beginning.
-        checkpoint: A folder for what has been done; ``_checkpoint`` in the output unless told.
-        batch_records: How many records a batch has at most; None: no bound. Before Spark 4.2 there can be none.
-        interval_s: How often to read, without end, in seconds; None: read what is there, and stop.
-        fail_on_data_loss: Whether records that are gone before they were archived end the run; otherwise they are
-            warned of, and it goes on with what there is, of a topic that was made anew from its beginning.
+        topics: The names of topics; or else give ``pattern``, a regular expression that whole names match.
+        output: The folder of the archive: a path of this machine, or a URI that Spark knows, such as ``hdfs://…``.
+        brokers: Some brokers of the cluster, with commas between them.
+        zookeeper: The cluster's ZooKeeper servers; needed if ``group`` is given.
+        group: The group that commits; without one, each archive has a group of its own, ``kiel-spark-…``.
+        start: ``earliest``, ``latest`` or ``group``: where the first run starts to read the existing partitions. Later
+            runs continue, and partitions that appear later are read from their beginning.
+        checkpoint: The folder of the archive's progress; by default ``_checkpoint`` in the output.
+        batch_records: The most records of a batch; None for no bound. Before Spark 4.2, no bound is possible.
+        interval_s: How often to read, in seconds, until the run is stopped; None to read once what is there.
+        fail_on_data_loss: Whether to end the run if records were lost before they were archived. Otherwise the run
+            logs a warning and continues with what is left; a topic that was created again is read from its beginning.
 
     Raises:
-        ConfigError: A value that cannot work, or two that do not go together.
+        ConfigError: A value cannot work, or two values contradict each other.
     """
 
     topics: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class ArchiveSettings:
 
     def __post_init__(self) -> None:
         if not self.output.strip():
-            raise ConfigError("output: nothing given; name the folder that the archive is to stand in")
+            raise ConfigError("output: nothing given; name the folder of the archive")
         if self.interval_s is not None and self.interval_s <= 0:
             raise ConfigError(f"interval_s: {self.interval_s:g} given; expected seconds above 0")
         for name, text in (("output", self.output), ("checkpoint", self.checkpoint or "")):
@@ -72,21 +72,21 @@ class ArchiveSettings:
 
     @property
     def output_uri(self) -> str:
-        """The output, with its scheme."""
+        """The absolute URI of the output."""
         return located(self.output)
 
     @property
     def checkpoint_uri(self) -> str:
-        """The checkpoint, with its scheme."""
+        """The absolute URI of the checkpoint."""
         return located(self.checkpoint) if self.checkpoint else f"{self.output_uri}/{_CHECKPOINT}"
 
     @property
     def is_local(self) -> bool:
-        """Whether both folders are on this machine, and so can be looked into without Spark."""
+        """Whether both folders are on this machine, and so can be read without Spark."""
         return None not in (local_path(self.output_uri), local_path(self.checkpoint_uri))
 
     def source_options(self) -> dict[str, str]:
-        """The options of the data source."""
+        """Return the settings as options of the data source."""
         named = {
             "kafka.bootstrap.servers": self.brokers,
             "subscribe": ",".join(self.topics) or None,
@@ -101,14 +101,14 @@ class ArchiveSettings:
 
     @property
     def _is_bounded(self) -> bool:
-        """The default is no bound where there can be none; one that was asked for is refused by the source there."""
+        """Whether batches are bounded; before Spark 4.2 the default is no bound, and the source refuses any other."""
         return self.batch_records is not None and (can_bound_batches() or self.batch_records != BATCH_RECORDS)
 
     def read_options(self) -> ReadOptions:
         """
-        What the data source makes of them.
+        Parse the settings as the data source does.
 
         Raises:
-            ConfigError: As the source does.
+            ConfigError: The source refuses an option.
         """
         return ReadOptions.parse(self.source_options(), streaming=True)

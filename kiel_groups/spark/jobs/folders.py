@@ -1,7 +1,7 @@
 """
-Small files of a job, where Spark keeps them: on this machine, or on a file system that only Spark's Java reaches.
+Read and write a job's small files on this machine, or on a file system that only Spark's Java process reaches.
 
-A path without a scheme is one of this machine; others are URIs, such as ``hdfs://namenode/archive``.
+A path without a scheme is on this machine; others are URIs, such as ``hdfs://namenode/archive``.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _LOCAL = "file:"
 
 
 def names_a_host(text: str) -> bool:
-    """Whether that is a ``file:`` URI of another machine, which no process can write."""
+    """Return whether this is a ``file:`` URI with a host, which no process can write."""
     return re.match(r"file://[^/]", text) is not None
 
 
 def located(text: str) -> str:
-    """The same place for every process: with its scheme, and absolute. Nothing is escaped, as with Hadoop's paths."""
+    """Return a path or URI as an absolute URI, the same for every process; without escapes, like Hadoop's paths."""
     if _SCHEME.match(text) and not text.startswith(_LOCAL):
         return text.rstrip("/")
     path = re.sub(r"^file:(//)?(?=/)", "", text)
@@ -52,20 +52,20 @@ def located(text: str) -> str:
 
 
 def local_path(uri: str) -> Path | None:
-    """Where that is on this machine; None for other file systems."""
+    """Return the path of a URI of this machine; None for other file systems."""
     return Path(uri.removeprefix(f"{_LOCAL}//")) if uri.startswith(_LOCAL) else None
 
 
 def obstacle(folder: Path) -> str | None:
-    """What is in the way of a folder of this machine that is to be written into, made if need be; None if nothing."""
-    # Not Path.exists, which raises where one may not even look.
+    """Return why a folder of this machine cannot be written or created; None if it can."""
+    # Not Path.exists, which raises an error if this user may not list the parent folder.
     there = next(each for each in (folder, *folder.parents) if os.path.exists(each))
     if not there.is_dir():
         return f"{there} is a file"
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         return f"this user may not write into {there}"
     try:
-        # Root may write everywhere, says the call before; /proc, a full disk or a read-only one refuse only when asked.
+        # For root, os.access always succeeds; /proc, a full disk or a read-only one refuse only an actual write.
         with TemporaryDirectory(dir=there, prefix=".probe-") as probe:
             (Path(probe) / "probe").write_bytes(b"probe")
     except OSError as error:
@@ -75,9 +75,9 @@ def obstacle(folder: Path) -> str | None:
 
 def moved(source: Path, target: Path) -> None:
     """
-    Move a file of this machine, so that a crash of the machine leaves it complete in one of the two places.
+    Move a file of this machine so that it survives a crash of the machine, complete, at one of the two paths.
 
-    A rename may reach the disk before what the file contains, and nothing of it does before the folders are synced.
+    A rename may reach the disk before the contents of the file, and need not reach it before the folders are synced.
     """
     _synced(source)
     source.replace(target)
@@ -86,7 +86,7 @@ def moved(source: Path, target: Path) -> None:
 
 
 def made_folder(path: Path) -> None:
-    """Make a folder of this machine, and those above it; what was made outlives a crash of the machine."""
+    """Create a folder of this machine and its parents so that they survive a crash of the machine."""
     if not path.is_dir():
         made_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -94,7 +94,7 @@ def made_folder(path: Path) -> None:
 
 
 def _synced(path: Path) -> None:
-    """Have the disk store a file, or the names in a folder."""
+    """Sync a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -103,29 +103,29 @@ def _synced(path: Path) -> None:
 
 
 class FolderError(KielGroupsError):
-    """A folder cannot be read or written; names it, and why."""
+    """A folder cannot be read or written; the message names it and the reason."""
 
 
 class Folder(Protocol):
-    """A folder that may not be there yet; names are relative to it, with slashes. All methods raise FolderError."""
+    """A folder that may not exist yet; names are relative to it, with slashes. All methods may raise FolderError."""
 
     def names(self, folder: str = "") -> list[str]:
-        """What is in it, or in a folder of it, in no order; nothing where there is no such folder."""
+        """List its entries, or those of a folder in it, in no order; nothing if that folder does not exist."""
 
     def read(self, name: str) -> str | None:
-        """The text of a file; None where there is none."""
+        """Return the text of a file; None if it does not exist."""
 
     def write(self, name: str, text: str) -> None:
-        """Make or replace a file, and its folders."""
+        """Create or replace a file; create its folders."""
 
 
 def draft_of(name: str) -> str:
-    """What a file is called until all of it is written; one may be left of a process that was killed."""
+    """Return the name of a file while it is being written; a process that was killed may leave such a file."""
     return f".{name}.draft"
 
 
 class LocalFolder:
-    """A folder of this machine."""
+    """A Folder on this machine."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -150,7 +150,7 @@ class LocalFolder:
 
 
 class HadoopFolder:
-    """A folder of any file system that Spark knows; asked through Spark's Java."""
+    """A Folder on any file system that Spark knows, through Spark's Java process."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         java: Any = spark._jvm
@@ -186,7 +186,7 @@ class HadoopFolder:
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
-        """Have what Java throws be a line without its trace."""
+        """Turn an exception of Java into a FolderError of one line."""
         try:
             yield
         except Py4JJavaError as error:
@@ -199,11 +199,11 @@ class HadoopFolder:
 
 def open_folder(uri: str, spark: SparkSession | None) -> Folder:
     """
-    A folder by the URI that ``located`` made.
+    Return the folder of a URI.
 
     Args:
-        uri: Where it is.
-        spark: Needed for folders that are not on this machine.
+        uri: An absolute URI, as ``located`` returns it.
+        spark: A session; needed for folders that are not on this machine.
     """
     path = local_path(uri)
     if path is not None:

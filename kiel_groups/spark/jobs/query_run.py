@@ -1,4 +1,4 @@
-"""A streaming query, and who waits for it: its batches told as they end, and an orderly end in between."""
+"""Run a streaming query to its end: report its batches, stop it between two batches, and shorten Spark's errors."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from kiel_groups.spark.checkpoint.query_offsets import Positions
 
 __all__ = ["JAVA_IS_GONE", "Batch", "LateWorkerError", "plain_error", "run_query", "spark_errors_told"]
 
-#: What calls into Java raise once that has died: the first one, and those that come after it.
+#: What calls into Spark's Java process raise after it has died: the first call, and later ones.
 JAVA_IS_GONE = (Py4JNetworkError, ConnectionError)
-#: How often to look, in seconds: a look is a question to a process beside us.
-_LOOK_S = 0.2
-#: One of ours, wherever it was raised: Spark hands on its text, with a traceback or two.
+#: How often to poll the query, in seconds: each poll is a call to Spark's Java process.
+_POLL_S = 0.2
+#: An error of this package, raised in any process: Spark passes on its text, with a traceback or two.
 _OURS = re.compile(r"kiel_groups\.errors\.(\w+): (.+)")
-#: The last line of a Python traceback, and what stands in front of a message of Java's.
+#: The last line of a Python traceback, and the class names before a message of Java.
 _PYTHON_RAISED = re.compile(r"(?!org\.|java\.|Caused by)(?:[\w.]+\.)?\w*Error: (.+)")
 _JAVA_RAISED = re.compile(r"^: (?:[\w.$]+: )?")
-#: What Spark says where the Python of its workers cannot run them, and where that does not have this package.
+#: What Spark reports if its Python cannot run workers, and if that Python does not have this package.
 _NO_WORKER = re.compile(r"Error from python worker:\s*\n(.+?)\n\s*PYTHONPATH was:", re.DOTALL)
 _NO_SOURCE = "Failed to find the data source: kiel"
 _REMEDY = "set PYSPARK_PYTHON to one that has kiel-groups[spark], on the driver and on every worker"
 _OF_THE_CALL = "An error occurred while calling "
-#: What callers tell from other failures.
-_KEPT = (ConfigError, OffsetOutOfRangeError)
-#: What Spark says where a process of Python took longer to start than it allows, which nobody can set.
-_LATE = ("Python worker failed to connect back", "waiting for the Python worker to connect back")
-#: What Spark says where two queries write down a batch of one number.
-_TWO_AT_WORK = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected", "Race while writing batch")
+#: The errors that callers distinguish from other failures.
+_DISTINGUISHED = (ConfigError, OffsetOutOfRangeError)
+#: What Spark reports if a Python process took longer to start than Spark's limit, which is fixed.
+_LATE_WORKER = ("Python worker failed to connect back", "waiting for the Python worker to connect back")
+#: What Spark reports if two queries record a batch of the same number.
+_TWO_QUERIES = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected", "Race while writing batch")
 
 
 class LateWorkerError(KielGroupsError):
-    """Spark gave up on a process of Python that it had started; nothing was read or written."""
+    """Spark gave up on a Python process that started too slowly; nothing was read or written."""
 
     retriable = True
 
@@ -51,9 +51,9 @@ class LateWorkerError(KielGroupsError):
 @dataclass(frozen=True, slots=True)
 class Batch:
     """
-    A batch that is done.
+    A completed batch.
 
-    ``records`` is how many it had, ``left`` how many offsets were still to be read; None where Spark does not say.
+    ``records`` is its number of records, ``left`` the number of offsets still to be read; None if Spark does not say.
     """
 
     number: int
@@ -63,31 +63,31 @@ class Batch:
 
 def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping: Event) -> None:
     """
-    Wait for the end of a query.
+    Wait for the end of a query, and report its batches.
 
     Args:
-        query: Running.
+        query: A running query.
         on_batch: Called after each batch that had records.
-        stopping: Once it is set, the query ends after the batch under way.
+        stopping: Set it to stop the query after the running batch.
 
     Raises:
-        KielGroupsError: The query failed; the text is one line.
+        KielGroupsError: The query failed; the message is one line.
     """
     last, awaited = -1, None
     with spark_errors_told():
-        while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]  # it takes fractions
-            last = _tell(query, last, on_batch)
+        while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # it takes fractions
+            last = _report_batches(query, last, on_batch)
             if not stopping.is_set():
                 continue
             if awaited is None:
                 awaited = last
-            # What has begun since then is cut short, and done again by the next run.
+            # This may interrupt a batch that has begun since then; the next run repeats it.
             if last > awaited or not query.status["isTriggerActive"]:
                 query.stop()
-        _tell(query, last, on_batch)
+        _report_batches(query, last, on_batch)
 
 
-def _tell(query: StreamingQuery, last: int, on_batch: Callable[[Batch], None]) -> int:
+def _report_batches(query: StreamingQuery, last: int, on_batch: Callable[[Batch], None]) -> int:
     for progress in query.recentProgress:
         if progress.batchId > last and progress.numInputRows:
             last = progress.batchId
@@ -107,12 +107,12 @@ def _left(progress: dict[str, Any]) -> int | None:
 @contextmanager
 def spark_errors_told() -> Iterator[None]:
     """
-    Turn what Spark raises in the block into one line.
+    Turn Spark's errors in the block into errors with a message of one line.
 
     Raises:
-        ConfigError: It comes of an error that is the user's, or of two runs at once.
-        OffsetOutOfRangeError: Records are gone before they were read.
-        KielGroupsError: Anything else.
+        ConfigError: The user has to correct a setting, or two runs are active at once.
+        OffsetOutOfRangeError: Records were lost before they were read.
+        KielGroupsError: Spark failed for another reason.
     """
     try:
         yield
@@ -126,25 +126,25 @@ def spark_errors_told() -> Iterator[None]:
 
 
 def plain_error(text: str) -> KielGroupsError:
-    """The one line that matters in what Spark says of a failure: ours where it is one of ours, or else its first."""
-    if any(words in text for words in _TWO_AT_WORK):
+    """Return the error behind Spark's report of a failure, of this package if there is one, in one line of text."""
+    if any(words in text for words in _TWO_QUERIES):
         return ConfigError("checkpoint: another query writes with this checkpoint; wait for its end")
-    if any(words in text for words in _LATE):
+    if any(words in text for words in _LATE_WORKER):
         return LateWorkerError("Spark gives Python ten seconds to start, and this machine was too busy; try again")
     if found := _OURS.findall(text):
         name, message = found[-1]
         kind = getattr(errors, name, KielGroupsError)
-        kept = next((each for each in _KEPT if issubclass(kind, each)), KielGroupsError)
-        return kept(message.strip())
+        raised_as = next((each for each in _DISTINGUISHED if issubclass(kind, each)), KielGroupsError)
+        return raised_as(message.strip())
     if found := _NO_WORKER.findall(text):
         return ConfigError(f"Spark's Python does not start: {found[-1].strip().splitlines()[-1].strip()}; {_REMEDY}")
     if _NO_SOURCE in text:
         return ConfigError(f"Spark's Python knows no data source 'kiel'; {_REMEDY}")
-    return KielGroupsError(f"Spark failed: {_telling(text)}")
+    return KielGroupsError(f"Spark failed: {_error_line(text)}")
 
 
-def _telling(text: str) -> str:
-    """What a traceback of Python ends with, where there is one; else the first line that is not about the call."""
+def _error_line(text: str) -> str:
+    """Return the last error of a Python traceback, or else the first line that is not about Spark's call."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(_OF_THE_CALL)]
     raised = [found[1] for line in lines if (found := _PYTHON_RAISED.fullmatch(line))]
     if raised:

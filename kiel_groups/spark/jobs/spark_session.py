@@ -1,4 +1,4 @@
-"""A Spark session for a job at the command line: checked before, quiet, and told in one line where it fails."""
+"""Start and stop the Spark session of a command: with checks before, little output, and errors of one line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["start_session", "stop_session"]
 
 log = logging.getLogger(__name__)
 
-#: Spark-submit has started Java before us, and with it the master and all that is set on its line.
+#: Set if spark-submit has started Java for this process, with the master and the settings of its command line.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _STANDARD_ERROR = 2
 
-#: What one wants on a machine that does nothing else for others; all of it can be set otherwise.
+#: Defaults on a single machine: no ports for other hosts, no web interface; the user can override them.
 _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -32,24 +32,24 @@ _LOCAL_SETTINGS = {
 }
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
-    # Of Spark 4.1, and the larger half of what a small task costs.
+    # Since Spark 4.1: without it, a small task takes more than twice as long.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
 
 def start_session(name: str, *, master: str | None, settings: Sequence[str] = (), log: Path | None) -> SparkSession:
     """
-    Start Spark, or take over what spark-submit has started.
+    Start Spark, or connect to the Java process that spark-submit has started.
 
     Args:
-        name: What Spark's own pages call the job.
-        master: Where to run; None: where spark-submit says, or else on all cores of this machine.
+        name: The name of the job in Spark's web interface.
+        master: The cluster to run on; None for that of spark-submit, or else all cores of this machine.
         settings: Texts like ``name=value``.
-        log: Where Java's and the workers' standard error goes; None: where ours goes.
+        log: The file for the standard error of Java and the workers; None for that of this process.
 
     Raises:
-        ConfigError: No Java, an old one, or a setting that is none.
-        KielGroupsError: Spark does not start; says the last line of its log.
+        ConfigError: There is no Java, it is too old, or a setting is not valid.
+        KielGroupsError: Spark did not start; the message has the last line of its log.
     """
     pairs = dict(_pair(each) for each in settings)
     if _SUBMITTED not in os.environ:
@@ -57,7 +57,7 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
         master = master or "local[*]"
     local = master is not None and master.startswith("local")
     if local:
-        # Workers would take any python3 that is found first.
+        # Otherwise workers would use the first python3 in the path.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     if master is not None:
@@ -74,11 +74,11 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
 
 
 def stop_session(spark: SparkSession) -> None:
-    """End what ``start_session`` gave, also where its Java has died, which somebody has told by then."""
+    """Stop a session; if its Java process has died, only log that, because the job has reported it already."""
     try:
         spark.stop()
     except JAVA_IS_GONE as error:
-        log.info("Spark was not stopped: %s", error)
+        log.info("Spark could not be stopped, as its Java process has ended: %s", error)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -90,7 +90,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 @contextmanager
 def _errors_to(log: Path | None) -> Iterator[None]:
-    """Processes that are started in the block write their standard error there, as long as they live."""
+    """Redirect the standard error of processes that are started in the block, as long as they run."""
     if log is None:
         yield
         return
@@ -106,4 +106,4 @@ def _errors_to(log: Path | None) -> Iterator[None]:
 
 def _last_line(log: Path | None) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log is not None else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "its own words stand above")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "see its output above")
