@@ -42,9 +42,9 @@ def resolve(
     """
     wanted = _wanted(name, place, partitions, committed)
     resolved = {partition: offset for partition, offset in wanted.items() if offset >= 0}
-    for special, look in ((_EARLIEST_OFFSET, view.earliest), (_LATEST_OFFSET, view.latest)):
+    for special, lookup in ((_EARLIEST_OFFSET, view.earliest), (_LATEST_OFFSET, view.latest)):
         if asked := [partition for partition, offset in wanted.items() if offset == special]:
-            resolved |= look(asked)
+            resolved |= lookup(asked)
     return {partition: resolved[partition] for partition in sorted(resolved)}
 
 

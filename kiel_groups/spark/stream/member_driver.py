@@ -61,10 +61,10 @@ class MemberDriver:
         known = start or self._planned or Positions()
         # Before 4.2, Spark does not pass its position, but asks again only once the batch is done.
         reached = None if start is None else start.spans
-        standing = member.next_batch(self._topics(), reached, known.spans)
-        ends = self._bounds.ends(standing)
-        spans = self._bounds.without_losses(standing, ends)
-        if recreated := [partition for partition in standing if partition in ends and partition not in spans]:
+        positions = member.next_batch(self._topics(), reached, known.spans)
+        ends = self._bounds.ends(positions)
+        spans = self._bounds.without_losses(positions, ends)
+        if recreated := [partition for partition in positions if partition in ends and partition not in spans]:
             spans |= member.restart(self._view.earliest(recreated), known.spans)
         planned = Positions(member.plan(self._bounds.advanced(spans, ends, limited=limited)))
         self._planned = planned

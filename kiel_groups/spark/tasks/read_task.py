@@ -120,15 +120,15 @@ class _TaskReader:
             partition = readings[0].topic_partition
             raise LEADER_NOT_AVAILABLE.exception(f"{partition} has no leader; is the broker that holds it down?")
         with borrowed(leader, self._settings.client_id) as broker:
-            asked: deque[_Sent] = deque()
+            in_flight: deque[_Sent] = deque()
             for number in range(_LANES):
-                if (failure := self._ask(broker, readings[number::_LANES], asked)) is not None:
+                if (failure := self._ask(broker, readings[number::_LANES], in_flight)) is not None:
                     raise failure
-            while asked:
-                lane, positions = asked.popleft()
+            while in_flight:
+                lane, positions = in_flight.popleft()
                 batches, failure = self._take(positions, broker.receive(self._timeout_s))
                 # The next request goes out before Spark gets the messages, so that broker and Spark work in parallel.
-                failure = failure or self._ask(broker, lane, asked)
+                failure = failure or self._ask(broker, lane, in_flight)
                 if batches:
                     yield from merged(batches)
                     # Spark may take any time over the messages, which does not count as waiting for the broker.
@@ -140,7 +140,9 @@ class _TaskReader:
     def _timeout_s(self) -> float:
         return (self._settings.request_timeout_ms + _MAX_WAIT_MS) / 1000
 
-    def _ask(self, broker: BrokerSocket, lane: Sequence[RangeReading], asked: deque[_Sent]) -> KielGroupsError | None:
+    def _ask(
+        self, broker: BrokerSocket, lane: Sequence[RangeReading], in_flight: deque[_Sent]
+    ) -> KielGroupsError | None:
         """Send the next request of a lane, unless the lane is finished; return the error if sending failed."""
         positions = ask_for(lane, self._settings.fetch_max_bytes)
         if not positions:
@@ -153,7 +155,7 @@ class _TaskReader:
             broker.send(request, most_bytes=most_bytes, timeout_s=self._timeout_s)
         except KielGroupsError as error:
             return error
-        asked.append(_Sent(lane, positions))
+        in_flight.append(_Sent(lane, positions))
         return None
 
     # ------------------------------------------------------------------ answers
