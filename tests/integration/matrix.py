@@ -1,7 +1,7 @@
 """
-What works on which release of Kafka: each cell is tried on real servers, and the README's table is what was found.
+What works on which release of Kafka: each cell is tried on real servers, and ``docs/matrix.rst`` has what was found.
 
-``python -m tests.integration.matrix`` tries everything and writes the table into the README.
+``python -m tests.integration.matrix`` tries everything and writes the table into that page.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kiel_groups.embedded.jars.kafka_releases import KAFKAS
 from kiel_groups.errors import BrokerError, ConfigError
 from tests.integration.members import Group, eventually, group_of, stored_offsets, zookeeper
 
-__all__ = ["CODECS", "STORES", "RELEASES", "Works", "try_store", "table_in_readme"]
+__all__ = ["CODECS", "STORES", "RELEASES", "Works", "try_store", "table_in_docs"]
 
 CODECS = ("none", "gzip", "snappy", "lz4")
 STORES = ("zookeeper", "broker-v0")
 RELEASES = tuple(KAFKAS)
-README = Path(__file__).parents[2] / "README.rst"
+PAGE = Path(__file__).parents[2] / "docs" / "matrix.rst"
 PARTITIONS = 2
 RECORDS = 40
 NOTHING = "–"
@@ -118,8 +118,8 @@ def _cell(codecs: frozenset[str]) -> str:
     return ", ".join(codec for codec in CODECS if codec in codecs) or NOTHING
 
 
-def table_in_readme() -> dict[tuple[str, str], Works]:
-    """What the README says: release and store → what works."""
+def table_in_docs() -> dict[tuple[str, str], Works]:
+    """What the page says: release and store → what works."""
     rows = (re.split(r" {2,}", line) for line in _place().splitlines()[3:-1])
     return {
         (release, store): Works(*(frozenset(cell.split(", ")) - {NOTHING} for cell in cells))
@@ -128,8 +128,8 @@ def table_in_readme() -> dict[tuple[str, str], Works]:
 
 
 def _place() -> str:
-    found = re.search(r"(?<=\.\. matrix: begin\n\n).*?(?=\n\n\.\. matrix: end)", README.read_text("utf-8"), re.S)
-    assert found is not None, "the README has no place for the table"
+    found = re.search(r"(?<=\.\. matrix: begin\n\n).*?(?=\n\n\.\. matrix: end)", PAGE.read_text("utf-8"), re.S)
+    assert found is not None, "the page has no place for the table"
     return found[0]
 
 
@@ -144,5 +144,5 @@ async def find_out() -> dict[tuple[str, str], Works]:
 
 
 if __name__ == "__main__":
-    written = README.read_text("utf-8").replace(_place(), table(asyncio.run(find_out())))
-    README.write_text(written, encoding="utf-8")
+    written = PAGE.read_text("utf-8").replace(_place(), table(asyncio.run(find_out())))
+    PAGE.write_text(written, encoding="utf-8")

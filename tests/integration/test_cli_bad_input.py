@@ -1,4 +1,4 @@
-"""A table of mistakes at the command line: each is one line on standard error, and the exit status of the README."""
+"""A table of mistakes at the command line: each is one line on standard error, and a documented exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's table of releases, stores and codecs is what real servers say."""
+"""The table of releases, stores and codecs in ``docs/matrix.rst`` is what real servers say."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
-from tests.integration.matrix import RELEASES, STORES, table_in_readme, try_store
+from tests.integration.matrix import RELEASES, STORES, table_in_docs, try_store
 
 pytestmark = pytest.mark.integration
 
@@ -16,11 +16,11 @@ Unique = Callable[[str], str]
 
 def test_the_table_is_whole() -> None:
     """Every release with every store."""
-    assert list(table_in_readme()) == [(release, store) for release in RELEASES for store in STORES]
+    assert list(table_in_docs()) == [(release, store) for release in RELEASES for store in STORES]
 
 
 @pytest.mark.parametrize("store", STORES)
 async def test_what_works(release_cluster: Cluster, unique: Unique, store: str) -> None:
     """With each codec members consume, hand over and commit, or the broker refuses it, as the table says."""
     release = release_cluster.kafka[0].version
-    assert await try_store(release_cluster, store, unique) == table_in_readme()[release, store]
+    assert await try_store(release_cluster, store, unique) == table_in_docs()[release, store]
