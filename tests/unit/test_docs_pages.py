@@ -1,0 +1,119 @@
+"""The pages for readers parse, and what the pages for programmers name exists."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from docutils.core import publish_doctree
+
+pytestmark = pytest.mark.unit
+
+REPOSITORY = Path(__file__).parents[2]
+DOCS, PACKAGE = REPOSITORY / "docs", REPOSITORY / "kiel_groups"
+PAGES = sorted([*REPOSITORY.glob("*.rst"), *DOCS.glob("*.rst"), *(REPOSITORY / "zookeeper").glob("*.rst")])
+#: The pages that lead through the code.
+GUIDES = ("docs/architecture.rst", "CONTRIBUTING.rst", "docs/index.rst", "README.rst")
+
+
+def literals(page: str) -> list[str]:
+    """What a page has between double backticks, and the lines of its literal blocks."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^    (.*)$", text, re.MULTILINE)
+    return [*re.findall(r"``([^`]+)``", text.replace("\n", " ")), *blocks]
+
+
+def test_there_are_pages() -> None:
+    """The search for them finds some."""
+    assert {DOCS / "index.rst", REPOSITORY / "README.rst", REPOSITORY / "CONTRIBUTING.rst"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_a_page_parses(page: Path) -> None:
+    """docutils has nothing to complain about, and what a page includes is there."""
+    complaints = io.StringIO()
+    settings = {"report_level": 2, "halt_level": 5, "warning_stream": complaints}
+    publish_doctree(page.read_text(encoding="utf-8"), source_path=str(page), settings_overrides=settings)
+    assert complaints.getvalue() == ""
+
+
+@pytest.mark.parametrize("page", [*GUIDES, "docs/glossary.rst", "docs/matrix.rst"])
+def test_lines_of_a_guide_are_short(page: str) -> None:
+    """As in the code."""
+    assert not [line for line in (REPOSITORY / page).read_text(encoding="utf-8").splitlines() if len(line) > 120]
+
+
+def test_the_index_has_every_page() -> None:
+    """A page that is in no list is found by nobody."""
+    named = set(literals("docs/index.rst"))
+    assert {str(page.relative_to(REPOSITORY)) for page in PAGES} - named == {"docs/index.rst"}
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    """A reader looks a term up."""
+    terms = (DOCS / "glossary.rst").read_text(encoding="utf-8").partition("Terms\n-----\n")[2].partition("\nWords ")[0]
+    listed = re.findall(r"^(\S.*)\n    ", terms, re.MULTILINE)
+    assert len(listed) >= 50
+    assert listed == sorted(listed, key=str.casefold)
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_every_path_in_a_guide_exists(page: str) -> None:
+    """Relative to the repository, to the package, or a file's name alone; what holds a placeholder is none."""
+    words = [word for literal in literals(page) for word in literal.split()[:1] if not word.startswith(".venv/")]
+    paths = {word for word in words if re.fullmatch(r"[\w.][\w./-]*", word) and ("/" in word or _is_file_name(word))}
+    assert len(paths) >= 10
+    assert not {path for path in paths if not _exists(path)}
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_every_module_in_a_guide_exists(page: str) -> None:
+    """Modules in dotted form, as ``python -m`` takes them."""
+    found = re.findall(r"\b(?:tests|kiel_groups|benchmarks)(?:\.(?!rst\b)\w+)+", " ".join(literals(page)))
+    paths = {name: REPOSITORY / name.replace(".", "/") for name in found}
+    assert not {name for name, path in paths.items() if not (path.is_dir() or path.with_suffix(".py").is_file())}
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_every_class_and_method_in_a_guide_exists(page: str) -> None:
+    """``Class`` and ``Class.method``."""
+    found = [re.fullmatch(r"([A-Z]\w*[a-z]\w*)(?:\.(\w+))?", literal) for literal in literals(page)]
+    named = {(match[1], match[2] or "") for match in found if match}
+    assert not {(name, member) for name, member in named if not member and name not in _classes()}
+    assert not {(name, member) for name, member in named if member and member not in _members(name)}
+
+
+def _is_file_name(word: str) -> bool:
+    return word.endswith((".py", ".rst", ".txt"))
+
+
+def _exists(path: str) -> bool:
+    beside = any((folder / path).exists() for folder in (REPOSITORY, PACKAGE, DOCS))
+    return beside or ("/" not in path and any(PACKAGE.rglob(path)))
+
+
+@cache
+def _classes() -> dict[str, list[ast.ClassDef]]:
+    """The classes of the package and of the tests by name; some share one."""
+    files = [*PACKAGE.rglob("*.py"), *(REPOSITORY / "tests").rglob("*.py")]
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in files)
+    found: dict[str, list[ast.ClassDef]] = {}
+    for node in (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        found.setdefault(node.name, []).append(node)
+    return found
+
+
+def _defined(node: ast.ClassDef) -> set[str]:
+    functions = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return functions | {ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)}
+
+
+def _members(name: str) -> set[str]:
+    """What a class of that name has, by itself or from its bases."""
+    found = _classes().get(name, [])
+    bases = {ast.unparse(base) for node in found for base in node.bases}
+    return set().union(*map(_defined, found), *map(_members, bases))
