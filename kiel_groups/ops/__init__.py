@@ -1,6 +1,6 @@
 """
-Read a group from its znodes alone, check it, and render it as tables or JSON.
+View a group from its znodes, check it, and render it as tables or JSON.
 
-``service`` loads the znodes; the commands and the demo render with it.
-It is pure: it reads no clock and no server.
+``service`` loads the znodes; the commands and the demo use the views and the renderings.
+This package is pure: it reads neither a clock nor a server.
 """

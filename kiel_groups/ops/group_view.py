@@ -1,7 +1,7 @@
 """
-What is known about a group from outside: its znodes in, one value out.
+The view of a group that an operator gets: one value, made from the group's znodes.
 
-Nothing here fails on a znode that is missing or unreadable: a tool that looks at a broken group has to show it.
+Missing or unreadable znodes raise no error here: a tool for broken groups has to show them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["Foreigner", "GroupView", "MemberView", "PartitionView", "lag_of", "v
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """
-    One partition: who owns it, where the group stands in it.
+    One partition, its owner and the group's offset in it.
 
-    ``owner`` is None while it is claimed by nobody, ``target`` where the plan gives it to nobody, ``committed`` None
-    without an offset that can be read, ``log_end`` None where the brokers were not asked or did not answer.
-    ``claimed_ms`` and ``committed_ms`` are when, in epoch milliseconds; the latter is None without an offset znode.
-    ``opened`` is False where no offset was written since the claim: an owner that opens a claim rewrites the offset,
-    or creates it, before it delivers anything. It is True where an operator sets the offset of an unopened claim.
+    ``owner`` is None if no member has claimed it, ``target`` if the plan assigns it to no member, ``committed`` without
+    a readable offset, ``log_end`` if the brokers were not asked or did not answer. ``claimed_ms`` and ``committed_ms``
+    are the times of the claim and of the commit, in epoch milliseconds; the latter is None without an offset znode.
+    ``opened`` is False if no offset was written since the claim: an owner that opens a claim rewrites or creates the
+    offset before it delivers anything. An operator who sets the offset of an unopened claim makes it True, too.
     """
 
     topic_partition: TopicPartition
@@ -43,7 +43,7 @@ class PartitionView:
 
     @property
     def lag(self) -> int | None:
-        """Records between the committed offset and the end of the log; None where one of them is unknown."""
+        """The records between the committed offset and the end of the log; None if one of the two is unknown."""
         if self.log_end is None or self.committed is None:
             return None
         return max(0, self.log_end - self.committed)
@@ -51,7 +51,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A live member, what the plan gives it (``target``) and what it has claimed (``owned``)."""
+    """A live member, what the plan assigns to it (``target``) and what it has claimed (``owned``)."""
 
     info: MemberInfo
     leads: bool
@@ -60,19 +60,19 @@ class MemberView:
 
     @property
     def lag(self) -> int | None:
-        """Of all it owns, in records; see ``lag_of``."""
+        """The lag of all that it owns, in records; see ``lag_of``."""
         return lag_of(self.owned)
 
     @property
     def share(self) -> str:
-        """How many partitions it owns; on the way to something else, both numbers."""
+        """How many partitions it owns; while these are not its target, also how many the target has: ``2 → 3``."""
         owned = {partition.topic_partition for partition in self.owned}
         return str(len(owned)) if owned == self.target else f"{len(owned)} → {len(self.target)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Foreigner:
-    """A live member that does not take part in the protocol: a Java consumer (under ``/consumers``), one of kiel's."""
+    """A live member that does not speak our protocol: a Java consumer (under ``/consumers``), or a member of kiel's."""
 
     name: str
     path: str
@@ -83,14 +83,14 @@ class GroupView:
     """
     A group at one moment.
 
-    ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are those that
-    stand for election, the leader first; one that is no member is an allocator's. ``missing_topics`` are
-    subscribed to and do not exist. ``away`` are the shares of static members that went and may return. ``unreadable``
-    lists what stands in the way of a complete picture. ``tuning`` is what people have set for the group, None
-    where that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None where nobody looked.
-    ``closed`` are paths of znodes whose ACL keeps whoever looked out: what stands there, and below, is not known.
-    ``history`` is of its last generations, the newest first; ``weights`` how many partitions somebody gave one.
-    ``was_joined`` tells whether a member has ever registered.
+    ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are in order of
+    election, the leader first; a candidate that is not a member is an allocator process. ``missing_topics`` are
+    subscribed to, but do not exist. ``away`` has the assignments of static members that are gone and may return.
+    ``unreadable`` says which znodes cannot be parsed, and why. ``tuning`` is what operators have set for the group; it
+    is None if that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None if not counted.
+    ``closed`` are the paths of znodes whose ACL denies reading: their data and children are unknown. ``history`` has
+    the last generations, the newest first; ``weights`` is how many partitions have a weight. ``was_joined`` says
+    whether a member has ever registered.
     """
 
     group: str
@@ -114,17 +114,17 @@ class GroupView:
 
     @property
     def lag(self) -> int:
-        """Of the whole group, in records; partitions of unknown lag count nothing."""
+        """The lag of the whole group, in records; a partition of unknown lag counts as 0."""
         return sum(partition.lag or 0 for partition in self.partitions)
 
     @property
     def known_lag(self) -> int | None:
-        """``lag``, or None where that of no partition is known, or no partition is seen because offsets are closed."""
+        """``lag``, or None if no partition has a known lag, or if an ACL hides all partitions."""
         return None if self.closed and not self.partitions else lag_of(self.partitions)
 
     @property
     def owned(self) -> int:
-        """How many partitions have a live owner or one whose session has not ended yet."""
+        """How many partitions have an owner, dead ones included until their sessions expire."""
         return sum(partition.owner is not None for partition in self.partitions)
 
     @property
@@ -134,10 +134,10 @@ class GroupView:
     @property
     def state(self) -> str:
         """
-        One word.
+        The state of the group in one word.
 
-        ``unreadable`` (part of it is closed), ``foreign``, ``empty``, ``memberless`` (no member has ever joined),
-        ``publishing``, ``moving`` (not everybody owns its share) or ``settled``.
+        ``unreadable`` (an ACL hides a part), ``foreign``, ``empty``, ``memberless`` (no member has ever joined),
+        ``publishing``, ``moving`` (not every member owns exactly its target) or ``settled``.
         """
         if self.closed:
             return "unreadable"
@@ -153,11 +153,11 @@ class GroupView:
 
     @property
     def slots(self) -> frozenset[Slot]:
-        """Of its members, and of static ones that may return."""
+        """The slots of its members, and of static members that may return."""
         return frozenset(member.info.slot for member in self.members) | self.away.keys()
 
     def with_log_ends(self, log_ends: Mapping[TopicPartition, int], brokers: int) -> GroupView:
-        """The same, with what the brokers that are registered said."""
+        """Return the view with the ends of logs, and with how many brokers are registered."""
         known = {
             each.topic_partition: replace(each, log_end=log_ends.get(each.topic_partition)) for each in self.partitions
         }
@@ -169,7 +169,7 @@ class GroupView:
 
 
 def lag_of(partitions: Collection[PartitionView]) -> int | None:
-    """In records; partitions of unknown lag count nothing, and None is that of no partition is known."""
+    """Return the lag of partitions in records; unknown ones count as 0, but None means that all are unknown."""
     known = [partition.lag for partition in partitions if partition.lag is not None]
     return sum(known) if known or not partitions else None
 
@@ -179,9 +179,9 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
     Make the view of a group.
 
     Args:
-        group: Its name.
-        znodes: Its znodes, and those of its topics.
-        log_ends: The next offset of each partition that was asked for.
+        group: The name of the group.
+        znodes: The znodes of the group and of its topics.
+        log_ends: The next offset of each partition, as far as known.
     """
     reading = Reading(GroupLayout(group), znodes)
     candidates, members = reading.candidates(), reading.members()
@@ -227,9 +227,9 @@ def _partitions(
     targets: Mapping[MemberId, frozenset[TopicPartition]],
     log_ends: Mapping[TopicPartition, int],
 ) -> tuple[PartitionView, ...]:
-    """Every partition that is subscribed to, owned or has an offset."""
+    """Return every partition that is subscribed to, is owned or has an offset."""
     owners, committed = reading.owners(), reading.offsets()
-    target = {partition: member_id for member_id, share in targets.items() for partition in share}
+    target = {partition: member_id for member_id, assigned in targets.items() for partition in assigned}
     subscribed = {topic for info in members for topic in info.subscription}
     known = {partition for topic in sorted(subscribed) for partition in reading.partitions_of(topic)}
     found = []

@@ -1,4 +1,4 @@
-"""A group as JSON, for programs: names stay, and what is unknown is null."""
+"""A group as JSON, for programs: field names are stable, and unknown values are null."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["group_document", "outline_document"]
 
 
 def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
-    """One group of many; offsets are known only ``with_lag``."""
+    """Return one entry of the list of groups; the lag is null unless ``with_lag``."""
     group_state = view.group_state
     return {
         "group": view.group,
@@ -29,9 +29,9 @@ def outline_document(view: GroupView, *, with_lag: bool) -> dict[str, Any]:
 
 def outline_state(view: GroupView) -> str:
     """
-    As far as it can be told without owners.
+    Return the state of a group whose owners were not read.
 
-    ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``.
+    One of ``unreadable``, ``foreign``, ``empty``, ``memberless``, ``unplanned``, ``publishing`` or ``done``.
     """
     if view.closed or not view.members:
         return view.state
@@ -42,13 +42,13 @@ def group_document(
     view: GroupView, findings: Iterable[Finding], *, lag_problem: str, generations: int = 0
 ) -> dict[str, Any]:
     """
-    All that is known about one group.
+    Return everything that is known about one group.
 
     Args:
         view: The group.
         findings: What is wrong with it.
-        lag_problem: Why some ends of logs are unknown, "" where none is.
-        generations: How many of the last ones to tell of.
+        lag_problem: Why some ends of logs are unknown; "" if all are known.
+        generations: How many of the last generations to include.
     """
     group_state, settings = view.group_state, view.settings
     return {

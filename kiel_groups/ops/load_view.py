@@ -1,4 +1,4 @@
-"""What the partitions of a group weigh, and what that makes its members carry."""
+"""The weights of a group's partitions, and the load of each member by the newest plan."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["PlanView", "view_plan", "weights_report"]
 @dataclass(frozen=True, slots=True)
 class PlanView:
     """
-    The newest plan of a group: by which ``allocator``, "" before the first one, and what members are to own.
+    The newest plan of a group: the ``allocator`` that made it, "" before the first plan, and the assignments.
 
-    Members go by the session that their ids end in, static ones by their instance ids.
+    Members are named by the session that their ids end in, static members by their instance ids.
     """
 
     group: str
@@ -38,25 +38,25 @@ class PlanView:
 
     @property
     def hint(self) -> str:
-        """Why weights change nothing, or may not; "" where they are looked at, or nobody knows."""
+        """Why weights have no effect, or may have none; "" if the allocator uses them, or there is no plan yet."""
         known = ALLOCATORS.get(self.allocator)
         if not self.allocator or isinstance(known, WeighingAllocator):
             return ""
-        looks = "looks at weights only if whoever wrote it saw to that" if known is None else "does not look at weights"
+        use = "uses weights only if it was written to do so" if known is None else "does not use weights"
         return (
-            f"group {self.group} is allocated by {self.allocator}, which {looks}; to have them followed, start its"
+            f"group {self.group} is allocated by {self.allocator}, which {use}; to make weights effective, start the"
             f' members with the allocator "weighted", or add "allocator":"weighted" to {GroupLayout(self.group).config}'
         )
 
 
 def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> PlanView:
     """
-    What znodes say; those that cannot be read are left out, and empty slices of who went.
+    Return the plan in these znodes, without unreadable assignments and without empty ones of members that are gone.
 
     Args:
-        group: Its name.
-        znodes: Its pointer and slices.
-        members: The ids of those that live.
+        group: The name of the group.
+        znodes: The group state and the assignments.
+        members: The ids of the live members.
     """
     layout = GroupLayout(group)
     allocator, allocation = "", {}
@@ -67,7 +67,7 @@ def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> Pl
                 continue
             found = MemberAssignment.parse(znode.data, path)
         except ProtocolError:
-            continue  # ``describe`` tells of it.
+            continue  # ``describe`` reports it.
         slot = path.rpartition("/")[2]
         if found.partitions or found.member_id in members:
             allocation[short_name(slot) if slot == found.member_id else slot] = found.partitions
@@ -75,18 +75,18 @@ def view_plan(group: str, znodes: Snapshot, members: Collection[MemberId]) -> Pl
 
 
 def weights_report(weights: Weights, plan: PlanView) -> Iterator[RenderableType]:
-    """The members with what they carry by the newest plan, then each topic's partitions that have a weight."""
+    """Yield the load of each member by the newest plan, then for each topic the partitions that have a weight."""
     owners = {partition: slot for slot, owned in plan.allocation.items() for partition in owned}
     yield Text(f"group {plan.group}: {counted(weights, 'partition has a weight', 'partitions have weights')}")
     loads = loads_of(owners, weights)
     if others := [partition for partition in owners if partition not in weights]:
-        usual = _number(loads[others[0]])
-        each = "the median of the others" if len(others) < len(owners) else "as nothing is known of any"
+        default = _number(loads[others[0]])
+        reason = "the median of the others" if len(others) < len(owners) else "because none has a weight"
         yield Text(
-            f"  {counted(others, 'partition without one counts', 'partitions without one count')} {usual}, {each}"
+            f"  {counted(others, 'partition without one counts', 'partitions without one count')} {default}, {reason}"
         )
     if owners:
-        yield Text("\nmembers, and what they are to own", style="bold")
+        yield Text("\nmembers, and the load that the plan assigns to each", style="bold")
         yield _members(plan.allocation, loads)
     for topic, partitions in groupby(sorted(weights), key=lambda partition: partition.topic):
         yield Text(f"topic {topic}", style="bold", overflow="fold")
@@ -117,7 +117,7 @@ def _partitions(partitions: list[TopicPartition], weights: Weights, owners: Mapp
 
 
 def _number(load: float) -> str:
-    """As a znode keeps it."""
+    """Format a load with the digits that the znode keeps."""
     return f"{next(iter(printed_weights({TopicPartition('t', 0): load}).values())):,}"
 
 

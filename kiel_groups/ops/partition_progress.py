@@ -1,4 +1,8 @@
-"""What gets on between looks at a group: a partition that stands still can only be told from an idle one in time."""
+"""
+The progress of partitions between two views of a group.
+
+One view cannot distinguish a stuck partition from an idle one whose next record has just arrived; two views can.
+"""
 
 from __future__ import annotations
 
@@ -9,45 +13,45 @@ from kiel_groups.wording import counted, some
 
 __all__ = ["STUCK_MS", "WATCHED_MS", "Progress"]
 
-#: So long a member has for a record: where its watchdog is on, and as it is unless told, the session ends then.
+#: The default time that a member has for a record; where its watchdog is on, its session ends then.
 STUCK_MS = 300_000
 
-#: So long nothing may be committed of what is there to be read: three times the interval of commits that nobody set.
+#: How long a partition may be behind without a commit between two views: three times the default commit interval.
 WATCHED_MS = 15_000
 
 
 class Progress:
     """
-    The partitions of one group that are behind, and since when without a commit, over looks that are taken in.
+    Tracks, over successive views of one group, which partitions are behind and since when without a commit.
 
-    A lag by itself says nothing: the record may have come a moment ago. One that was there before, with the same
-    commit, has been waiting.
+    A lag by itself proves nothing: the record may have arrived a moment ago. If an earlier view had a lag and the same
+    commit, the record has been waiting.
     """
 
     def __init__(self) -> None:
-        #: What was committed, and since when it is known that more is there.
+        #: The partition as last viewed, and since when it is known to be behind that commit.
         self._waiting: dict[TopicPartition, tuple[PartitionView, int]] = {}
 
     def take(self, view: GroupView, now_ms: int) -> tuple[Finding, ...]:
         """
-        What is stuck, as far as looks can tell by now.
+        Add a view, and return a finding if partitions are stuck by all views so far.
 
         Args:
-            view: The group as it was seen now.
+            view: The group as it is now.
             now_ms: Epoch milliseconds.
         """
         waiting = {}
         for each in view.partitions:
             if each.lag and each.owner in view.member_ids:
                 before, since_ms = self._waiting.get(each.topic_partition, (each, now_ms))
-                stands = before.owner == each.owner and before.committed_ms == each.committed_ms
-                waiting[each.topic_partition] = (each, since_ms if stands else now_ms)
+                is_unmoved = before.owner == each.owner and before.committed_ms == each.committed_ms
+                waiting[each.topic_partition] = (each, since_ms if is_unmoved else now_ms)
         self._waiting = waiting
         stuck = [each for each, since_ms in waiting.values() if now_ms - since_ms >= WATCHED_MS and _old(each, now_ms)]
         return (_finding(stuck, now_ms),) if stuck else ()
 
     def suspects(self, now_ms: int) -> bool:
-        """Whether another look, ``WATCHED_MS`` after this one, may find something."""
+        """Whether another view, ``WATCHED_MS`` after the last one, may show a stuck partition."""
         return any(_old(each, now_ms) for each, _ in self._waiting.values())
 
 
@@ -56,7 +60,7 @@ def _old(partition: PartitionView, now_ms: int) -> bool:
 
 
 def _last_ms(partition: PartitionView) -> int:
-    """When it last got on: a commit, or a new owner."""
+    """Return when it last made progress: a commit, or a new owner."""
     return max(partition.committed_ms or 0, partition.claimed_ms or 0)
 
 
@@ -67,10 +71,10 @@ def _finding(stuck: list[PartitionView], now_ms: int) -> Finding:
     lag = sum(each.lag or 0 for each in stuck)
     return Finding(
         "stuck",
-        f"{counted(stuck, 'partition does', 'partitions do')} not get on: {lag:,} behind, and no commit for {minutes}"
-        f" min: {some(names)}, held by {some(map(short_name, members))}",
-        "look at the log of that member: its application hangs, or does not commit; 'kiel-groups release' takes from it"
-        " what it holds",
+        f"{counted(stuck, 'partition makes', 'partitions make')} no progress: lag {lag:,}, and no commit for {minutes}"
+        f" min: {some(names)}, owned by {some(map(short_name, members))}",
+        "look at the log of that member: its application hangs, or does not commit; 'kiel-groups release' takes its"
+        " partitions from it",
         partitions=names,
         members=members,
     )

@@ -1,4 +1,4 @@
-"""A group as an operator reads it: what is wrong, who, where; 80 columns are enough unless names are long."""
+"""A group as a report for operators: findings, facts, members, partitions. It fits 80 columns unless names are long."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from kiel_groups.wording import counted, some
 
 __all__ = ["Listed", "ago", "group_report", "groups_table"]
 
-#: Which partitions a report lists: all, those with which something is wrong, none, or so many (the wrong ones first).
+#: Which partitions a report lists: all, those with a problem, none, or this many (those with a problem first).
 Listed: TypeAlias = Literal["all", "wrong", "none"] | int
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 def groups_table(views: Iterable[GroupView], *, with_lag: bool) -> Table:
-    """The groups of a cluster, a line each; lag is known where offsets were read."""
+    """Return the table of the groups of a cluster, one line each; ``with_lag`` needs views with offsets."""
     table = _table()
     table.add_column("group", overflow="fold")
     for column in ("members", "foreign", "generation"):
@@ -58,17 +58,17 @@ def group_report(
     generations: int = 0,
 ) -> list[RenderableType]:
     """
-    All there is to say about one group.
+    Return the report on one group.
 
     Args:
         view: The group.
         findings: What is wrong with it.
         place: ZooKeeper's hosts, with the chroot.
-        lag_problem: Why some ends of logs are unknown, "" where none is.
+        lag_problem: Why some ends of logs are unknown; "" if all are known.
         now_ms: Epoch milliseconds, for ages.
-        clock: What time that is, where one look is one of many.
-        listed: Which partitions are shown. With ``wrong`` a finding is about them, or their lag is unknown.
-        generations: How many of the last ones to tell of.
+        clock: The time of day to show, if this is one report of many.
+        listed: Which partitions to list; with ``wrong`` those that have a finding or an unknown lag.
+        generations: How many of the last generations to show.
     """
     at = f", {clock}" if clock else ""
     parts: list[RenderableType] = [Text(f"group {view.group} in ZooKeeper at {place}{at}", style="bold")]
@@ -76,7 +76,7 @@ def group_report(
         parts += ["", _findings(findings)]
     parts += ["", _summary(view, lag_problem, now_ms)]
     if generations:
-        parts += [Text("\nhistory, the newest first", style="bold"), _history(view.history[:generations], now_ms)]
+        parts += [Text("\nhistory, newest first", style="bold"), _history(view.history[:generations], now_ms)]
     if view.members:
         parts += [Text("\nmembers, by the session that their ids end in", style="bold"), _members(view, now_ms)]
     elif view.partitions:
@@ -88,7 +88,7 @@ def group_report(
 
 
 def ago(then_ms: int | None, now_ms: int) -> str:
-    """``14 s ago``; the clocks of two machines may differ, so nothing lies in the future."""
+    """Return ``14 s ago``; times in the future count as now, because the clocks of two machines may differ."""
     if not then_ms:
         return ""
     seconds = max(0, now_ms - then_ms) // 1000
@@ -119,10 +119,10 @@ def _summary(view: GroupView, lag_problem: str, now_ms: int) -> Table:
 
 def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str, str]]:
     group_state, settings = view.group_state, view.settings
-    seen = "partitions that can be seen" if view.closed else "partitions"
+    seen = "readable partitions" if view.closed else "partitions"
     yield "state", f"{view.state}: {view.owned:,} of {len(view.partitions):,} {seen} are owned"
     if view.state == "memberless":
-        yield "offsets", f"{_committer(view.group)}, which is no member; one that joins would take over from it"
+        yield "offsets", f"{_committer(view.group)}, which is not a member; a member that joins would take over from it"
     yield "leader", _leader(view)
     if group_state is not None:
         yield "generation", f"{group_state.generation}, {group_state.state}, {ago(group_state.created_at_ms, now_ms)}"
@@ -141,13 +141,13 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
 
 
 def _committer(group: str) -> str:
-    """Spark's queries and archives without a group of their own have one of a name that tells."""
+    """Return what commits the offsets; Spark queries and archives that name no group get one with a known prefix."""
     other = "" if group.startswith(SPARK_GROUPS) else "another program, such as "
     return f"committed by {other}a Spark query or an archive"
 
 
 def _follows(view: GroupView) -> Iterator[str]:
-    """What people have set in the group's config, which wins over what its leader was started with."""
+    """Yield what operators have set in the group's config; it overrides the options of the leader."""
     tuning = view.tuning
     if tuning is None:
         yield "refused, see above"
@@ -161,7 +161,7 @@ def _follows(view: GroupView) -> Iterator[str]:
     strangers = tuning.strangers(view.slots)
     for slot in sorted(tuning.drained):
         if slot in strangers:
-            yield f"drained {slot} (which is no member)"
+            yield f"drained {slot} (not a member)"
         elif slot in view.slots:
             yield f"drained {slot}"
 
@@ -169,7 +169,7 @@ def _follows(view: GroupView) -> Iterator[str]:
 def _whole_lag(view: GroupView, problem: str) -> Iterator[str]:
     yield _group_lag(view)
     if problem:
-        yield f" (not known of all: {problem})"
+        yield f" (not fully known: {problem})"
     uncommitted = [each for each in view.partitions if each.committed is None]
     if uncommitted:
         yield f"; without a committed offset: {counted(uncommitted, 'partition', 'partitions')}"
@@ -180,7 +180,7 @@ def _group_lag(view: GroupView) -> str:
 
 
 def _lag(partitions: Collection[PartitionView]) -> str:
-    """A question mark where none is known, at least so much where some are not."""
+    """Format the lag: ``?`` if none is known, ``≥ 12`` if only some are known."""
     whole = all(each.lag is not None for each in partitions)
     lag = lag_of(partitions)
     return _number(lag) if whole or lag is None else f"≥ {lag:,}"
@@ -190,8 +190,9 @@ def _leader(view: GroupView) -> str:
     if view.leader is None:
         return "?" if view.closed else "none"
     spare = sum(candidate not in view.member_ids for candidate in view.candidates[1:])
-    aside = "" if view.leader in view.member_ids else ", an allocator that is no member"
-    return view.leader + aside + (f"; {spare} more such stand by" if spare else "")
+    aside = "" if view.leader in view.member_ids else ", an allocator process"
+    spares = counted(spare, "spare allocator process", "spare allocator processes")
+    return f"{view.leader}{aside}; {spares}" if spare else view.leader + aside
 
 
 def _history(entries: Iterable[HistoryEntry], now_ms: int) -> Table:
@@ -233,7 +234,7 @@ def _listed(
     partitions: Sequence[PartitionView], findings: Sequence[Finding], listed: Listed
 ) -> Collection[TopicPartition]:
     named = {partition for finding in findings for partition in finding.partitions}
-    # In their order: a dict keeps it, and has each once.
+    # A dict keeps their order, and has each of them once.
     wrong = {each.topic_partition: None for each in partitions if each.lag is None or each.topic_partition in named}
     everyone = wrong | {each.topic_partition: None for each in partitions}
     match listed:
@@ -294,5 +295,5 @@ def _number(number: int | None) -> str:
 
 
 def _table() -> Table:
-    # A title would be wrapped to the table's width; headings stand above.
+    # Rich would wrap a title to the width of the table, so headings are texts above it.
     return Table(box=box.SIMPLE_HEAD, pad_edge=False)

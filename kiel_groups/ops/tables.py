@@ -1,4 +1,4 @@
-"""A group as tables of at most 80 columns, and as one line."""
+"""A group as tables of at most 80 columns, and as one line, for the demo."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _STYLE: Final[dict[str, Any]] = {"title_justify": "left", "title_style": "bold",
 
 def member_table(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[MemberId, float]) -> Table:
     """
-    The members, what they own, how far behind they are.
+    Return the table of members with their partitions, lag and rate.
 
     Args:
         view: The group.
-        names: What to call a member, where its id is not wanted.
-        rates: Records a second, as far as known.
+        names: Names to show in place of member ids.
+        rates: Records a second of each member, as far as known.
     """
     table = Table(title=_title(view, names), box=box.SIMPLE, show_footer=True, **_STYLE)
     table.add_column("member", "all", ratio=1, no_wrap=True, overflow="ellipsis")
@@ -48,7 +48,7 @@ def member_table(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[
 
 
 def offset_table(view: GroupView) -> Table:
-    """Each partition's committed offset and lag, as ZooKeeper and the brokers have them."""
+    """Return the table of each partition's committed offset and lag."""
     table = Table(title="offsets in ZooKeeper (partition: next offset, lag)", box=box.SIMPLE, **_STYLE)
     for _ in range(_OFFSET_COLUMNS):
         table.add_column(ratio=1, no_wrap=True)
@@ -61,7 +61,7 @@ def offset_table(view: GroupView) -> Table:
 
 
 def status_line(view: GroupView, names: Mapping[MemberId, str], rates: Mapping[MemberId, float]) -> str:
-    """The same for where no table fits, such as a log."""
+    """Return one line about the group, for a log or wherever tables do not fit."""
     leader = _name(view.leader, names)
     return (
         f"generation {_generation(view)}, {counted(view.members, 'member', 'members')}, leader {leader}, "

@@ -1,4 +1,4 @@
-"""Values out of the znodes of a group, and a note of each that cannot be read."""
+"""The values in the znodes of a group, and an error text for each znode that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ _Value = TypeVar("_Value")
 
 class Reading:
     """
-    Each method reads one kind of znode; what is missing is empty, what is unreadable is noted and left out.
+    Parses the znodes of one group, one kind in each method.
 
-    ``closed`` are the paths of znodes that are there, and that ZooKeeper does not let this reader see.
+    A missing znode makes an empty value. An unparseable znode is left out, with a text in ``unreadable``. ``closed``
+    are the paths of znodes that exist, but whose ACL denies reading.
     """
 
     def __init__(self, layout: GroupLayout, znodes: Snapshot) -> None:
         self._layout = layout
-        # The snapshot may be one of many groups.
+        # The snapshot may hold the znodes of many groups.
         roots = (layout.root, consumer_root(layout.group), layout.kiel_members, TOPICS)
-        own = tuple(f"{root}/" for root in roots)
+        prefixes = tuple(f"{root}/" for root in roots)
         closed = (path for path, znode in znodes.items() if znode.closed)
-        self.closed = tuple(sorted(path for path in closed if f"{path}/".startswith(own)))
+        self.closed = tuple(sorted(path for path in closed if f"{path}/".startswith(prefixes)))
         self._znodes = {path: znode for path, znode in znodes.items() if not znode.closed}
         self._folders: dict[str, list[tuple[str, Znode]]] = {}
         for path, znode in self._znodes.items():
@@ -49,7 +50,7 @@ class Reading:
         self.unreadable: list[str] = []
 
     def members(self) -> list[MemberInfo]:
-        """Oldest first."""
+        """Return the live members, oldest first."""
         found = [
             self._parsed(lambda data, path: MemberInfo.parse(_name(path), data, path), path)
             for path, _ in self._children(self._layout.members)
@@ -59,7 +60,7 @@ class Reading:
         )
 
     def candidates(self) -> tuple[MemberId, ...]:
-        """Who stands for election, the leader first; znodes that ZooKeeper did not number do not count."""
+        """Return the candidates of the election, the leader first; znodes without ZooKeeper's number do not count."""
         ranked = sorted(
             (number, znode.data.decode(errors="replace"))
             for path, znode in self._children(self._layout.election)
@@ -68,7 +69,7 @@ class Reading:
         return tuple(member_id for _, member_id in ranked)
 
     def foreign_members(self) -> list[str]:
-        """The znodes of live members that are not ours; an id that ends in its own session is one of ours."""
+        """Return the znodes of live foreign members; an id that ends in its own session is one of ours."""
         members = {_name(path) for path, _ in self._children(self._layout.members)}
         ids = [
             path
@@ -78,7 +79,7 @@ class Reading:
         return sorted(ids) + sorted(path for path, _ in self._children(self._layout.kiel_members))
 
     def was_joined(self) -> bool:
-        """Whether a member has ever registered: members create folders, and leave them behind. Weights are no sign."""
+        """Whether a member has ever registered: the znodes that members create stay. Weights prove nothing."""
         folders = (self._layout.members, self._layout.config, self._layout.group_state, self._layout.ids)
         return any(
             path == folder or path.startswith(f"{folder}/")
@@ -93,54 +94,54 @@ class Reading:
         return self._parsed(GroupSettings.parse, self._layout.config)
 
     def tuning(self) -> tuple[DynamicConfig | None, str]:
-        """What people have set for the group, or why a leader does not follow it."""
+        """Return what operators have set in the group's config, or None and why leaders refuse it."""
         znode = self._znodes.get(self._layout.config)
         if znode is None:
             return DynamicConfig(), ""
         try:
             return DynamicConfig.parse(znode.data, self._layout.config), ""
         except ProtocolError as error:
-            # What is no JSON at all has been noted by who read the settings.
+            # ``settings`` has already noted a znode that is not JSON.
             return None, "" if str(error) in self.unreadable else str(error)
 
     def weights(self) -> int:
-        """How many partitions somebody has given a weight."""
+        """Return how many partitions have a weight."""
         return len(self._parsed(parse_weights, self._layout.weights) or ())
 
     def target(self, info: MemberInfo) -> frozenset[TopicPartition]:
-        """What a member is to own: the slice of its slot, once that is meant for it and not for one before it."""
+        """Return the assignment of a member's slot; empty while it is still that of an earlier member of the slot."""
         found = self._parsed(MemberAssignment.parse, self._layout.assignment(info.slot))
         return found.partitions if found is not None and found.member_id == info.member_id else frozenset()
 
     def away(self) -> dict[Slot, MemberAssignment]:
-        """The slices that are kept for static members which are gone for the moment."""
+        """Return the assignments that are reserved for absent static members."""
         slots = [_name(path) for path, _ in self._children(self._layout.group_state)]
         found = {slot: self._parsed(MemberAssignment.parse, self._layout.assignment(slot)) for slot in slots}
-        return {slot: share for slot, share in found.items() if share is not None and share.away_since_ms is not None}
+        return {slot: each for slot, each in found.items() if each is not None and each.away_since_ms is not None}
 
     def history(self) -> tuple[HistoryEntry, ...]:
-        """What is kept of past generations, the newest first."""
+        """Return the recorded generations, the newest first."""
         paths = [path for path, _ in self._children(self._layout.history) if generation_of(_name(path)) is not None]
         found = [self._parsed(HistoryEntry.parse, path) for path in sorted(paths, reverse=True)]
         return tuple(entry for entry in found if entry is not None)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        """Those that the topic has by its own znode."""
+        """Return the partitions that the topic's znode lists."""
         numbers = self._parsed(parse_topic, topic_path(topic)) or ()
         return [TopicPartition(topic, number) for number in numbers]
 
     def missing_topics(self, members: Iterable[MemberInfo]) -> tuple[str, ...]:
-        """Topics that members subscribe to, and that have no znode."""
+        """Return the topics that members subscribe to and that have no znode."""
         subscribed = {topic for info in members for topic in info.subscription}
-        there = self._znodes.keys() | set(self.closed)
-        return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in there))
+        existing = self._znodes.keys() | set(self.closed)
+        return tuple(sorted(topic for topic in subscribed if topic_path(topic) not in existing))
 
     def owners(self) -> dict[TopicPartition, tuple[MemberId, Znode]]:
-        """The owner of each claimed partition, and its owner znode."""
+        """Return the owner of each claimed partition, and its owner znode."""
         return {partition: (_owner(znode.data), znode) for partition, _, znode in self._partitions(self._layout.owners)}
 
     def offsets(self) -> dict[TopicPartition, tuple[int | None, Znode]]:
-        """The committed offsets, None where one is unreadable, and the znode of each."""
+        """Return the committed offsets, None for unreadable ones, and the znode of each."""
         return {
             partition: (self._parsed(parse_offset, path), znode)
             for partition, path, znode in self._partitions(self._layout.offsets)
@@ -172,6 +173,6 @@ def _name(path: str) -> str:
 
 
 def _owner(data: bytes) -> MemberId:
-    """Without the index of a thread, which follows the last dash."""
+    """Return the owner's member id: the data up to the last dash, which a thread's index follows."""
     text = data.decode(errors="replace")
     return text.rpartition("-")[0] or text

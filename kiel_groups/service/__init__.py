@@ -1,6 +1,6 @@
 """
-Load groups for operators: their znodes from ZooKeeper and the ends of their logs from the brokers, put together.
+Load groups for operators: their znodes from ZooKeeper, and the ends of their logs from the brokers.
 
-The commands ``groups`` and ``describe`` call it, blocking.
+The commands ``groups`` and ``describe`` call it; its calls block.
 It changes nothing.
 """

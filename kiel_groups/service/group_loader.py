@@ -1,4 +1,4 @@
-"""One look at groups: their znodes and the ends of their logs, put together. Blocking."""
+"""Load views of groups: their znodes, and the ends of their logs. The calls block."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["Look", "look_at_group", "look_at_groups", "looks_at_group"]
 @dataclass(frozen=True, slots=True)
 class Look:
     """
-    What was seen.
+    The views of groups at one moment.
 
-    ``brokers`` is how many are registered; ``lag_problem`` why some ends of logs are unknown, "" where none is;
-    ``seen_ms`` when that was, in epoch milliseconds.
+    ``brokers`` is how many are registered, ``lag_problem`` why some ends of logs are unknown ("" if all are known),
+    ``seen_ms`` when the groups were read, in epoch milliseconds.
     """
 
     groups: tuple[GroupView, ...]
@@ -38,18 +38,18 @@ class Look:
 
 def look_at_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Look:
     """
-    One group, with its lag.
+    Load one group with its lag.
 
     Args:
         zookeeper: ``host:port,host:port/chroot``.
-        group: Its name.
+        group: The name of the group.
         timeout_s: How long to wait for ZooKeeper, and then for the brokers.
 
     Raises:
-        UnknownGroupError: Nothing of it stands in ZooKeeper; names one that is called alike.
+        UnknownGroupError: ZooKeeper has nothing of this group; the error names a similar group.
         NoZooKeeperError: No server answered.
         ChrootMissingError: The chroot does not exist.
-        CoordinationError: ZooKeeper failed while it was read.
+        CoordinationError: Reading from ZooKeeper failed.
     """
     with _looking(zookeeper, group, timeout_s) as look:
         return look()
@@ -59,9 +59,9 @@ def looks_at_group(
     zookeeper: str, group: str, *, timeout_s: float = 10.0
 ) -> Generator[Look | KielGroupsError, None, None]:
     """
-    Look after look as they are asked for, on one session for as long as it lasts; the error where one failed.
+    Load the group each time that the caller asks for the next item; an item is an error if that load failed.
 
-    Args as of ``look_at_group``.
+    One session serves all loads until one fails. The arguments are those of ``look_at_group``.
 
     Raises:
         ConfigError: The group does not exist (any more), or a name is not legal.
@@ -86,7 +86,7 @@ def _looking(zookeeper: str, group: str, timeout_s: float) -> Iterator[Callable[
 
 def _look(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: float) -> Look:
     if not client.connected:
-        # A read would wait for the connection, however long that takes.
+        # A read would wait without limit for a new connection.
         raise CoordinationError(f"the connection to ZooKeeper at {zookeeper} broke")
     check_group(client, group, zookeeper)
     brokers = read_brokers(client)
@@ -96,9 +96,9 @@ def _look(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: f
 
 def look_at_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> Look:
     """
-    All groups in outline: who is in them and what is published; ``with_lag`` their offsets and their lag, too.
+    Load all groups in outline: their members and the state of their plans; ``with_lag`` also offsets and lag.
 
-    Errors as of ``look_at_group``.
+    Raises the errors of ``look_at_group``.
     """
     with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
         groups, brokers = list_groups(client), read_brokers(client)
@@ -111,7 +111,7 @@ def look_at_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -
 
 
 def _with_lag(views: tuple[GroupView, ...], brokers: Snapshot, topics: Iterable[str], timeout_s: float) -> Look:
-    """Ask the brokers about partitions of topics that exist: they may be set to create others on the question."""
+    """Add ends of logs; of existing topics only, because brokers may create a topic that they are asked about."""
     existing = frozenset(topics)
     partitions = {
         each.topic_partition for view in views for each in view.partitions if each.topic_partition.topic in existing
@@ -128,7 +128,7 @@ def _addresses(brokers: Snapshot) -> list[HostPort]:
         try:
             found.append(HostPort(*parse_broker(znode.data, path)))
         except ProtocolError:
-            continue  # The folder itself, or a broker that nobody can reach by what stands there.
+            continue  # The parent znode, or a registration without a usable address.
     return found
 
 

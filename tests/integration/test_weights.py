@@ -143,14 +143,14 @@ async def test_the_commands(cluster_39: Cluster, unique: Unique, tmp_path: Path)
     async with group_of(cluster_39, name, [topic], partition_allocator="weighted") as group:
         await group.join()
         await group.balanced(topic, 3)
-        none = f"info: group {name} has no weights; 'kiel-groups weights set' gives it some\n"
+        none = f"info: group {name} has no weights; 'kiel-groups weights set' sets them\n"
         assert await run("show", name) == (0, "", none)
         assert await run("set", name, f"{topic}:0=12.5", f"{topic}:2=3") == (
             0,
             "",
-            f"info: group {name} has weights for 2 partitions, 2 given now\n",
+            f"info: group {name} has weights for 2 partitions, 2 set now\n",
         )
-        assert (await run("set", name, f"{topic}:1=0"))[2].endswith("for 3 partitions, 1 given now\n")
+        assert (await run("set", name, f"{topic}:1=0"))[2].endswith("for 3 partitions, 1 set now\n")
         status, shown, _ = await run("show", name, "--json")
         assert (status, json.loads(shown)) == (0, {f"{topic}:0": 12.5, f"{topic}:1": 0, f"{topic}:2": 3})
         status, table, told = await run("show", name)
@@ -170,7 +170,7 @@ async def test_the_commands(cluster_39: Cluster, unique: Unique, tmp_path: Path)
         await group.balanced(topic, 3)
         _, _, told = await run("set", group.name, f"{topic}:0=1")
         assert told.splitlines()[1].startswith(
-            f"warning: group {group.name} is allocated by round_robin, which does not look at weights; to have them"
+            f"warning: group {group.name} is allocated by round_robin, which does not use weights; to make weights"
         )
 
 

@@ -37,8 +37,8 @@ def test_every_outage_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(watching, "clock", lambda: next(times))
     assert watched(LOOK, OUTAGE, OUTAGE, LOOK, OUTAGE, OUTAGE, LOOK) == [True, False, False]
     assert capsys.readouterr().err.splitlines() == [
-        "error: 14:03:05, looking again: the connection broke",
-        "error: 14:04:05, looking again: the connection broke",
+        "error: 14:03:05, trying again: the connection broke",
+        "error: 14:04:05, trying again: the connection broke",
     ]
 
 

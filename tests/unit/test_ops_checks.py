@@ -92,23 +92,23 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
             "/consumers/g/ids": Znode(),
             **{path: znode for path, znode in WELL.items() if path.startswith("/consumers/g/offsets/")},
         },
-        "no member consumes; 6 behind, in 3 partitions",
+        "the group has no members; its lag is 6, in 3 partitions",
     ),
     "leaderless": (
         without("/kiel-groups/g/election/ffff-n_0000000001", "/kiel-groups/g/election/aaaa-n_0000000002"),
-        "nobody stands for election",
+        "no member is a candidate in the election",
     ),
     "orphans": (
         {**WELL, "/consumers/g/owners/t/1": Znode(b"g_host-9-dead-0")},
-        "1 partition is held by g_host-9-dead, which is no member any more: t:1",
+        "1 partition is owned by g_host-9-dead, which is no longer a member: t:1",
     ),
     "wrongly-owned": (
         {**WELL, "/consumers/g/owners/t/1": Znode(f"{B}-0".encode())},
-        "1 partition is held by bbbb, to be given to aaaa: t:1",
+        "1 partition is owned by bbbb, but assigned to aaaa: t:1",
     ),
     "unowned": (
         without("/consumers/g/owners/t/0", "/consumers/g/owners/t/1"),
-        "2 partitions are owned by nobody: t:0, t:1, to be claimed by aaaa",
+        "2 partitions have no owner: t:0, t:1, to be claimed by aaaa",
     ),
     "unopened": (
         {
@@ -116,16 +116,16 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
             "/consumers/g/owners/t/1": Znode(f"{A}-0".encode(), 0xAAAA, created_ms=LATER_MS - UNOPENED_MS),
             "/consumers/g/owners/t/2": Znode(f"{B}-0".encode(), 0xBBBB, created_ms=LATER_MS - UNOPENED_MS + 1),
         },
-        "1 partition is claimed, for up to 30 s, and without an offset stored since: t:1;",
+        "1 partition has been claimed for up to 30 s, and no offset has been stored since: t:1;",
     ),
     "unassigned": (
         {**WELL, "/brokers/topics/t": Znode(b'{"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}')},
-        "1 partition is given to nobody: t:3",
+        "1 partition is assigned to no member: t:3",
     ),
     "unplanned": (without("/kiel-groups/g/allocation"), "no plan has been published yet"),
     "publishing": (
         {**WELL, "/kiel-groups/g/allocation": plan(state="publishing")},
-        "generation 4 is not published to its end",
+        "generation 4 is published only in part",
     ),
     "fallback": (
         {**WELL, "/kiel-groups/g/allocation": plan(fallback="the allocator raised; round robin instead")},
@@ -133,12 +133,12 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
     ),
     "beyond-end": (
         {**WELL, "/consumers/g/offsets/t/1": Znode(b"13")},
-        "1 offset lies beyond the end of the log: t:1",
+        "1 committed offset is beyond the end of the log: t:1",
     ),
-    "missing-topic": (without("/brokers/topics/t"), "1 topic does not exist, though subscribed to: t"),
+    "missing-topic": (without("/brokers/topics/t"), "1 subscribed topic does not exist: t"),
     "closed": (
         {**without(f"/kiel-groups/g/members/{A}"), "/kiel-groups/g/members": Znode(closed=True)},
-        "1 znode keeps whoever looks from here out: /kiel-groups/g/members",
+        "an ACL denies reading 1 znode: /kiel-groups/g/members",
     ),
 }
 
@@ -227,7 +227,7 @@ def test_static_members_are_known_by_their_slots() -> None:
     kept = MemberAssignment(4, B, frozenset(PARTITIONS[2:]), away_since_ms=LATER_MS - 20_000)
     (found,) = findings({**gone, "/kiel-groups/g/allocation/two": Znode(kept.encode())})
     assert (found.kind, found.passing) == ("away", True)
-    assert found.text == "1 partition is kept for instance two, which went 20 s ago: t:2"
+    assert found.text == "1 partition is reserved for instance two, which has been away for 20 s: t:2"
 
 
 def test_what_will_not_pass_is_said_first() -> None:
@@ -268,7 +268,7 @@ def test_a_report_shows_members_owners_and_lag_within_80_columns() -> None:
         assert said in text
     assert max(map(len, text.splitlines())) <= 80
     blind = drawn(view_group("g", WELL), lag_problem="no broker answered")
-    assert "lag         ? (not known of all: no broker answered)" in blind
+    assert "lag         ? (not fully known: no broker answered)" in blind
 
 
 def test_without_brokers_that_is_said_first() -> None:
@@ -291,8 +291,8 @@ def test_a_group_at_rest_is_not_wrong(log_ends: dict[TopicPartition, int]) -> No
 @pytest.mark.parametrize(
     ("group", "said"),
     [
-        ("kiel-spark-0a1b", "committed by a Spark query or an archive, which is no member"),
-        ("lake", "committed by another program, such as a Spark query or an archive, which is no member"),
+        ("kiel-spark-0a1b", "committed by a Spark query or an archive, which is not a member"),
+        ("lake", "committed by another program, such as a Spark query or an archive, which is not a member"),
     ],
 )
 def test_a_group_of_a_spark_query_is_known_as_that(group: str, said: str) -> None:
@@ -314,7 +314,7 @@ def test_what_the_group_follows_is_shown() -> None:
     text = " ".join(drawn(view, width=200).split())
     assert (
         "config allocator sticky, debounce quiet_ms 0, static_grace_ms 5,000, "
-        f"drained {A}, drained typo (which is no member)" in text
+        f"drained {A}, drained typo (not a member)" in text
     )
     assert "g_host-1400000000000-dead" not in text
     assert group_document(view, (), lag_problem="")["follows"] == {
@@ -399,7 +399,7 @@ def test_a_dedicated_allocator_is_told_from_members() -> None:
         "/kiel-groups/g/election/0000-n_0000000000": Znode(b"g_host-0-cccc"),
         "/kiel-groups/g/election/0001-n_0000000003": Znode(b"g_host-0-dddd"),
     }
-    assert "g_host-0-cccc, an allocator that is no member; 1 more such stand by" in drawn(view_group("g", znodes))
+    assert "g_host-0-cccc, an allocator process; 1 spare allocator process" in drawn(view_group("g", znodes))
 
 
 def test_documents_hold_what_programs_ask_for() -> None:
@@ -434,7 +434,7 @@ def test_of_a_closed_group_nothing_is_said_that_is_not_known() -> None:
     outline = outline_document(view, with_lag=True)
     assert (outline["members"], outline["lag"], outline["closed"]) == (None, None, list(view.closed))
     text = " ".join(drawn(view, (finding,)).split())
-    assert "state unreadable: 0 of 0 partitions that can be seen are owned leader ? lag ?" in text
+    assert "state unreadable: 0 of 0 readable partitions are owned leader ? lag ?" in text
 
 
 def test_the_past_is_told_newest_first_as_far_as_asked() -> None:

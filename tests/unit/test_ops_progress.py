@@ -52,7 +52,7 @@ def test_what_stood_still_between_two_looks_is_stuck() -> None:
     (finding,) = progress.take(view(end=15), LATER_MS)
     assert (finding.kind, finding.passing, finding.partitions) == ("stuck", False, (PARTITION,))
     assert finding.members == (MEMBER,)
-    assert finding.text.startswith("1 partition does not get on: 5 behind, and no commit for 5 min: t:0, held by aaaa")
+    assert finding.text.startswith("1 partition makes no progress: lag 5, and no commit for 5 min: t:0, owned by aaaa")
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,9 @@ def test_before_the_first_plan_there_are_weights_only() -> None:
     [
         ("", ""),
         ("weighted", ""),
-        ("round_robin", "group g is allocated by round_robin, which does not look at weights; to have them followed,"),
-        ("sticky", "group g is allocated by sticky, which does not look at weights; to have them followed, start its"),
-        ("mine", "group g is allocated by mine, which looks at weights only if whoever wrote it saw to that; to have"),
+        ("round_robin", "group g is allocated by round_robin, which does not use weights; to make weights effective,"),
+        ("sticky", "group g is allocated by sticky, which does not use weights; to make weights effective, start the"),
+        ("mine", "group g is allocated by mine, which uses weights only if it was written to do so; to make"),
     ],
 )
 def test_weights_that_change_nothing_are_told_of(allocator: str, told: str) -> None:
