@@ -1,4 +1,4 @@
-"""The group of commands, and what an error looks like to a person: one line, never a traceback for a user's mistake."""
+"""The command group, and the handling of errors: one line for each, never a traceback for a user's mistake."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from kiel_groups.errors import ChrootMissingError, ConfigError, KielGroupsError,
 __all__ = ["COMPLETION_VARIABLE", "NAME", "app", "run"]
 
 NAME = "kiel-groups"
-#: In it, a shell says that it wants completion; click's generated scripts set it.
+#: The variable by which click's generated scripts ask for completion.
 COMPLETION_VARIABLE = "_KIEL_GROUPS_COMPLETE"
 
-#: A chroot is a part of an address that somebody typed.
-_USERS_OWN = (ConfigError, ChrootMissingError)
+#: Mistakes of the caller; the chroot is a part of an address that the caller gave.
+_USER_ERRORS = (ConfigError, ChrootMissingError)
 
-#: Commands, each in a module of its name in ``cli.commands``, with the line of help that must not cost an import.
+#: The commands, each in the module of its name in ``cli.commands``, with their help lines, which need no import.
 _COMMANDS = {
     "cluster": "Run a real Kafka and ZooKeeper on this machine.",
     "topics": "List, create, describe, grow and delete topics.",
     "produce": "Send lines as records.",
     "consume": "Print records, as a member of a group or alone.",
     "groups": "List the groups of a cluster.",
-    "describe": "Show a group: what is wrong, who owns what, the lag.",
-    "weights": "Show and set what partitions weigh, for fair shares.",
-    "release": "Take partitions from a member that does not let go.",
+    "describe": "Show a group: its problems, members, owners and lag.",
+    "weights": "Show and set the weights of partitions, for fair shares.",
+    "release": "Take partitions from a member that does not release them.",
     "serve": "Allocate the partitions of a group without consuming.",
     "spark": "Run jobs on Spark: copy topics into Parquet.",
-    "completion": "Print a script that has a shell complete.",
-    "demo": "Watch a group lose a member to kill -9, and no record.",
+    "completion": "Print a completion script for a shell.",
+    "demo": "Watch a group lose a member to kill -9, but no record.",
 }
 
 
@@ -83,7 +83,7 @@ def app(context: click.Context) -> int:
     """
     Consumer groups for Kafka 0.8.x, on ZooKeeper.
 
-    Options may also stand in the environment, KIEL_GROUPS_BROKERS and KIEL_GROUPS_ZOOKEEPER before all, or in a file.
+    Options can also be set in a file or in the environment, such as KIEL_GROUPS_BROKERS and KIEL_GROUPS_ZOOKEEPER.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
@@ -93,7 +93,7 @@ def app(context: click.Context) -> int:
 
 def run(arguments: Sequence[str]) -> int:
     """
-    Run a command; every error of the package becomes a line on standard error.
+    Run a command, and print an error of the package as one line on standard error.
 
     Returns:
         The exit status.
@@ -109,20 +109,20 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(error.format_message(), err=True)
         return error.exit_code
     except click.ClickException as error:
-        lines.say("error", _told(error))
+        lines.say("error", _text(error))
         return error.exit_code
     except UnknownTopicError as error:
-        lines.say("error", f"{error}; '{NAME} topics list' shows those that do exist, 'topics create' makes one")
+        lines.say("error", f"{error}; '{NAME} topics list' shows the existing topics, 'topics create' creates one")
         return WRONG
     except KielGroupsError as error:
         _finish_output()
         lines.say("error", str(error))
-        return WRONG if isinstance(error, _USERS_OWN) else FAILED
+        return WRONG if isinstance(error, _USER_ERRORS) else FAILED
     except BrokenPipeError:
         _forget_output()
         return READER_GONE
     except OSError as error:
-        # Such as a full disk under our own help; what a command reads or writes, it tells by itself.
+        # Such as a full disk when printing help; commands report the errors of their own files and output.
         text = f"standard output cannot be written: {error.strerror}" if _is_of_output(error) else str(error)
         _forget_output()
         lines.say("error", text)
@@ -143,12 +143,12 @@ def _invoke(arguments: Sequence[str], lines: Lines) -> int:
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether it was raised where standard output is written, by click or here; the error itself names no file."""
+    """Whether writing standard output raised it, in click or here; the error itself names no file."""
     return extract_tb(error.__traceback__)[-1].name in {"echo", "run"}
 
 
 def _finish_output() -> None:
-    """Write what is still held back, or forget it: what cannot be written would fail once more on the way out."""
+    """Flush standard output; if that fails, discard the rest, which would fail once more when the interpreter exits."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -157,7 +157,7 @@ def _finish_output() -> None:
 
 
 def _forget_output() -> None:
-    """Have the interpreter's last flush go nowhere, instead of failing once more on the way out."""
+    """Discard buffered output, so that the last flush of the interpreter does not fail, too."""
     if sys.stdout is None:
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -165,22 +165,22 @@ def _forget_output() -> None:
     os.close(nowhere)
 
 
-#: click's words that make a reader wonder.
-_PLAINER: Final = {
+#: Technical words of click's, and plainer ones.
+_PLAIN_WORDS: Final = {
     "is not a valid integer range": "is not an integer",
     "is not a valid float range": "is not a number",
     "requires an argument": "needs a value",
 }
 
 
-def _told(error: click.ClickException) -> str:
-    """What click found wrong, where it stands, and who knows what is right."""
+def _text(error: click.ClickException) -> str:
+    """Return click's message, where the wrong value is set, and which help to read."""
     text = error.format_message()
-    for words, plainer in _PLAINER.items():
+    for words, plainer in _PLAIN_WORDS.items():
         text = text.replace(words, plainer)
     text += "" if text.endswith((".", "?", "!")) else "."
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return text
     parameter = error.param if isinstance(error, click.BadParameter) else None
     source = source_of(error.ctx, parameter) if parameter is not None else None
-    return f"{text}{f' It stands in {source}.' if source else ''} See '{error.ctx.command_path} --help'."
+    return f"{text}{f' It is set in {source}.' if source else ''} See '{error.ctx.command_path} --help'."

@@ -108,8 +108,8 @@ def test_in_the_foreground_it_stays_until_ctrl_c(cluster: Cluster, tmp_path: Pat
     """It says where it serves and how to end it; afterwards nothing of it is left."""
     with Running(["-m", "kiel_groups", "cluster", "up", "--name=mine"]) as command:
         said = command.wait_for_lines(6)
-        assert said[0] == "cluster 'mine' serves: Kafka 0.8.2.2 on ZooKeeper 3.9.5"
-        assert said[5] == "Ctrl-C ends it, and its data goes."
+        assert said[0] == "cluster 'mine' is ready: Kafka 0.8.2.2 on ZooKeeper 3.9.5"
+        assert said[5] == "Ctrl-C stops it and deletes its data."
         assert only(cluster)["pid"] == command.process.pid
         assert command.end(signal.SIGINT) == 0
         assert command.errors == []

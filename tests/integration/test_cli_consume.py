@@ -232,10 +232,10 @@ async def test_a_member_that_is_replaced_says_so_once(cluster_39: Cluster, words
         (["--partition=9"], "partitions: 9 given; {topic} has 0 to 1"),
         (["--allocator=sticky"], "'--allocator' goes with '--group' only."),
         (["--instance-id=a"], "'--instance-id' goes with '--group' only."),
-        (["--group=g", "--partition=0", "--zookeeper=z"], "'--partition' goes without '--group' only; a group shares"),
+        (["--group=g", "--partition=0", "--zookeeper=z"], "'--partition' does not go with '--group'; a group shares"),
         (["--group=g", "--no-group"], "'--group' does not go with '--no-group'."),
         (["--group=g"], "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER'). A group needs it."),
-        (["--group=g", "--zookeeper=z", "--from=5"], "'--from': '5' given; a group goes on where it committed"),
+        (["--group=g", "--zookeeper=z", "--from=5"], "'--from': '5' given; a group resumes at its offsets"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -266,7 +266,7 @@ async def test_a_group_that_a_file_names_can_be_left_out(
     wanted = (topic, "--from=earliest", "--partition=0", "--max=3", f"--brokers={cluster_39.brokers[0]}")
     refused = kiel_groups("--config", str(file), "consume", *wanted)
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert f"the group is named in {file}, and '--no-group' does without" in refused.stderr
+    assert f"the group is named in {file}, and '--no-group' ignores it" in refused.stderr
     done = kiel_groups("--config", str(file), "consume", "--no-group", *wanted)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 3)
     with zookeeper(cluster_39) as client:

@@ -119,7 +119,7 @@ async def test_it_allocates_as_told_and_says_why(cluster_39: Cluster, unique: Un
         settings = json.loads(client.get(layout.config)[0]) | {"allocator": "round_robin", "debounce": {"quiet_ms": 5}}
         client.set(layout.config, json.dumps(settings).encode())
         with serving(cluster_39, name, "--allocator", "sticky") as process:
-            told = f"info: {layout.config} sets allocator round_robin, debounce.quiet_ms 5, which goes before the"
+            told = f"info: {layout.config} sets allocator round_robin, debounce.quiet_ms 5, which overrides the"
             await eventually(lambda: tells(process, told), "it says so")
 
 

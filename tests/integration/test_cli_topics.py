@@ -74,7 +74,7 @@ async def test_tables_fit_the_terminal_and_say_what_is_wrong_first(cluster_39: C
     assert lines[:3] == [
         f"{topic}: 2 partitions, replication 1, retention.ms=3600000",
         "  without a leader: 1",
-        "  with replicas behind: 1",
+        "  with replicas not in sync: 1",
     ]
     assert lines[-1].split() == ["1", "none", "0", "?", "?", "?"]
     assert max(map(len, lines[3:])) <= 80
@@ -90,7 +90,7 @@ async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, uniq
         state = f"/brokers/topics/{topic}/partitions/1/state"
         client.set(state, json.dumps(json.loads(client.get(state)[0]) | {"leader": 99}).encode())
     lines = topics(cluster_39, "describe", topic)[1].splitlines()
-    assert lines[1] == "  led by a broker that is not registered, so dead: 1"
+    assert lines[1] == "  led by a dead broker (not registered): 1"
     assert lines[-1].split()[:3] == ["1", "99", "dead"]
     assert [each["leader_is_dead"] for each in described(cluster_39, topic)["partitions"]] == [False, True]
 
@@ -99,7 +99,11 @@ async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, uniq
     ("words", "status", "said"),
     [
         (["describe", "{topic}s"], 2, "topic '{topic}s' does not exist in ZooKeeper at {zookeeper} (did you mean"),
-        (["describe", "{topic}s"], 2, "'kiel-groups topics list' shows those that do exist, 'topics create' makes one"),
+        (
+            ["describe", "{topic}s"],
+            2,
+            "'kiel-groups topics list' shows the existing topics, 'topics create' creates one",
+        ),
         (["create", "{topic}"], 2, "topic '{topic}' exists already; delete it first, or choose another name"),
         (["create", "a topic"], 2, "topic: 'a topic' is not a legal name; Kafka 0.8 allows letters, digits"),
         (["create", "new", "--replication=3"], 2, "replication: 3 given; expected 1 to 1, the number of live brokers"),
@@ -111,7 +115,7 @@ async def test_a_leader_that_is_not_registered_is_dead(cluster_39: Cluster, uniq
         ),
         (["create", "x" * 250, "--partitions=20000"], 2, "with 20,000 partitions it may have 249"),
         (["create", "{topic}", "{topic}s", "--partitions=1"], 2, "topic '{topic}' exists already; delete it first"),
-        (["delete", "{topic}"], 2, "nobody is there to be asked; give --yes."),
+        (["delete", "{topic}"], 2, "there is no terminal to confirm at; give --yes."),
         (["remove", "{topic}"], 2, "No such command 'remove'."),
         (["list", "{topic}"], 2, "Got unexpected extra argument ({topic})"),
         (["describe"], 2, "Missing argument 'TOPIC...'."),
@@ -179,7 +183,7 @@ def test_a_topic_that_is_there_may_be_left_alone(cluster_39: Cluster, unique: Un
         0,
         "",
         f"warning: topic {topic} exists already, with 2 partitions and not 9;"
-        f" 'kiel-groups topics grow {topic} --partitions 9' adds the others\n",
+        f" 'kiel-groups topics grow {topic} --partitions 9' adds the rest\n",
     )
 
 

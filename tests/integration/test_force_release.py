@@ -36,7 +36,7 @@ async def test_a_live_member_stops_before_its_claims_could_be_deleted(
         run = await _command(cluster_39, name, old.rpartition("-")[2], *options)
         assert run == (
             0,
-            f"info: {old} owned 2 partitions: let go by itself or with its session: 2, taken: 0",
+            f"info: {old} owned 2 partitions: released by itself or with its session: 2, taken: 0",
         )
         await eventually(lambda: first.consumer.member_id not in (None, old), "it joined anew")
         await group.balanced(topic, 4)

@@ -256,7 +256,7 @@ def test_a_topic_that_does_not_exist_is_told(
     words = ["spark", "archive", unique("none"), "--brokers", brokers_of(cluster_39), "--output", str(tmp_path / "a")]
     assert run(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "'kiel-groups topics list' shows those that do exist" in line
+    assert "'kiel-groups topics list' shows the existing topics" in line
 
 
 @pytest.mark.parametrize("further", [["--dry-run"], []])

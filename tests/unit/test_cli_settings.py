@@ -112,11 +112,11 @@ def test_each_name_of_an_option_may_stand_in_the_file_and_in_the_environment(
     """A wrong value shows that it is read."""
     path = write(f"brokers = 'b:1'\n[consume]\n{name} = 'many'\n")
     assert app.run(["consume", "t"]) == 2
-    assert f"'many' is not an integer. It stands in {path}." in capsys.readouterr().err
+    assert f"'many' is not an integer. It is set in {path}." in capsys.readouterr().err
     variable = f"KIEL_GROUPS_CONSUME_{name.upper().replace('-', '_')}"
     monkeypatch.setenv(variable, "few")
     assert app.run(["consume", "t"]) == 2
-    assert f"'few' is not an integer. It stands in {variable}." in capsys.readouterr().err
+    assert f"'few' is not an integer. It is set in {variable}." in capsys.readouterr().err
 
 
 def test_a_wrong_value_is_told_with_its_place(
@@ -125,10 +125,10 @@ def test_a_wrong_value_is_told_with_its_place(
     """Nobody looks for it on the command line."""
     path = write(FILE.replace("7", "'many'"))
     assert app.run(["consume", "t"]) == 2
-    assert f"'--max' / '--max-messages': 'many' is not an integer. It stands in {path}." in capsys.readouterr().err
+    assert f"'--max' / '--max-messages': 'many' is not an integer. It is set in {path}." in capsys.readouterr().err
     monkeypatch.setenv("KIEL_GROUPS_CONSUME_MAX", "few")
     assert app.run(["consume", "t"]) == 2
-    assert "'few' is not an integer. It stands in KIEL_GROUPS_CONSUME_MAX." in capsys.readouterr().err
+    assert "'few' is not an integer. It is set in KIEL_GROUPS_CONSUME_MAX." in capsys.readouterr().err
 
 
 def test_a_misspelt_variable_is_an_error_but_a_stranger_is_not(

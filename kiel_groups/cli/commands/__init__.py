@@ -1,6 +1,6 @@
 """
-Define the commands, a module each, named as they are typed.
+Define the commands, each in a module of its name.
 
 ``cli.app`` imports a module when its command is called.
-A command parses, calls one of the packages above, and prints; what it needs for that is imported within its function.
+A command parses its options, calls another package and prints the result; its function imports what it needs.
 """

@@ -27,19 +27,19 @@ _name_option = click.option(
     default=_DEFAULT,
     show_default=True,
     metavar="NAME",
-    help="Which cluster.",
+    help="Name of the cluster.",
     shell_complete=complete_clusters,
 )
 
 
 @click.group(epilog=EPILOG)
 def cluster() -> None:
-    """Run a real Kafka 0.8 and ZooKeeper on this machine, to try things on."""
+    """Run a real Kafka 0.8 and ZooKeeper on this machine, for experiments."""
 
 
 @cluster.command(epilog=EPILOG)
 @_name_option
-@click.option("--detach", is_flag=True, help="Return when it serves; 'cluster down' ends it.")
+@click.option("--detach", is_flag=True, help="Return when the cluster is ready; 'cluster down' stops it.")
 @click.option("--kafka-version", "kafka", metavar="VERSION", help="0.8.0, 0.8.1.1, 0.8.2.2 (the default) or 0.9.0.1.")
 @click.option("--zookeeper-version", "zookeeper", metavar="VERSION", help="3.9.5 (the default) or 3.4.6.")
 @click.option("--broker-count", "brokers", type=click.IntRange(1, 20), default=1, metavar="N", help="How many brokers.")
@@ -50,16 +50,16 @@ def cluster() -> None:
     default="1",
     metavar="N",
     callback=lambda context, parameter, value: int(value),
-    help="How many servers: 1, 3, 5 or 7.",
+    help="How many ZooKeeper servers: 1, 3, 5 or 7.",
 )
-@click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Of the first broker; others follow it.")
-@click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Of the first server; others follow it.")
-@click.option("--chroot", default="", metavar="/PATH", help="Where the cluster lives in ZooKeeper.")
+@click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Of the first broker; then ascending.")
+@click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Of the first server; then ascending.")
+@click.option("--chroot", default="", metavar="/PATH", help="ZooKeeper path that the cluster uses as its root.")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Keep the data there, and go on from it; without, it goes when the cluster ends.",
+    help="Keep the data there for the next start; otherwise it is deleted when the cluster stops.",
 )
 @json_option
 @click.pass_obj
@@ -75,9 +75,9 @@ def up(
     **rest: Any,
 ) -> int:
     """
-    Start a cluster; it stays until Ctrl-C.
+    Start a cluster, and run it until Ctrl-C.
 
-    It listens on 127.0.0.1, at ports that the system chooses unless you do, and creates no topics by itself.
+    It listens on 127.0.0.1, on free ports unless you choose them, and does not create topics on demand.
     """
     import asyncio
 
@@ -111,7 +111,7 @@ def up(
 @cluster.command(epilog=EPILOG)
 @_name_option
 def down(*, name: str) -> int:
-    """End a cluster, detached or not, and wait until it is gone."""
+    """Stop a cluster, detached or not, and wait until it has stopped."""
     from kiel_groups.embedded.clusters.named_clusters import stop_cluster
 
     stop_cluster(_running(name))
@@ -121,7 +121,7 @@ def down(*, name: str) -> int:
 @cluster.command(epilog=EPILOG)
 @_name_option
 def env(*, name: str) -> int:
-    """Print its addresses for a shell: eval "$(kiel-groups cluster env)"."""
+    """Print the addresses of a cluster for a shell: eval "$(kiel-groups cluster env)"."""
     from kiel_groups.cli.terminal.rendering import show
 
     show(*_exports(_running(name)))
@@ -129,11 +129,11 @@ def env(*, name: str) -> int:
 
 
 @cluster.command(epilog=EPILOG)
-@click.option("--name", metavar="NAME", help="This cluster only.", shell_complete=complete_clusters)
+@click.option("--name", metavar="NAME", help="Show this cluster only.", shell_complete=complete_clusters)
 @json_option
 @click.pass_obj
 def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
-    """Say which clusters run, where, and since when; exits with 1 if one of their servers has ended."""
+    """Show the running clusters; exits with 1 if one of their servers has ended."""
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.embedded.clusters.named_clusters import running_clusters
 
@@ -152,7 +152,7 @@ def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
 
 
 def _running(name: str) -> RunningCluster:
-    """The cluster of this name; raises ServerError that names those that run."""
+    """Return the cluster of this name; the ServerError of an unknown name lists the running ones."""
     from kiel_groups.embedded.clusters.named_clusters import find_cluster, running_clusters
     from kiel_groups.errors import ServerError
 
@@ -173,12 +173,12 @@ def _show_ready(running: RunningCluster, *, as_json: bool, detached: bool) -> No
         show_json(_as_json(running))
         return
     named = "" if running.name == _DEFAULT else f" --name {running.name}"
-    ends = f"'kiel-groups cluster down{named}'" if detached else "Ctrl-C"
-    stays = f"; its data stays in {running.data}" if running.data else ", and its data goes"
+    stop = f"'kiel-groups cluster down{named}'" if detached else "Ctrl-C"
+    data = f"; its data stays in {running.data}" if running.data else " and deletes its data"
     show(
-        f"cluster {running.name!r} serves: Kafka {running.kafka_version} on ZooKeeper {running.zookeeper_version}\n",
+        f"cluster {running.name!r} is ready: Kafka {running.kafka_version} on ZooKeeper {running.zookeeper_version}\n",
         *(f"  {line}" for line in _exports(running)),
-        f"\n{ends} ends it{stays}.",
+        f"\n{stop} stops it{data}.",
     )
 
 
@@ -200,8 +200,8 @@ def _title(running: RunningCluster) -> str:
     from datetime import datetime
 
     since = datetime.fromtimestamp(running.started_at_ms / 1000).astimezone()
-    stays = f", data in {running.data}" if running.data else ""
-    return f"{running.name}: since {since:%Y-%m-%d %H:%M:%S}, process {running.pid}{stays}"
+    data = f", data in {running.data}" if running.data else ""
+    return f"{running.name}: since {since:%Y-%m-%d %H:%M:%S}, process {running.pid}{data}"
 
 
 def _table(running: RunningCluster) -> Table:

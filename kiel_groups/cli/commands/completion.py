@@ -10,11 +10,11 @@ __all__ = ["completion"]
 
 _SHELLS = ("bash", "zsh", "fish")
 
-#: What click's scripts lack, tried in zsh 5.9 and fish 3.6: what stands there, and what is to stand there.
-_AMENDED = {
-    # A start-up file that does not begin completion yet knows no compdef.
+#: Corrections of click's scripts, tried in zsh 5.9 and fish 3.6: the text to replace, and its replacement.
+_CORRECTIONS = {
+    # compdef does not exist in a start-up file that has not called compinit yet.
     "zsh": ("    compdef ", "    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }\n    compdef "),
-    # Descriptions have commas, too.
+    # Descriptions contain commas, too.
     "fish": ('string split "," $completion', 'string split --max 1 "," $completion'),
 }
 
@@ -23,7 +23,7 @@ _AMENDED = {
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(*, shell: str) -> int:
     """
-    Print a script that has SHELL complete commands, options and topics.
+    Print a script that makes SHELL complete commands, options and names.
 
     \b
     bash:  eval "$(kiel-groups completion bash)"           in ~/.bashrc
@@ -35,9 +35,9 @@ def completion(*, shell: str) -> int:
     from kiel_groups.cli.app import COMPLETION_VARIABLE, NAME, app
     from kiel_groups.cli.terminal.rendering import show
 
-    completing = get_completion_class(shell)
-    assert completing is not None, "click knows all of them"
-    # Not .source(): it runs bash to look at its version, and there may be none where the script is made.
-    script = completing(app, {}, NAME, COMPLETION_VARIABLE)
-    show(script.source_template.replace(*_AMENDED.get(shell, ("", ""))) % script.source_vars())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None, "click knows all of them"
+    # Not .source(): it runs bash to check its version, but bash may be missing on this computer.
+    script = completion_class(app, {}, NAME, COMPLETION_VARIABLE)
+    show(script.source_template.replace(*_CORRECTIONS.get(shell, ("", ""))) % script.source_vars())
     return DONE

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["consume"]
 
-#: What is said about a group where none is to be joined, and the other way round.
+#: The options that need --group, and those that do not go with it.
 _OF_A_GROUP = ("allocator", "session_timeout_ms", "instance_id", "store")
 _WITHOUT_A_GROUP = ("partitions",)
 
@@ -43,16 +43,16 @@ _WITHOUT_A_GROUP = ("partitions",)
 @click.option(
     "--group",
     metavar="NAME",
-    help="The group to join; without one, everything is read, and nothing kept.",
+    help="The group to join; without one, all partitions are read and no offsets are committed.",
     shell_complete=complete_groups,
 )
-@click.option("--no-group", is_flag=True, help="Without one, also where the environment or the file names it.")
+@click.option("--no-group", is_flag=True, help="Ignore a group that the environment or the file names.")
 @click.option(
     "--from",
     "start",
     metavar="WHERE",
-    help="earliest, latest, an offset, a time (UTC), or how long ago: 10m, 2h. In a group, earliest or latest, and only"
-    " where it has no offset yet.  [default: latest; in a group, earliest]",
+    help="Where to start: earliest, latest, an offset, a time (UTC), or how long ago: 10m, 2h. In a group earliest or"
+    " latest, for partitions without an offset.  [default: latest; in a group, earliest]",
 )
 @click.option(
     "--partition",
@@ -60,30 +60,30 @@ _WITHOUT_A_GROUP = ("partitions",)
     type=click.IntRange(min=0),
     multiple=True,
     metavar="N",
-    help="This partition only; can be repeated. Not in a group.",
+    help="Read this partition only; can be repeated. Not in a group.",
 )
 @json_lines_option
 @key_separator_option
 @click.option(
     "--max",
-    # The console consumer's name for it.
+    # The name of this option in Kafka's console consumer.
     "--max-messages",
     "most",
     type=click.IntRange(min=1),
     metavar="N",
-    help="End after so many records. With '| head' instead, more are printed and committed than are shown.",
+    help="End after this many records. With '| head' instead, more records are committed than are shown.",
 )
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="End when no record has come for so long, since the joining or the last one.",
+    help="End when no record has arrived for this long, since joining or since the last record.",
 )
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="When it leads: round_robin, sticky, weighted, or your MODULE:FUNCTION.",
+    help="Used if this member leads: round_robin, sticky, weighted, or your MODULE:FUNCTION.",
     shell_complete=complete_allocators,
 )
 @click.option(
@@ -92,19 +92,19 @@ _WITHOUT_A_GROUP = ("partitions",)
     default=10_000,
     show_default=True,
     metavar="MS",
-    help="How long after its death a member keeps its partitions.",
+    help="How long a dead member keeps its partitions.",
 )
 @click.option(
     "--instance-id",
     metavar="NAME",
-    help="A place in the group that is kept for a minute: who comes back under this name gets the same partitions.",
+    help="Make this a static member: if it restarts under this name within a minute, it gets the same partitions.",
 )
 @click.option(
     "--store",
     type=click.Choice(["zookeeper", "broker-v0"]),
     default="zookeeper",
     show_default=True,
-    help="Who writes the offsets; all members of a group must agree.",
+    help="Where offsets are committed; all members of a group must agree.",
 )
 @quiet_option
 @verbose_option
@@ -123,9 +123,9 @@ def consume(
     **options: Any,
 ) -> int:
     """
-    Print the values of topics, a line each: as a member of a group, or by oneself.
+    Print the values of records, one per line, as a member of a group or without a group.
 
-    Whoever runs this with the same group shares the topics' partitions. A record that was printed is committed; Ctrl-C
+    Members of the same group share the partitions of the topics. Offsets of printed records are committed. Ctrl-C
     leaves the group at once.
     """
     import asyncio
@@ -157,18 +157,18 @@ def consume(
 def _in_group(
     context: click.Context, topics: Sequence[str], options: dict[str, Any]
 ) -> tuple[GroupedConsumer, Subscribe]:
-    """A member, and what has it subscribe."""
+    """Return a group member, and the function that makes it subscribe."""
     from kiel_groups.cli.parameters.function_loading import load_allocator
     from kiel_groups.clients import GroupedConsumer
 
     aside = _named_elsewhere(context)
-    _refuse(context, _WITHOUT_A_GROUP, f"goes without '--group' only; a group shares all partitions{aside}")
+    _refuse(context, _WITHOUT_A_GROUP, f"does not go with '--group'; a group shares all partitions{aside}")
     zookeeper, start = options["zookeeper"], options["start"]
     if zookeeper is None:
         parameter = next(each for each in context.command.params if each.name == "zookeeper")
         raise click.MissingParameter("A group needs it.", context, parameter)
     if start not in (None, "earliest", "latest"):
-        why = f"{start!r} given; a group goes on where it committed, and starts 'earliest' or 'latest'{aside}."
+        why = f"{start!r} given; a group resumes at its offsets, and without one starts 'earliest' or 'latest'{aside}."
         raise click.BadParameter(why, context, param_hint="'--from'")
     consumer = GroupedConsumer(
         options["brokers"],
@@ -181,7 +181,7 @@ def _in_group(
         auto_offset_reset="latest" if start == "latest" else "earliest",
         zk_timeout_ms=round(ZOOKEEPER_WAIT_S * 1000),
     )
-    notice = _look_first(zookeeper, topics, options["group"])
+    notice = _checked_names(zookeeper, topics, options["group"])
 
     async def join() -> None:
         await consumer.subscribe(topics)
@@ -192,14 +192,14 @@ def _in_group(
 
 
 def _named_elsewhere(context: click.Context) -> str:
-    """Where the group is named, unless on the command line: who looks for it there would not find it."""
+    """Return a hint where the group is named, if that is not the command line, where the caller would look first."""
     group = next(each for each in context.command.params if each.name == "group")
     source = source_of(context, group)
-    return f"; the group is named in {source}, and '--no-group' does without" if source else ""
+    return f"; the group is named in {source}, and '--no-group' ignores it" if source else ""
 
 
 def _alone(context: click.Context, topics: Sequence[str], options: dict[str, Any]) -> tuple[SingleConsumer, Subscribe]:
-    """A consumer of all partitions, or of those chosen, and what has it start."""
+    """Return a consumer of all or the chosen partitions, and the function that makes it start."""
     from kiel_groups.cli.parameters.start_option import parse_position
     from kiel_groups.clients import SingleConsumer
 
@@ -226,7 +226,7 @@ async def _start(
 
 
 async def _check_offset(consumer: SingleConsumer, brokers: str, offset: int) -> None:
-    """Refuse an offset that a log does not have; ``consumer`` stands at the logs' beginnings."""
+    """Refuse an offset outside a log; ``consumer`` is positioned at the beginnings of the logs."""
     from kiel_groups.clients.net.log_ends import find_log_ends
     from kiel_groups.config import KAFKA_PORT, parse_hosts
     from kiel_groups.errors import ConfigError
@@ -239,21 +239,21 @@ async def _check_offset(consumer: SingleConsumer, brokers: str, offset: int) -> 
 
 
 def _refuse(context: click.Context, names: Sequence[str], why: str) -> None:
-    """Rather say that an option has no effect than let it have none."""
+    """Refuse options that would have no effect."""
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and given is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError(f"'{max(parameter.opts, key=len)}' {why}.", context)
 
 
-def _look_first(zookeeper: str, topics: Sequence[str], group: str) -> str:
+def _checked_names(zookeeper: str, topics: Sequence[str], group: str) -> str:
     """
-    Refuse topics that do not exist: they are misspelt more often than early. So are groups, which may be new.
+    Refuse topics that do not exist, and check the name of the group: a new name is often a misspelt one.
 
-    ZooKeeper is asked, because a broker may answer the question for a topic by creating it.
+    This asks ZooKeeper, because a broker may create a topic that it is asked about.
 
     Returns:
-        What to say of a group that does not exist yet, or that others than members commit for; "" of any other.
+        A notice if the group does not exist yet, or if another program commits its offsets; otherwise "".
     """
     from difflib import get_close_matches
 

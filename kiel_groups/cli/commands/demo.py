@@ -12,22 +12,21 @@ _PORT = click.IntRange(0, 65535)
 
 
 @click.command(epilog="Exit status: 0 proved, 1 failed or not proved, 2 a wrong option or file, 130 after Ctrl-C.")
-@click.option("--keep", is_flag=True, help="Leave the cluster up afterwards, until Ctrl-C, and say how to look at it.")
+@click.option("--keep", is_flag=True, help="Keep the cluster until Ctrl-C, and show how to look at it.")
 @click.option(
     "--records",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Send the lines of this file instead of the 100,000 records that come along.",
+    help="Send the lines of this file instead of the built-in 100,000 records.",
 )
-@click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Where ZooKeeper listens, on 127.0.0.1.")
-@click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Where Kafka listens, on 127.0.0.1.")
+@click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Port of ZooKeeper on 127.0.0.1.")
+@click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Port of Kafka on 127.0.0.1.")
 def demo(*, keep: bool, records: Path | None, zookeeper_port: int, broker_port: int) -> int:
     """
     Watch a group at work on a real Kafka 0.8.2.2.
 
-    Three processes share a topic of 32 partitions; one joins, one is killed with -9, one leaves. Ends by proving, from
-    what the consumers wrote, that every record was delivered at least once. The system chooses free ports unless you
-    do.
+    Three processes share a topic of 32 partitions; one joins, one is killed with -9, one leaves. In the end the output
+    of the consumers proves that every record was delivered at least once. Ports are free ones unless you choose them.
     """
     from rich.console import Console
 

@@ -26,30 +26,30 @@ __all__ = ["describe"]
 _INTERVAL_S = 2.0
 _PLANS = 10
 
-#: A little longer than ``WATCHED_MS``, for it is counted from when the first look was over.
+#: A little longer than ``WATCHED_MS``, so that the second look surely is that much later.
 _WATCHED_S = 16.0
 
 
 class _Seconds(click.FloatRange):
-    """An option whose value may be left out takes the next word for it: the group, where that stands behind."""
+    """Seconds, which may be omitted. Click then takes a GROUP after the option for the value; the error says so."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
             self.fail(
-                f"{value!r} is no number of seconds from {self.min:g} on; the group stands before it.", param, ctx
+                f"{value!r} is not a number of seconds ≥ {self.min:g}; GROUP goes before this option.", param, ctx
             )
 
 
 class _Plans(click.IntRange):
-    """Its value may be left out, too."""
+    """A number of plans, which may also be omitted."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
-            self.fail(f"{value!r} is no number of plans from {self.min} on; the group stands before it.", param, ctx)
+            self.fail(f"{value!r} is not a number of plans ≥ {self.min}; GROUP goes before this option.", param, ctx)
 
 
 @click.command(epilog=EPILOG)
@@ -63,15 +63,15 @@ class _Plans(click.IntRange):
     is_flag=False,
     flag_value=_INTERVAL_S,
     metavar="[SECONDS]",
-    help=f"Look again and again, every {_INTERVAL_S:g} seconds unless told, until Ctrl-C.",
+    help=f"Repeat every {_INTERVAL_S:g} seconds, or as given, until Ctrl-C.",
 )
 @click.option(
     "--partitions",
     "listed",
     type=click.Choice(["all", "wrong", "none"]),
-    help="Which to list; all unless told, with --watch as many as fit the terminal.",
+    help="Which partitions to list.  [default: all; with --watch, as many as fit the terminal]",
 )
-@click.option("--check", is_flag=True, help="Exit with 1 where something is wrong that will not pass by itself.")
+@click.option("--check", is_flag=True, help="Exit with 1 if something is wrong that does not pass by itself.")
 @click.option(
     "--history",
     "generations",
@@ -79,7 +79,7 @@ class _Plans(click.IntRange):
     is_flag=False,
     flag_value=_PLANS,
     metavar="[N]",
-    help=f"Tell of the last plans, too; {_PLANS} unless told.",
+    help=f"Also show the last plans: {_PLANS}, or as given.",
 )
 @click.pass_obj
 def describe(
@@ -94,35 +94,36 @@ def describe(
     generations: int | None,
 ) -> int:
     """
-    Show a group: what is wrong, who is in it, what each owns, how far behind it is.
+    Show a group: what is wrong with it, its members, their partitions and the lag.
 
-    Offsets and owners come from ZooKeeper, ends of logs from the brokers that are registered there.
+    Offsets and owners come from ZooKeeper, the ends of logs from the brokers that are registered there.
     """
     from kiel_groups.cli.terminal.watch import watch
     from kiel_groups.service.group_loader import look_at_group, looks_at_group
 
     if as_json and listed:
-        raise click.UsageError("--partitions is for tables; --json has all of them.")
+        raise click.UsageError("--partitions does not go with --json, which has all partitions.")
     if check and interval_s is not None:
-        raise click.UsageError("--check says how one look went; it does not go with --watch.")
-    picture = _Picture(zookeeper, as_json=as_json, listed=cast("Listed | None", listed), generations=generations or 0)
+        raise click.UsageError("--check does not go with --watch.")
+    wanted = cast("Listed | None", listed)
+    presenter = _Presenter(zookeeper, as_json=as_json, listed=wanted, generations=generations or 0)
     if interval_s is not None:
         with closing(looks_at_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)) as looks:
-            watch(lines, looks, picture.show_next, interval_s)
+            watch(lines, looks, presenter.show_next, interval_s)
     look = look_at_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
-    if check and picture.needs_time(look):
-        lines.say("info", f"partitions are behind that had no commit for long; looking again in {_WATCHED_S:g} s")
+    if check and presenter.needs_time(look):
+        lines.say("info", f"some partitions are behind without a recent commit; looking again in {_WATCHED_S:g} s")
         time.sleep(_WATCHED_S)
         look = look_at_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
-    well = picture.show(look)
-    return FAILED if check and not well else DONE
+    is_well = presenter.show(look)
+    return FAILED if check and not is_well else DONE
 
 
-class _Picture:
+class _Presenter:
     """
-    How looks at a group are shown, and what is wrong by all of them so far.
+    Shows looks at a group, with what is wrong by all looks so far.
 
-    ``listed`` partitions, None unless told, or JSON; so many ``generations`` of the past.
+    ``listed`` says which partitions to list, None for the default; ``generations`` how many past ones to show.
     """
 
     def __init__(self, zookeeper: str, *, as_json: bool, listed: Listed | None, generations: int) -> None:
@@ -135,12 +136,12 @@ class _Picture:
         self._progress = Progress()
 
     def needs_time(self, look: Look) -> bool:
-        """Whether a second look, ``_WATCHED_S`` later, may find something that this one cannot."""
+        """Whether a second look, ``_WATCHED_S`` later, may find a problem that one look cannot."""
         self._progress.take(look.groups[0], look.seen_ms)
         return self._progress.suspects(look.seen_ms)
 
     def show(self, look: Look) -> bool:
-        """The only one; whether all is well, or will be in a moment."""
+        """Show a single look; return whether nothing is wrong, except what passes by itself."""
         from kiel_groups.cli.terminal.rendering import show, show_json
 
         findings = self._findings(look)
@@ -151,7 +152,7 @@ class _Picture:
         return all(finding.passing for finding in findings)
 
     def show_next(self, look: Look, first: bool) -> None:
-        """One of many."""
+        """Show one look of many."""
         from kiel_groups.cli.terminal.rendering import show_json
         from kiel_groups.cli.terminal.watch import clock, show_next
 

@@ -13,17 +13,17 @@ __all__ = ["groups"]
 
 @click.command(epilog=EPILOG)
 @zookeeper_option
-@click.option("--lag", "with_lag", is_flag=True, help="Add up how far behind each group is; reads all offsets.")
+@click.option("--lag", "with_lag", is_flag=True, help="Show the lag of each group; reads all offsets.")
 @json_option
 @click.pass_obj
 def groups(lines: Lines, *, zookeeper: str, with_lag: bool, as_json: bool) -> int:
     """
     List the groups of a cluster.
 
-    Ours and those of other consumers: 'foreign' counts live members that do not take part in our protocol, such as
-    Java's consumers, or kiel's. A group without members is 'empty'; its offsets stay. One that no member has ever
-    joined is 'memberless': a program that is no member commits its offsets. One that keeps us out is 'unreadable',
-    and a warning names what is closed.
+    Groups of other clients are listed, too. The column 'foreign' counts live members that do not take part in the
+    protocol, such as Java consumers or members of kiel. State 'empty': the group has no members now; its offsets stay.
+    'memberless': no member has ever joined; another program commits its offsets. 'unreadable': an ACL denies reading;
+    a warning names the znodes.
     """
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.json_documents import outline_document
@@ -34,9 +34,9 @@ def groups(lines: Lines, *, zookeeper: str, with_lag: bool, as_json: bool) -> in
     look = look_at_groups(zookeeper, with_lag=with_lag, timeout_s=ZOOKEEPER_WAIT_S)
     for view in look.groups:
         if view.closed:
-            lines.say("warning", f"ZooKeeper keeps us out of parts of group {view.group}: {some(view.closed)}")
+            lines.say("warning", f"an ACL denies reading parts of group {view.group}: {some(view.closed)}")
     if with_lag and look.lag_problem:
-        lines.say("warning", f"the lag is not known to the full: {look.lag_problem}")
+        lines.say("warning", f"the lag is not fully known: {look.lag_problem}")
     if as_json:
         show_json([outline_document(view, with_lag=with_lag) for view in look.groups])
     elif look.groups:

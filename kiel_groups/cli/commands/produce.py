@@ -19,11 +19,11 @@ from kiel_groups.cli.terminal.messages import Lines
 
 __all__ = ["produce"]
 
-#: Records of a partition that go out together, at most, and how long the first one waits for others.
+#: The most records of a partition in one batch, and how long the first one waits for others.
 _BATCH_SIZE = 1_000
 _LINGER_MS = 5
-#: What they log of failures is said here with the numbers of lines.
-_TOLD_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.producer")
+#: Loggers of failures that this command reports itself, with the numbers of lines.
+_REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.producer")
 
 
 @click.command(epilog=EPILOG)
@@ -43,15 +43,15 @@ _TOLD_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.prod
     type=click.Choice(["all", "1", "0"]),
     default="all",
     show_default=True,
-    help="Stored by all replicas in sync, by the leader, or merely sent.",
+    help="When a record counts as stored: by all replicas in sync, by the leader, or when sent.",
 )
-@click.option("--partition", type=click.IntRange(min=0), metavar="N", help="To this partition only.")
+@click.option("--partition", type=click.IntRange(min=0), metavar="N", help="Send to this partition only.")
 @click.option(
     "--partitioner",
     type=click.Choice(["hash", "random"]),
     default="hash",
     show_default=True,
-    help="Same key, same partition; or any. Without a key: any.",
+    help="hash: equal keys go to the same partition; random: any. Without a key: any.",
 )
 @quiet_option
 @verbose_option
@@ -74,8 +74,8 @@ def produce(
     """
     Send the lines of FILE, or of standard input, as records to TOPIC.
 
-    A summary on standard error says how many were stored, and names the lines that were not. Ctrl-C stops reading;
-    what was read is stored first.
+    A summary on standard error says how many were stored, and which lines were not. Ctrl-C stops reading; lines that
+    were read are sent first.
     """
     import asyncio
 
@@ -88,7 +88,7 @@ def produce(
     from kiel_groups.errors import KielGroupsError
 
     check_name(topic, "topic")
-    show_logs(lines, verbose=verbose, told_otherwise=_TOLD_BY_LINE)
+    show_logs(lines, verbose=verbose, told_otherwise=_REPORTED_BY_LINE)
     source = open_input(None if file is None or str(file) == "-" else file)
     producer = Producer(
         brokers,
@@ -111,7 +111,7 @@ def produce(
         with progress(source, sending, quiet=quiet):
             status = asyncio.run(sending.run(source))
         if not sending.read:
-            # No record has met the topic's absence.
+            # Without any record, nothing has checked that the topic exists.
             asyncio.run(check_topic(brokers, topic))
     except KielGroupsError:
         if sending.stored or sending.unknown:

@@ -23,18 +23,18 @@ __all__ = ["release"]
     "wait_s",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How long to wait where the member is gone, its claims are not, and nobody knows its session timeout; less"
-    " than that timeout may make two owners. A member that is there always has its own at least.  [default: 40]",
+    help="How long to wait for claims of a member that is gone, whose session timeout is unknown. If this is less than"
+    " that timeout, two owners are possible. A live member always gets its session timeout at least.  [default: 40]",
 )
 @click.pass_obj
 def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: bool, wait_s: float | None) -> int:
     """
-    Take from a member what it owns and does not let go.
+    Take the partitions from a member that does not release them.
 
-    MEMBER is an id, the session at its end, as 'describe' shows it, or an instance id.
+    MEMBER is a member id, the session at its end, as 'describe' shows it, or an instance id.
 
-    The member is told to stop, is given its session timeout for that at most, and then loses its claims. A record that
-    it has in hand may be processed twice. It joins again as another member where its process still works.
+    This tells the member to stop, waits for at most its session timeout, and then deletes its claims. Its record in
+    flight may be processed twice. If its process still works, it joins again as another member.
     """
     from kiel_groups.admin.cluster_admin import zookeeper as session
     from kiel_groups.admin.force_release import force_release, member_called
@@ -51,7 +51,7 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
         show_json({"member": member, "owned": owned, "waited_ms": released.waited_ms, "taken": taken})
     else:
         by_itself = len(released.owned) - len(released.taken)
-        told = f"{member} owned {counted(released.owned, 'partition', 'partitions')}"
+        summary = f"{member} owned {counted(released.owned, 'partition', 'partitions')}"
         by_force = len(released.taken)
-        lines.say("info", f"{told}: let go by itself or with its session: {by_itself}, taken: {by_force}")
+        lines.say("info", f"{summary}: released by itself or with its session: {by_itself}, taken: {by_force}")
     return DONE

@@ -25,8 +25,8 @@ __all__ = ["serve"]
 
 _MILLISECONDS = click.IntRange(min=0)
 
-#: For the last look at ZooKeeper, when it was told to end.
-_PATIENCE_S = 1.0
+#: How long the cleanup at the end waits for ZooKeeper.
+_CLEANUP_TIMEOUT_S = 1.0
 
 
 @click.command(epilog=EPILOG)
@@ -35,13 +35,13 @@ _PATIENCE_S = 1.0
     "--group",
     required=True,
     metavar="NAME",
-    help="The group whose partitions are to be shared out.",
+    help="The group whose partitions to allocate.",
     shell_complete=complete_groups,
 )
 @click.option(
     "--allocator",
     metavar="NAME",
-    help="round_robin, sticky, weighted, or a function of yours: MODULE:FUNCTION.",
+    help="round_robin, sticky, weighted, or your own function: MODULE:FUNCTION.",
     shell_complete=complete_allocators,
 )
 @click.option(
@@ -50,7 +50,7 @@ _PATIENCE_S = 1.0
     default=100,
     show_default=True,
     metavar="MS",
-    help="Plan when nothing has changed for so long …",
+    help="Plan when nothing has changed for this long …",
 )
 @click.option(
     "--debounce-bound-ms",
@@ -58,7 +58,7 @@ _PATIENCE_S = 1.0
     default=1_000,
     show_default=True,
     metavar="MS",
-    help="… and so long after the first change at the latest.",
+    help="… and at the latest this long after the first change.",
 )
 @click.option(
     "--initial-delay-ms",
@@ -66,7 +66,7 @@ _PATIENCE_S = 1.0
     default=300,
     show_default=True,
     metavar="MS",
-    help="How long a new leader lets its group gather before it plans.",
+    help="How long a new leader waits for members to join before it plans.",
 )
 @click.option(
     "--session-timeout-ms",
@@ -74,7 +74,7 @@ _PATIENCE_S = 1.0
     default=10_000,
     show_default=True,
     metavar="MS",
-    help="How long after its death the group is without a leader.",
+    help="How long the group has no leader if this process dies.",
 )
 @click.option(
     "--static-grace-ms",
@@ -82,7 +82,7 @@ _PATIENCE_S = 1.0
     default=60_000,
     show_default=True,
     metavar="MS",
-    help="How long it keeps the place of a member with an instance id that went.",
+    help="How long to reserve the partitions of a static member that is gone.",
 )
 @quiet_option
 @verbose_option
@@ -104,8 +104,8 @@ def serve(
     """
     Allocate the partitions of a group without consuming any.
 
-    Takes part in the group's election, and leads when its turn comes: the first to stand leads, so start this before
-    the consumers, or twice for a spare one. Ctrl-C resigns, and the next candidate leads at once.
+    Takes part in the election of the group, and leads when elected. The first candidate leads, so start this before
+    the consumers, or twice to have a spare. Ctrl-C resigns, and the next candidate leads at once.
     """
     from kiel_groups.allocators import round_robin
     from kiel_groups.cli.parameters.function_loading import load_allocator
@@ -127,14 +127,14 @@ def serve(
     function = load_allocator(allocator, "--allocator") or round_robin
     config = GroupConfig(group=group, debounce=debounce, static_grace_ms=static_grace_ms)
     if not quiet:
-        _tell_group(lines, zookeeper, group)
+        _report_group(lines, zookeeper, group)
     status = asyncio.run(_run(config, settings, function))
-    _clear_away(zookeeper, group)
+    _clean_up(zookeeper, group)
     return status
 
 
-def _tell_group(lines: Lines, zookeeper: str, group: str) -> None:
-    """Say what stands in ZooKeeper about the group that whoever gave these options might not know."""
+def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
+    """Report that the group does not exist yet, or that its config overrides options."""
     from kiel_groups.admin import cluster_admin
     from kiel_groups.admin.group_inspection import list_groups, read_group
     from kiel_groups.group.znodes.layout import GroupLayout
@@ -145,37 +145,37 @@ def _tell_group(lines: Lines, zookeeper: str, group: str) -> None:
     if group not in groups:
         lines.say("info", _no_group(group, groups))
     elif config is not None and (named := _overridden(config.data)):
-        lines.say("info", f"{GroupLayout(group).config} sets {named}, which goes before the options given here")
+        lines.say("info", f"{GroupLayout(group).config} sets {named}, which overrides the options given here")
 
 
-def _clear_away(zookeeper: str, group: str) -> None:
-    """Leave no folders of a group that never came to be: it would be listed for ever, and a name may be misspelt."""
+def _clean_up(zookeeper: str, group: str) -> None:
+    """Remove the empty znodes of a group that nobody joined, or ``groups`` would list a misspelt name for ever."""
     from kiel_groups.admin import cluster_admin
     from kiel_groups.admin.empty_groups import clear_empty_group
 
-    # Who ends this is not to wait for a server that is gone; an empty folder does no harm.
-    with suppress(KielGroupsError), cluster_admin.zookeeper(zookeeper, timeout_s=_PATIENCE_S) as client:
+    # Ctrl-C must not wait for a dead server; an empty znode does no harm.
+    with suppress(KielGroupsError), cluster_admin.zookeeper(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
         clear_empty_group(client, group)
 
 
 def _no_group(group: str, groups: Sequence[str]) -> str:
-    """A name that is new is misspelt more often than early; it is served all the same."""
+    """Return the notice for a group that does not exist yet, with a similar name: new names are often misspelt."""
     from difflib import get_close_matches
 
     near = get_close_matches(group, groups, 1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
-    return f"there is no group {group!r} yet, it begins with its first member{meant}"
+    return f"there is no group {group!r} yet; its first member creates it{meant}"
 
 
 def _overridden(data: bytes) -> str:
-    """What people have set for the whole group that is an option here, too; "" for nothing, or nothing readable."""
+    """Return the settings in the group's config that are also options here; "" for none, or an unreadable config."""
     from kiel_groups.errors import ProtocolError
     from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 
     try:
         tuning = DynamicConfig.parse(data, "config")
     except ProtocolError:
-        # The leader says what is wrong with it, and whose settings count until then.
+        # The leader logs what is wrong with it, and which settings apply until then.
         return ""
     named = [f"allocator {tuning.allocator}"] if tuning.allocator is not None else []
     named += [f"debounce.{name} {value}" for name, value in tuning.debounce]
@@ -184,7 +184,7 @@ def _overridden(data: bytes) -> str:
 
 
 async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Allocator) -> int:
-    """Stand for election until a signal comes; the exit status. Raises what no new session can mend."""
+    """Run the candidate until a signal arrives; return the exit status. Raises errors that a new session cannot fix."""
     from kiel_groups.coordination.member.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
 

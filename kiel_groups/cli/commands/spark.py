@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["spark"]
 
-#: The data source's names, which its errors have, and those of the options here.
+#: The data source's names in errors, and the options of this command.
 _OPTIONS = {
     "kafka.bootstrap.servers": "--brokers",
     "kafka.group.id": "--group",
@@ -43,7 +43,7 @@ _OPTIONS = {
 }
 
 
-#: Names of settings with which errors begin, and those of the options here.
+#: The settings with which errors begin, and the options of this command.
 _NAMES = {"output": "--output", "checkpoint": "--checkpoint", "brokers": "--brokers", "topics": "TOPIC"}
 
 
@@ -54,21 +54,24 @@ def spark() -> None:
 
 @spark.command(epilog=EPILOG)
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=complete_topics)
-@click.option("--pattern", metavar="REGEX", help="In place of names: topics whose whole name matches.")
+@click.option("--pattern", metavar="REGEX", help="Instead of TOPIC: all topics whose whole name matches.")
 @click.option(
-    "--output", required=True, metavar="FOLDER", help="Where to: a path, or a URI that Spark knows, such as hdfs://…"
+    "--output",
+    required=True,
+    metavar="FOLDER",
+    help="Where to write: a path, or a URI that Spark supports, as hdfs://…",
 )
 @click.option(
     "--checkpoint",
     metavar="FOLDER",
-    help="What says how far the archive is.  [default: _checkpoint in the output]",
+    help="Where Spark stores the progress of the archive.  [default: _checkpoint in the output]",
 )
 @brokers_option
 @optional_zookeeper_option
 @click.option(
     "--group",
     metavar="NAME",
-    help="Who commits what was archived; without one, the archive has its own.",
+    help="The group to commit archived offsets for; without one, the archive has its own.",
     shell_complete=complete_groups,
 )
 @click.option(
@@ -76,23 +79,23 @@ def spark() -> None:
     type=click.Choice(["earliest", "latest", "group"]),
     default="earliest",
     show_default=True,
-    help="Where the first run begins; group: where that has got to. Later runs go on.",
+    help="Where the first run starts; group: at the offsets of --group. Later runs continue.",
 )
 @click.option(
     "--batch-records",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Records of a batch, at most; with --every a limit of the rate.  [default: 5,000,000; needs Spark 4.2]",
+    help="The most records in a batch; with --every it limits the rate.  [default: 5,000,000; needs Spark 4.2]",
 )
 @click.option(
     "--allow-loss",
     is_flag=True,
-    help="Go on, with a warning, where records are gone before they were archived, by retention or with their topic.",
+    help="Continue with a warning if records were deleted before they were archived, by retention or with their topic.",
 )
-@click.option("--every", metavar="TIME", help="Go on until Ctrl-C, with a batch every 30s, 5m, …")
+@click.option("--every", metavar="TIME", help="Run until Ctrl-C, with a batch every 30s, 5m, …")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")
 @click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; can be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be read, and where it would go.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be read and where it would be written.")
 @json_option
 @quiet_option
 @verbose_option
@@ -112,9 +115,9 @@ def archive(
     """
     Copy topics into Parquet, every record exactly once.
 
-    The first run copies what the topics have, each later one what has come since. Files stand in topic=…/date=…
-    folders, the date being that of the run. Ctrl-C ends after the batch under way, a second one at once; whatever
-    happens, the next run goes on without loss or repetition.
+    The first run copies what the topics have, each later run what has arrived since. Files are in topic=…/date=…
+    folders, by the date of the run. Ctrl-C ends after the current batch, a second Ctrl-C at once; in any case the next
+    run continues without loss or repetition.
     """
     from kiel_groups.cli.terminal.archive_report import plan_document, plan_lines, print_document
     from kiel_groups.cli.terminal.log_handler import show_logs
@@ -131,7 +134,7 @@ def archive(
     options["fail_on_data_loss"] = not options.pop("allow_loss")
     if options["batch_records"] is None:
         del options["batch_records"]
-    with _in_our_words(), _spark_log(lines, verbose=verbose) as log:
+    with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
         from kiel_groups.spark.jobs.spark_session import start_session, stop_session
 
@@ -149,7 +152,7 @@ def archive(
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """The bridge to Java logs what it raises as well, and that by the root logger, which has no name to tell it by."""
+    """Whether py4j did not log this: it logs what it raises, too, by the root logger, whose name cannot identify it."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -163,10 +166,10 @@ def _run(
 
     ending = BlockingEnding()
     if not quiet:
-        threading.Thread(target=_tell_of_ending, args=(lines, ending.asked), daemon=True).start()
+        threading.Thread(target=_report_ending, args=(lines, ending.asked), daemon=True).start()
     total = plan.records if settings.interval_s is None else None
-    with progress(lines, total, quiet=quiet) as tell:
-        summary = archive_topics(session, settings, on_batch=tell, stopping=ending.asked)
+    with progress(lines, total, quiet=quiet) as show:
+        summary = archive_topics(session, settings, on_batch=show, stopping=ending.asked)
     if as_json:
         print_document(summary_document(summary))
     elif not quiet:
@@ -174,10 +177,10 @@ def _run(
     return ending.status or DONE
 
 
-def _tell_of_ending(lines: Lines, asked: threading.Event) -> None:
-    # On a thread: a signal's handler may have interrupted somebody who is printing.
+def _report_ending(lines: Lines, asked: threading.Event) -> None:
+    # This runs on a thread, because a signal handler may have interrupted code that is printing.
     asked.wait()
-    lines.say("info", "ending after the batch under way; a second Ctrl-C ends at once, and loses nothing either")
+    lines.say("info", "ending after the current batch; a second Ctrl-C ends at once, and loses nothing either")
 
 
 def _check(context: click.Context, options: dict[str, Any]) -> None:
@@ -189,8 +192,8 @@ def _check(context: click.Context, options: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _in_our_words() -> Iterator[None]:
-    """Have errors name options of the command line."""
+def _translated_errors() -> Iterator[None]:
+    """Make errors name the options of the command line."""
     from kiel_groups.errors import ConfigError, OffsetOutOfRangeError
 
     try:
@@ -207,7 +210,7 @@ def _in_our_words() -> Iterator[None]:
 
 @contextmanager
 def _spark_log(lines: Lines, *, verbose: bool) -> Iterator[Path | None]:
-    """A file for what Spark says of itself, kept where a run has failed; None where it is to be seen at once."""
+    """Yield a file for Spark's own log, kept if the run fails; None with ``verbose``, which shows the log at once."""
     from kiel_groups.errors import ConfigError, KielGroupsError
 
     if verbose:
@@ -225,6 +228,6 @@ def _spark_log(lines: Lines, *, verbose: bool) -> Iterator[Path | None]:
         raise
     finally:
         if failed:
-            lines.say("info", f"what Spark said of itself stands in {log}")
+            lines.say("info", f"Spark's own log is in {log}")
         else:
             log.unlink(missing_ok=True)

@@ -51,24 +51,22 @@ def list_topics(*, zookeeper: str, as_json: bool) -> int:
             table.add_row(topic, f"{len(partitions):,}", str(_replication(partitions)))
         show(table)
     else:
-        show("there is no topic; 'kiel-groups topics create' makes one")
+        show("there is no topic; 'kiel-groups topics create' creates one")
     return DONE
 
 
 @topics.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @zookeeper_option
-@click.option("--partitions", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="How many each.")
-@click.option(
-    "--replication", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="On how many brokers each is."
-)
-@click.option("--if-missing", is_flag=True, help="Leave those alone that exist already, whatever they have.")
+@click.option("--partitions", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="Of each topic.")
+@click.option("--replication", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="Of each partition.")
+@click.option("--if-missing", is_flag=True, help="Leave existing topics unchanged.")
 @click.option(
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How long enough brokers may take to register; without, they must have done so.",
+    help="How long to wait until enough brokers are registered.  [default: do not wait]",
 )
 @click.pass_obj
 def create(
@@ -116,7 +114,7 @@ def _say_existing(lines: Lines, name: str, partitions: int, wanted: int | None) 
         lines.say("info", f"topic {name} exists already")
         return
     assert wanted is not None
-    grow = f"; 'kiel-groups topics grow {name} --partitions {wanted}' adds the others" if wanted > partitions else ""
+    grow = f"; 'kiel-groups topics grow {name} --partitions {wanted}' adds the rest" if wanted > partitions else ""
     lines.say("warning", f"topic {name} exists already, with {_partitions(partitions)} and not {wanted:,}{grow}")
 
 
@@ -127,10 +125,10 @@ def _partitions(count: int) -> str:
 @topics.command(epilog=EPILOG)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @zookeeper_option
-@click.option("--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="How many there are to be in all.")
+@click.option("--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="The new total.")
 @click.pass_obj
 def grow(lines: Lines, /, *, name: str, zookeeper: str, partitions: int) -> int:
-    """Give a topic more partitions; keys may go to others from then on."""
+    """Add partitions to a topic; keys may map to other partitions from then on."""
     from kiel_groups.admin import cluster_admin
 
     cluster_admin.grow_topic(zookeeper, name, partitions)
@@ -141,10 +139,10 @@ def grow(lines: Lines, /, *, name: str, zookeeper: str, partitions: int) -> int:
 @topics.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @zookeeper_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def delete(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, yes: bool) -> int:
-    """Delete topics with all of their records."""
+    """Delete topics with all their records."""
     from kiel_groups.admin import cluster_admin
 
     wanted = list(dict.fromkeys(names))
@@ -164,7 +162,7 @@ def delete(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, yes: bool
 @json_option
 @click.pass_obj
 def describe(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, as_json: bool) -> int:
-    """Show leaders, replicas and those in sync (isr), and where logs start and end."""
+    """Show leaders, replicas, replicas in sync (isr), and where logs start and end."""
     from kiel_groups.admin import cluster_admin
     from kiel_groups.admin.topic_details import read_topics
     from kiel_groups.cli.terminal.rendering import show, show_json
@@ -186,12 +184,12 @@ def _confirm(names: Sequence[str]) -> None:
 
     question = f"Delete {', '.join(names)} with all records?"
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody is there to be asked; give --yes.", click.get_current_context())
+        raise click.UsageError("there is no terminal to confirm at; give --yes.", click.get_current_context())
     click.confirm(question, abort=True, err=True)
 
 
 class _Logs(NamedTuple):
-    """Where logs start and end, as far as brokers told."""
+    """Where logs start and end, as far as brokers answered."""
 
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
@@ -201,7 +199,7 @@ class _Logs(NamedTuple):
 
 
 def _logs(lines: Lines, brokers: Sequence[HostPort], states: Sequence[TopicState]) -> _Logs:
-    """Ask the leaders; a warning where they do not answer."""
+    """Ask the leaders where logs start and end; print a warning if some do not answer."""
     import asyncio
 
     from kiel_groups.clients.net.log_ends import find_log_ends
@@ -223,7 +221,7 @@ def _replication(partitions: Mapping[int, Sequence[int]]) -> int:
 
 
 def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
-    """What it is, and what is wrong with it, first."""
+    """Yield what the topic is, and what is wrong with it."""
     replication = max((len(each.replicas) for each in state.partitions), default=0)
     config = "".join(f", {key}={value}" for key, value in sorted(state.config.items()))
     yield f"{state.topic}: {_partitions(len(state.partitions))}, replication {replication}{config}"
@@ -232,13 +230,13 @@ def _title(state: TopicState, alive: Container[int]) -> Iterator[str]:
     if state.leaderless:
         yield f"  without a leader: {some(state.leaderless, _MOST_NUMBERS)}"
     if dead := [each.topic_partition.partition for each in state.partitions if _is_dead(each.leader, alive)]:
-        yield f"  led by a broker that is not registered, so dead: {some(dead, _MOST_NUMBERS)}"
+        yield f"  led by a dead broker (not registered): {some(dead, _MOST_NUMBERS)}"
     if state.under_replicated:
-        yield f"  with replicas behind: {some(state.under_replicated, _MOST_NUMBERS)}"
+        yield f"  with replicas not in sync: {some(state.under_replicated, _MOST_NUMBERS)}"
 
 
 def _is_dead(leader: int | None, alive: Container[int]) -> bool:
-    """The last broker to go is named as the leader until another one is back."""
+    """Whether the leader is dead: ZooKeeper names the last live replica as leader even after its death."""
     return leader is not None and leader not in alive
 
 

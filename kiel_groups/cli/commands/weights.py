@@ -24,7 +24,7 @@ group_argument = click.argument("group", shell_complete=complete_groups)
 
 @click.group(epilog=EPILOG)
 def weights() -> None:
-    """Show, set and remove what the partitions of a group weigh."""
+    """Show, set and remove the weights of the partitions of a group."""
 
 
 @weights.command(epilog=EPILOG)
@@ -34,9 +34,9 @@ def weights() -> None:
 @click.pass_obj
 def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     """
-    Show the weights, and what members carry.
+    Show the weights, and the load of each member.
 
-    What --json prints, 'weights set GROUP --file' takes.
+    'weights set GROUP --file' accepts what --json prints.
     """
     from kiel_groups.admin import group_inspection
     from kiel_groups.admin.cluster_admin import zookeeper as session
@@ -54,7 +54,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     elif found:
         rendering.show(*weights_report(found, plan))
     else:
-        lines.say("info", f"group {group} has no weights; 'kiel-groups weights set' gives it some")
+        lines.say("info", f"group {group} has no weights; 'kiel-groups weights set' sets them")
     if found and plan.hint:
         lines.say("warning", plan.hint)
     return DONE
@@ -67,7 +67,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     "--file",
     type=click.File("rb"),
     metavar="FILE",
-    help='All weights, in JSON: {"page-views:0": 12.5}; - is standard input.',
+    help='Replace all weights, in JSON: {"page-views:0": 12.5}; - is standard input.',
 )
 @zookeeper_option
 @click.pass_context
@@ -75,10 +75,10 @@ def set_weights(
     context: click.Context, *, group: str, changes: tuple[str, ...], file: IO[bytes] | None, zookeeper: str
 ) -> int:
     """
-    Say what partitions weigh.
+    Set the weights of partitions.
 
-    A load is any number from 0 on: records a second, bytes a day. Others keep their weights, but --file sets all of
-    them: what does not stand in it has none from then on, and counts as the median of those that have one.
+    LOAD is any number from 0 on, such as records a second or bytes a day. Other partitions keep their weights, but
+    --file replaces all weights: a partition that is not in it has none, and counts as the median of the others.
     """
     from kiel_groups.admin import group_inspection
     from kiel_groups.admin.cluster_admin import zookeeper as session
@@ -87,21 +87,21 @@ def set_weights(
 
     if bool(changes) == (file is not None):
         raise click.UsageError("give either partitions with their loads, or --file.", context)
-    given = _in_file(file) if file is not None else _in_words(changes)
+    given = _from_file(file) if file is not None else _from_arguments(changes)
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         group_inspection.check_group(client, group, zookeeper)
         check_partitions(client, given)
         if file is None:
-            now = len(change_weights(client, group, lambda before: before | given))
+            total = len(change_weights(client, group, lambda before: before | given))
         else:
             put_weights(client, group, given)
-            now = len(given)
+            total = len(given)
         hint = view_plan(
             group, group_inspection.read_plan(client, group), group_inspection.list_members(client, group)
         ).hint
     lines: Lines = context.obj
     lines.say(
-        "info", f"group {group} has weights for {counted(now, 'partition', 'partitions')}, {len(given):,} given now"
+        "info", f"group {group} has weights for {counted(total, 'partition', 'partitions')}, {len(given):,} set now"
     )
     if hint:
         lines.say("warning", hint)
@@ -114,7 +114,7 @@ def set_weights(
 @zookeeper_option
 @click.pass_obj
 def remove(lines: Lines, *, group: str, partitions: tuple[str, ...], zookeeper: str) -> int:
-    """Forget the weights of some partitions, or of all."""
+    """Remove the weights of some partitions, or of all."""
     from kiel_groups.admin import group_inspection
     from kiel_groups.admin.cluster_admin import zookeeper as session
     from kiel_groups.admin.stored_weights import remove_weights
@@ -136,19 +136,19 @@ def _remove_some(client: Client, group: str, names: Sequence[str]) -> int:
     from kiel_groups.errors import ConfigError
     from kiel_groups.group.znodes.partition_weights import checked_weights
 
-    gone = checked_weights(dict.fromkeys(names, 0)).keys()
+    removed = checked_weights(dict.fromkeys(names, 0)).keys()
 
     def without(before: dict[TopicPartition, float]) -> dict[TopicPartition, float]:
-        if missing := sorted(gone - before.keys()):
+        if missing := sorted(removed - before.keys()):
             raise ConfigError(
-                f"{missing[0]} has no weight in group {group}; 'kiel-groups weights show' lists those that do"
+                f"{missing[0]} has no weight in group {group}; 'kiel-groups weights show' lists those that have one"
             )
-        return {partition: load for partition, load in before.items() if partition not in gone}
+        return {partition: load for partition, load in before.items() if partition not in removed}
 
     return len(change_weights(client, group, without))
 
 
-def _in_words(changes: Sequence[str]) -> dict[TopicPartition, float]:
+def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:
     from kiel_groups.errors import ConfigError
     from kiel_groups.group.znodes.partition_weights import checked_weights
 
@@ -164,7 +164,7 @@ def _in_words(changes: Sequence[str]) -> dict[TopicPartition, float]:
     return checked_weights(loads)
 
 
-def _in_file(file: IO[bytes]) -> dict[TopicPartition, float]:
+def _from_file(file: IO[bytes]) -> dict[TopicPartition, float]:
     from kiel_groups.errors import ConfigError, ProtocolError
     from kiel_groups.group.znodes.contents import parse_object
     from kiel_groups.group.znodes.partition_weights import checked_weights

@@ -1,6 +1,6 @@
 """
-Define what arguments and options mean: shared options, the environment and the file, starts, names to complete.
+Define arguments and options: shared options, the environment and the file, start positions, completion of names.
 
 The commands use it.
-It imports nothing that ``kiel-groups --help`` would have to wait for.
+It imports nothing slow, so that ``kiel-groups --help`` is fast.
 """

@@ -1,4 +1,4 @@
-"""Functions that a command is given by name."""
+"""Load allocators and other functions by name."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["load_allocator", "load_function"]
 
 def load_allocator(name: str | None, setting: str) -> Allocator | None:
     """
-    An allocator by its name, or a function of the user's.
+    Load an allocator by its name, or a function of the user's.
 
     Args:
         name: One of ``ALLOCATORS``, or ``module:function``; None for the default.
-        setting: What to call it in an error.
+        setting: The name of the setting in errors.
 
     Raises:
-        ConfigError: There is no allocator of that name, or the function cannot be had.
+        ConfigError: There is no allocator of this name, or the function cannot be loaded.
     """
     if name is None:
         return None
@@ -33,26 +33,26 @@ def load_allocator(name: str | None, setting: str) -> Allocator | None:
     try:
         return named_allocator(name, setting)
     except ConfigError as error:
-        told = str(error)
-        joint = " A" if told.endswith("?") else "; a"
-        raise ConfigError(f"{told}{joint} function of yours is named 'module:function'") from None
+        text = str(error)
+        joint = " A" if text.endswith("?") else "; a"
+        raise ConfigError(f"{text}{joint} function of yours is named 'module:function'") from None
 
 
 def load_function(name: str, setting: str) -> Callable[..., Any]:
     """
-    Import a function; its module may lie in the current folder.
+    Import a function; its module may be in the current folder.
 
     Args:
         name: ``module:function``.
-        setting: What to call it in an error.
+        setting: The name of the setting in errors.
 
     Raises:
-        ConfigError: It is not of that form, cannot be imported, is not there, or cannot be called.
+        ConfigError: The name has another form, the module cannot be imported, or it has no such function.
     """
     module_name, colon, function_name = name.partition(":")
     if not (module_name and colon and function_name):
         raise ConfigError(f"{setting}: {name!r} given; expected 'module:function'")
-    # An installed command, unlike `python -m`, does not look where it was started.
+    # An installed command, unlike `python -m`, does not have the current folder on its path.
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -74,5 +74,5 @@ def _imported(name: str, setting: str) -> Any:
                 f"{setting}: there is no module {name!r}, neither in {os.getcwd()} nor where Python looks for packages"
             ) from error
         raise ConfigError(f"{setting}: {name!r} cannot be imported: {error}") from error
-    except (Exception, SystemExit) as error:  # a module may do anything while it is imported
+    except (Exception, SystemExit) as error:  # A module may do anything while it is imported.
         raise ConfigError(f"{setting}: {name!r} cannot be imported: it raised {error!r}") from error

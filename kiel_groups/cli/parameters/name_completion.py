@@ -1,4 +1,4 @@
-"""Names that a shell offers after TAB; it never fails, and never keeps anybody waiting."""
+"""Complete names for a shell after TAB; completion never fails, and never takes long."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ if TYPE_CHECKING:
 
 __all__ = ["complete_allocators", "complete_clusters", "complete_groups", "complete_members", "complete_topics"]
 
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 
 
 def complete_topics(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Topics that begin so, where the line, the environment or the file says which ZooKeeper to ask."""
+    """Return the topics with this prefix, if the command line, the environment or the file names a ZooKeeper."""
     from kiel_groups.admin import cluster_admin
 
-    return _asked(context, typed, cluster_admin.topics)
+    return _from_zookeeper(context, typed, cluster_admin.topics)
 
 
 def complete_groups(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Groups that begin so, of every kind; asked as for topics."""
+    """Return the groups with this prefix, foreign ones included; ZooKeeper is found as for topics."""
     from kiel_groups.admin.group_inspection import list_groups
 
-    return _asked(context, typed, list_groups)
+    return _from_zookeeper(context, typed, list_groups)
 
 
 def complete_members(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Members of the group that the line names, by their ids."""
+    """Return the ids with this prefix of members of the group on the command line."""
     from kiel_groups.admin.group_inspection import list_members
 
     group = str(context.params.get("group") or "")
-    return _asked(context, typed, lambda client: list_members(client, group)) if group else []
+    return _from_zookeeper(context, typed, lambda client: list_members(client, group)) if group else []
 
 
 def complete_allocators(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Allocators that have a name; a function of the user's is not to be guessed."""
+    """Return the built-in allocators with this prefix."""
     from kiel_groups.allocators import ALLOCATORS
 
-    return _beginning(typed, ALLOCATORS)
+    return _matching(typed, ALLOCATORS)
 
 
 def complete_clusters(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Clusters of this user that run."""
+    """Return the names with this prefix of running clusters of this user."""
     from kiel_groups.embedded.clusters.named_clusters import running_clusters
 
-    return _beginning(typed, (running.name for running in running_clusters()))
+    return _matching(typed, (running.name for running in running_clusters()))
 
 
-def _asked(context: click.Context, typed: str, names: Callable[[Client], list[str]]) -> list[str]:
+def _from_zookeeper(context: click.Context, typed: str, names: Callable[[Client], list[str]]) -> list[str]:
     hosts = context.params.get("zookeeper") or context.lookup_default("zookeeper") or _from_environment()
     if not isinstance(hosts, str) or not hosts:
         return []
@@ -59,14 +59,14 @@ def _asked(context: click.Context, typed: str, names: Callable[[Client], list[st
     from kiel_groups.errors import KielGroupsError
 
     try:
-        with cluster_admin.zookeeper(hosts, timeout_s=_PATIENCE_S) as client:
-            return _beginning(typed, names(client))
+        with cluster_admin.zookeeper(hosts, timeout_s=_TIMEOUT_S) as client:
+            return _matching(typed, names(client))
     except KielGroupsError:
-        # There is nobody to tell: a shell throws away what completion says.
+        # The shell discards error output of completion.
         return []
 
 
-def _beginning(typed: str, names: Iterable[str]) -> list[str]:
+def _matching(typed: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(typed)]
 
 

@@ -1,9 +1,9 @@
 """
-Where options come from: the command line, then the environment, then a file.
+The sources of options: the command line, then the environment, then a file.
 
-The file is TOML. ``brokers`` and ``zookeeper`` stand at its top and serve every command; a table for a command, such
-as ``[consume]`` or ``[topics.create]``, holds its other options, named as on the command line without the dashes in
-front. In the environment they are ``KIEL_GROUPS_BROKERS`` and ``KIEL_GROUPS_CONSUME_TIMEOUT``.
+The file is TOML. ``brokers`` and ``zookeeper`` are keys at its top, and apply to every command; a table for a command,
+such as ``[consume]`` or ``[topics.create]``, has its other options, named as on the command line without the leading
+dashes. In the environment they are ``KIEL_GROUPS_BROKERS`` and ``KIEL_GROUPS_CONSUME_TIMEOUT``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from kiel_groups.errors import ConfigError
 __all__ = ["config_option", "default_file", "name_variables", "source_of"]
 
 _PREFIX = "KIEL_GROUPS"
-#: What stands in the context for errors to name.
+#: The key in click's context under which errors find the path of the file.
 _FILE_KEY = "kiel_groups.file"
-#: How alike a variable must be to one of ours to be a slip of the pen: others have names that begin like ours, too.
-_ALIKE = 0.85
+#: How similar a variable must be to one of ours to count as misspelt: other programs may use our prefix, too.
+_SIMILARITY = 0.85
 
 
 def default_file() -> Path:
-    """The file that is read where none is given."""
+    """Return the file that is read if the caller names none."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "kiel-groups" / "config.toml"
 
 
 def _load(context: click.Context, parameter: click.Parameter, given: Path | None) -> None:
-    """Have the file's values stand in for options that are not given."""
+    """Make the values of the file the defaults of the options."""
     if not context.resilient_parsing:
         _check_environment(context)
     path = given or default_file()
@@ -45,7 +45,7 @@ def _load(context: click.Context, parameter: click.Parameter, given: Path | None
     try:
         context.default_map = _defaults(context, context.command, _read(path), str(path), {})
     except ConfigError:
-        if not context.resilient_parsing:  # A shell that completes has nobody to tell.
+        if not context.resilient_parsing:  # Completion has no place for errors.
             raise
     context.meta[_FILE_KEY] = str(path)
 
@@ -59,12 +59,12 @@ config_option = click.option(
     show_envvar=True,
     callback=_load,
     metavar="FILE",
-    help="Options that are not given, in TOML; ~/.config/kiel-groups/config.toml if it is there.",
+    help="A TOML file with defaults of options.  [default: ~/.config/kiel-groups/config.toml]",
 )
 
 
 def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
-    """Where the value of a parameter stands, unless on the command line; for errors."""
+    """Return the variable or the file that sets a parameter, None if it is the command line; for errors."""
     source = context.get_parameter_source(parameter.name or "")
     if source is click.core.ParameterSource.DEFAULT_MAP:
         return str(context.meta.get(_FILE_KEY))
@@ -74,7 +74,7 @@ def source_of(context: click.Context, parameter: click.Parameter) -> str | None:
 
 
 def name_variables(command: click.Command, name: str, prefix: str = _PREFIX) -> None:
-    """Have every option of a command read a variable that is named after both, unless it reads one already."""
+    """Give every option of a command a variable named after both, unless it has a variable already."""
     inner = f"{prefix}_{_upper(name)}"
     if isinstance(command, click.Group):
         for further, subcommand in command.commands.items():
@@ -98,7 +98,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _defaults(
     context: click.Context, group: click.Group, table: Mapping[str, Any], place: str, shared: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """click's defaults for all commands of a group, out of one table of the file."""
+    """Return click's defaults for all commands of a group, from one table of the file."""
     commands = dict(_commands(context, group))
     at_top = context.parent is None and not shared
     shared = {key: _value(table[key], f"{place}: {key}") for key in SHARED if key in table} if at_top else shared
@@ -130,7 +130,7 @@ def _commands(context: click.Context, group: click.Group) -> Iterator[tuple[str,
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:
-    """By their long names, without dashes in front."""
+    """Return the options by their long names, without leading dashes."""
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     return {name: option for option in options for name in _long_names(option)}
 
@@ -155,7 +155,7 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], place: str) -> N
 
 
 def _value(value: Any, place: str, multiple: bool = False) -> Any:
-    """A list is several values, or one with commas; a table is neither."""
+    """Return a value of the file; a list is several values, or one value with commas. A table is an error."""
     if isinstance(value, Mapping):
         raise ConfigError(f"{place}: a table given; expected a value")
     if isinstance(value, list):
@@ -164,14 +164,14 @@ def _value(value: Any, place: str, multiple: bool = False) -> Any:
 
 
 def _check_environment(context: click.Context) -> None:
-    """Refuse a variable that is nearly one of ours; other programs may have others that begin like ours."""
+    """Refuse a variable that looks like a misspelt one of ours; other variables with our prefix are ignored."""
     assert isinstance(context.command, click.Group)
     ours = {name for name in os.environ if name.startswith(f"{_PREFIX}_")}
     if not ours:
         return
     known = {f"{_PREFIX}_CONFIG", *_variables(context, context.command)}
     for name in sorted(ours - known):
-        if near := get_close_matches(name, known, 1, _ALIKE):
+        if near := get_close_matches(name, known, 1, _SIMILARITY):
             raise ConfigError(f"{name}: there is no such variable; did you mean {near[0]}?")
 
 

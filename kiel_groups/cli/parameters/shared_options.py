@@ -1,4 +1,4 @@
-"""Options that mean the same wherever they stand, and where their values come from."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = [
     "topic_argument",
 ]
 
-#: How long a command waits for ZooKeeper's first answer, in seconds: somebody sits at the terminal.
+#: How long a command waits for ZooKeeper's first answer, in seconds; short, because a person is waiting.
 ZOOKEEPER_WAIT_S: Final = 5.0
 
-#: Each is one setting for all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
+#: Settings of all commands: ``KIEL_GROUPS_<NAME>`` in the environment, a key at the top of the file.
 SHARED: Final = ("brokers", "zookeeper")
 
 brokers_option = click.option(
@@ -39,12 +39,12 @@ brokers_option = click.option(
     envvar="KIEL_GROUPS_BROKERS",
     show_envvar=True,
     metavar="HOST:PORT",
-    help="Some brokers, with commas between them.",
+    help="One or more brokers, separated by commas.",
 )
 
 
 def _checked(context: click.Context, parameter: click.Parameter, hosts: str | None) -> str | None:
-    """Say what is wrong with an address by the name of the option, and before anything else is done."""
+    """Reject a wrong address before the command starts, with an error that names the option."""
     from kiel_groups.config import ZooKeeperConfig
 
     try:
@@ -64,33 +64,33 @@ def _zookeeper_option(*, required: bool) -> Callable[[FC], FC]:
         envvar="KIEL_GROUPS_ZOOKEEPER",
         show_envvar=True,
         metavar="HOST:PORT",
-        help="Its servers; a chroot after the last: z:2181/x.",
+        help="ZooKeeper's servers; a chroot after the last: z:2181/x.",
     )
 
 
 zookeeper_option = _zookeeper_option(required=True)
 
-#: For commands that can do without it.
+#: For commands that also work without ZooKeeper.
 optional_zookeeper_option = _zookeeper_option(required=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
-#: For commands that print without end.
-json_lines_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")
+#: For commands that print one object after the other.
+json_lines_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Say what goes on, on standard error.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Report on standard error what happens.")
 
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="No summary and no progress, errors only.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, no summary or progress.")
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
 
 key_separator_option = click.option(
-    "--key-separator", metavar="TEXT", help=r"What stands between key and value of a line; \t is a tab."
+    "--key-separator", metavar="TEXT", help=r"Text between the key and the value of a line; \t is a tab."
 )
 
 
 def separator_bytes(given: str | None) -> bytes | None:
-    """The separator as it stands in lines; raises ConfigError for an empty one."""
+    """Return the separator as bytes; raises ConfigError for an empty one."""
     if given == "":
         raise ConfigError("--key-separator: nothing given; expected at least one character")
     return None if given is None else given.replace("\\t", "\t").encode()

@@ -1,4 +1,4 @@
-"""``--from``: where reading starts, as a person says it."""
+"""Parse ``--from``: where reading starts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Offset(int):
-    """The offset of a record, where a plain int is BEGINNING or END."""
+    """The offset of a record, in contrast to a plain int, which is BEGINNING or END."""
 
 
-#: BEGINNING, END, an offset, a moment, or how long ago.
+#: BEGINNING, END, an offset, a time, or how long ago.
 Position: TypeAlias = int | Offset | datetime | timedelta
 
 
 def parse_position(text: str) -> Position:
     """
-    Read ``earliest``, ``latest``, an offset, a moment in ISO 8601, or how long ago: ``90s``, ``10m``, ``2h``, ``7d``.
+    Parse ``earliest``, ``latest``, an offset, a time in ISO 8601, or how long ago: ``90s``, ``10m``, ``2h``, ``7d``.
 
     Raises:
-        ConfigError: It is none of these.
+        ConfigError: The text is none of these.
     """
     if text in _WORDS:
         return _WORDS[text]

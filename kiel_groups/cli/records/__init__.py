@@ -2,5 +2,5 @@
 Move records between a command and its streams: lines in, lines out, without blocking the event loop.
 
 ``consume`` and ``produce`` use it.
-It never drops a line: one that was not stored is named with its number.
+It never drops a line silently: lines that were not stored are reported by their numbers.
 """

@@ -1,4 +1,4 @@
-"""Lines of a file, a pipe or a terminal as they come, without holding up the event loop."""
+"""Lines of a file, a pipe or a terminal as they arrive, read without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kiel_groups.errors import ConfigError
 __all__ = ["LineInput", "open_input"]
 
 _CHUNK_BYTES = 1 << 18
-#: More than a broker would ever take; without a bound, a file that is no text fills the memory.
+#: More than any broker accepts; without a bound, a binary file would fill the memory.
 _LONGEST_LINE_BYTES = 64 << 20
 
 
 class LineInput:
     """
-    An open descriptor that lines are read from, past Python's buffers.
+    Reads lines from an open descriptor, without Python's buffers.
 
-    ``size_bytes`` is how much there is where that is known, ``read_bytes`` how much of it was read.
+    ``size_bytes`` is the size of the input, None if unknown; ``read_bytes`` is how much was read so far.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -32,24 +32,24 @@ class LineInput:
 
     async def lines(self) -> AsyncIterator[list[bytes]]:
         """
-        Lists of lines without their ends, as soon as they are there; also a last one that has no end.
+        Yield lists of lines without their newlines as soon as they arrive, with a last line that has no newline.
 
         Raises:
-            ConfigError: It cannot be read, or has a line of over 64 MiB.
+            ConfigError: The input cannot be read, or has a line of over 64 MiB.
         """
-        begun: list[bytes] = []
+        partial: list[bytes] = []
         count, size = 0, 0
         while data := await self._read():
             first, *rest = data.split(b"\n")
-            begun.append(first)
+            partial.append(first)
             size += len(first)
             if size > _LONGEST_LINE_BYTES:
                 raise ConfigError(f"line {count + 1} is longer than {_LONGEST_LINE_BYTES >> 20} MiB; is that text?")
             if rest:
-                whole = [b"".join(begun), *rest[:-1]]
-                begun, size, count = [rest[-1]], len(rest[-1]), count + len(whole)
+                whole = [b"".join(partial), *rest[:-1]]
+                partial, size, count = [rest[-1]], len(rest[-1]), count + len(whole)
                 yield whole
-        if last := b"".join(begun):
+        if last := b"".join(partial):
             yield [last]
 
     async def _read(self) -> bytes:
@@ -62,25 +62,25 @@ class LineInput:
         return data
 
     async def _wait(self) -> None:
-        """Wait until there is something to read; of files there always is, and others have their turn."""
-        loop, there = asyncio.get_running_loop(), asyncio.Event()
+        """Wait for data; a file always has some, so this only lets other tasks run."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
         try:
-            loop.add_reader(self._descriptor, there.set)
+            loop.add_reader(self._descriptor, readable.set)
         except PermissionError:
             await asyncio.sleep(0)
             return
         try:
-            await there.wait()
+            await readable.wait()
         finally:
             loop.remove_reader(self._descriptor)
 
 
 def open_input(path: Path | None) -> LineInput:
     """
-    A file, or standard input for None.
+    Open a file, or standard input for None.
 
     Raises:
-        ConfigError: It cannot be opened, or standard input is closed.
+        ConfigError: The file cannot be opened, or standard input is closed.
     """
     if path is None:
         if sys.stdin is None:

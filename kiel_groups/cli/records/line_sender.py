@@ -1,4 +1,4 @@
-"""Lines on their way to a topic: which were stored, and which were not, by their numbers."""
+"""Send lines to a topic, and record by number which were stored and which were not."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from kiel_groups.metrics import Metrics
 
 __all__ = ["Sending", "check_topic", "ranges"]
 
-#: They would end every other line alike.
-_HOPELESS = (ConfigError, NoBrokersError)
+#: Errors that every further line would meet, too.
+_FATAL = (ConfigError, NoBrokersError)
 _MOST_RANGES = 10
 _SHOW_INTERVAL_S = 0.1
 
@@ -31,10 +31,10 @@ class Sending:
 
     Args:
         producer: Not connected yet; it is closed at the end.
-        topic: Where to.
-        key_separator: What stands between key and value of a line; without one, lines have no key.
+        topic: The topic to send to.
+        key_separator: The text between key and value of a line; without one, lines have no key.
         partition: The only partition; without one, the producer's partitioner chooses.
-        say: Told of the first line of every kind of failure, at once.
+        say: Called at once with the first line of every kind of failure.
 
     ``show`` is called ten times a second, for a display of the progress.
     """
@@ -54,28 +54,28 @@ class Sending:
         self._partition = partition
         self._say = say
         self.show: Callable[[], None] = lambda: None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._failed: list[int] = []
         self._unknown: list[int] = []
         self._reading: asyncio.Task[object] | None = None
-        self._hopeless: KielGroupsError | None = None
+        self._fatal: KielGroupsError | None = None
         self._began_s = time.monotonic()
         self.read = 0
         self.stored = 0
 
     @property
     def share_done(self) -> float:
-        """How many of the lines that were read have an outcome, 0 to 1."""
+        """The share of the lines read so far that have an outcome, 0 to 1."""
         return (self.stored + self.failed + self.unknown) / self.read if self.read else 1.0
 
     @property
     def took_s(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._began_s
 
     @property
     def failed(self) -> int:
-        """How many lines were not stored, as far as is known."""
+        """How many lines are known not to be stored."""
         return len(self._failed)
 
     @property
@@ -90,7 +90,7 @@ class Sending:
 
     @property
     def unknown_lines(self) -> str:
-        """The numbers of those."""
+        """Their numbers, such as ``3, 7 to 12``."""
         return ranges(sorted(self._unknown))
 
     async def run(self, source: LineInput) -> int:
@@ -98,7 +98,7 @@ class Sending:
         Read to the end, and wait until every record has an outcome.
 
         Returns:
-            0, or 128 and the number of the signal that ended it; what was read by then had two seconds to be stored.
+            0, or 128 plus the number of the signal that ended it; lines read before it had two seconds to be stored.
 
         Raises:
             KielGroupsError: The input cannot be read, no broker answers, or no line can be stored at all.
@@ -106,14 +106,14 @@ class Sending:
         ending = Ending()
         self._reading = asyncio.current_task()
         try:
-            async with _now_and_then(self.show), self._producer:
+            async with _called_regularly(self.show), self._producer:
                 await self._send(source)
                 self._reading = None
         except asyncio.CancelledError:
-            if ending.status is None and self._hopeless is None:
+            if ending.status is None and self._fatal is None:
                 raise
-        if self._hopeless is not None:
-            raise self._hopeless
+        if self._fatal is not None:
+            raise self._fatal
         return ending.status or 0
 
     async def _send(self, source: LineInput) -> None:
@@ -139,8 +139,8 @@ class Sending:
             self.stored += 1
         elif isinstance(error, OutcomeUnknownError):
             self._unknown.append(line)
-            self._tell(line, str(error))
-        elif isinstance(error, _HOPELESS):
+            self._report(line, str(error))
+        elif isinstance(error, _FATAL):
             self._failed.append(line)
             self._give_up(error)
         else:
@@ -148,22 +148,22 @@ class Sending:
 
     def _fail(self, line: int, why: str) -> None:
         self._failed.append(line)
-        self._tell(line, why)
+        self._report(line, why)
 
-    def _tell(self, line: int, why: str) -> None:
-        if why not in self._told:
-            self._told.add(why)
+    def _report(self, line: int, why: str) -> None:
+        if why not in self._reported:
+            self._reported.add(why)
             self._say(f"line {line}: {why}")
 
     def _give_up(self, error: KielGroupsError) -> None:
-        if self._hopeless is None:
-            self._hopeless = error
+        if self._fatal is None:
+            self._fatal = error
             if self._reading is not None:
                 self._reading.cancel()
 
 
 @asynccontextmanager
-async def _now_and_then(show: Callable[[], None]) -> AsyncIterator[None]:
+async def _called_regularly(show: Callable[[], None]) -> AsyncIterator[None]:
     async def repeat() -> None:
         while True:
             await asyncio.sleep(_SHOW_INTERVAL_S)
@@ -178,11 +178,11 @@ async def _now_and_then(show: Callable[[], None]) -> AsyncIterator[None]:
 
 async def check_topic(brokers: str, topic: str) -> None:
     """
-    Ask for a topic, as a first record does; brokers that create topics on demand create it.
+    Check that a topic exists, as sending a first record does; brokers that create topics on demand create it.
 
     Raises:
-        UnknownTopicError: No broker knows it.
-        NoBrokersError: Nobody could be asked.
+        UnknownTopicError: The topic does not exist.
+        NoBrokersError: No broker answered.
     """
     cluster = ClusterMetadata(BrokerConfig(hosts=parse_hosts(brokers, KAFKA_PORT, "brokers")), Metrics())
     try:
@@ -192,8 +192,8 @@ async def check_topic(brokers: str, topic: str) -> None:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers, neighbours as one."""
+    """Format ascending numbers, consecutive ones as a range: ``3, 7 to 12``."""
     runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    told = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    more = f" and {len(told) - _MOST_RANGES} more ranges" if len(told) > _MOST_RANGES else ""
-    return ", ".join(told[:_MOST_RANGES]) + more
+    texts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    more = f" and {len(texts) - _MOST_RANGES} more ranges" if len(texts) > _MOST_RANGES else ""
+    return ", ".join(texts[:_MOST_RANGES]) + more

@@ -11,12 +11,12 @@ from kiel_groups.model import Record
 
 __all__ = ["RecordLine", "json_line", "plain_line"]
 
-#: Makes a line of a record, with its end.
+#: Formats a record as a line, with its newline.
 RecordLine: TypeAlias = Callable[[Record], bytes]
 
 
 def plain_line(key_separator: bytes | None = None) -> RecordLine:
-    """Values as they are; with a separator, each behind its key. What is null is empty."""
+    """Return a format of values as they are, with a separator after their keys; null is empty."""
 
     def line(record: Record) -> bytes:
         key = b"" if key_separator is None else (record.key or b"") + key_separator
@@ -27,9 +27,9 @@ def plain_line(key_separator: bytes | None = None) -> RecordLine:
 
 def json_line(record: Record) -> bytes:
     """
-    An object: topic, partition, offset, key and value.
+    Format a record as an object: topic, partition, offset, key and value.
 
-    A key or value that is not UTF-8 stands in ``key_base64`` or ``value_base64`` instead.
+    A key or value that is not UTF-8 is in ``key_base64`` or ``value_base64`` instead.
     """
     fields: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     fields |= _text("key", record.key) | _text("value", record.value)

@@ -1,4 +1,4 @@
-"""Standard output as a consumer needs it: a slow reader does not stop the event loop, and one that goes is noticed."""
+"""Standard output for consumers: a slow reader does not block the event loop, and a lost reader is noticed."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ __all__ = ["Output", "standard_output"]
 
 class Output:
     """
-    An open file, pipe or terminal that bytes are written to at once, past Python's buffers.
+    Writes bytes to an open file, pipe or terminal at once, without Python's buffers.
 
-    What was written is out of this process: it stays so, however the process ends.
+    Written bytes have left this process, so they survive any end of it.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._room = select.poll()
-        self._room.register(descriptor, select.POLLOUT)
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
 
     async def write(self, data: bytes) -> None:
         """
-        Write all of it; where the reader is behind, others on the event loop go on meanwhile.
+        Write all of the data; while the reader is behind, other tasks of the event loop run.
 
         Raises:
-            BrokenPipeError: The reader has gone.
-            KielGroupsError: It cannot be written for another reason, such as a full disk.
+            BrokenPipeError: The reader of the output is gone.
+            KielGroupsError: Writing failed for another reason, such as a full disk.
         """
         rest = memoryview(data)
         try:
             while rest:
-                if not self._room.poll(0):
-                    await self._wait_for_room()
-                # So much fits into a pipe that has room at all; more might block.
+                if not self._poll.poll(0):
+                    await self._wait_until_writable()
+                # A pipe that is writable at all takes PIPE_BUF bytes; more might block.
                 rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
         except BrokenPipeError:
             raise
         except OSError as error:
             raise KielGroupsError(f"standard output cannot be written: {error.strerror}") from error
 
-    async def _wait_for_room(self) -> None:
-        loop, room = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_writer(self._descriptor, room.set)
+    async def _wait_until_writable(self) -> None:
+        loop, writable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_writer(self._descriptor, writable.set)
         try:
-            await room.wait()
+            await writable.wait()
         finally:
             loop.remove_writer(self._descriptor)
 
     def when_reader_goes(self, callback: Callable[[], None]) -> None:
-        """Have it called, once, on the running loop, when nobody reads the pipe any more; only pipes can tell."""
+        """Call ``callback`` once, on the running loop, when the reader of the pipe is gone; only works for pipes."""
         if not stat.S_ISFIFO(os.fstat(self._descriptor).st_mode):
             return
         loop = asyncio.get_running_loop()
@@ -64,16 +64,16 @@ class Output:
             loop.remove_reader(self._descriptor)
             callback()
 
-        # The writing end of a pipe never becomes readable; what is reported for it is its error.
+        # The writing end of a pipe never becomes readable; the loop calls the reader callback for its error.
         loop.add_reader(self._descriptor, gone)
 
 
 def standard_output() -> Output:
     """
-    The standard output of this process.
+    Return the standard output of this process.
 
     Raises:
-        KielGroupsError: It was closed before the start; its number may by now be that of a connection.
+        KielGroupsError: It was closed before the start; its descriptor may be that of a connection by now.
     """
     if sys.stdout is None:
         raise KielGroupsError("standard output is closed; give the command one, such as a file or a pipe")

@@ -1,4 +1,4 @@
-"""Records that go to an output, a line each, until somebody ends it."""
+"""Print the records of a consumer to an output, one line each."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Printing:
 
     Args:
         consumer: Not connected yet; it is closed at the end.
-        output: A record counts as finished when all of its line is written here.
-        line: Makes the line of a record.
-        most: After so many records it ends; never, where that is None.
-        timeout_s: When no record has come for so long it ends; never, where that is None.
+        output: Where lines are written; a record is finished when its whole line is.
+        line: Formats a record as a line.
+        most: How many records to print before it ends; None for no limit.
+        timeout_s: How long to wait for a record before it ends; None for no limit.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Printing:
 
     @property
     def took_s(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._began_s
 
     async def run(self, subscribe: Callable[[], Awaitable[None]]) -> int:
@@ -55,11 +55,11 @@ class Printing:
         Subscribe, print, and leave.
 
         Returns:
-            The exit status: 0, or 128 and the number of the signal that ended it: 130 (Ctrl-C), 143 (SIGTERM), 141
-            (nobody reads the output any more). A second signal does not wait until the group is left.
+            The exit status: 0, or 128 plus the number of the signal that ended it: 130 (Ctrl-C), 143 (SIGTERM), 141
+            (the reader of the output is gone). A second signal does not wait until the member has left the group.
 
         Raises:
-            KielGroupsError: What the consumer raises when it connects or reads, or the output when it is written.
+            KielGroupsError: Connecting, reading or writing the output failed.
         """
         ending = Ending()
         self._output.when_reader_goes(lambda: ending.end(signal.SIGPIPE))
@@ -81,7 +81,7 @@ class Printing:
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 async for record in self._consumer:
-                    # A reader that is behind is no lack of records.
+                    # A slow reader of the output must not count as a lack of records.
                     limit.reschedule(None)
                     await self._output.write(self._line(record))
                     self.printed += 1
@@ -89,7 +89,7 @@ class Printing:
                         break
                     limit.reschedule(self._deadline_s())
         except TimeoutError:
-            # It came while a record was waited for: all that were handed out are finished.
+            # The timeout only runs while waiting for a record, so all delivered records are finished.
             return
 
     def _deadline_s(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What a person sees while lines are sent: a bar with the rate at a terminal, a summary at the end."""
+"""The progress of sending lines: a bar with the rate on a terminal, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["progress", "summarize"]
 
 @contextmanager
 def progress(source: LineInput, sending: Sending, *, quiet: bool) -> Iterator[None]:
-    """Show a bar for the time of the block, where it disturbs nobody: not in logs, and not in what is being typed."""
+    """Show a bar within the block, but neither in logs nor where lines are typed at the terminal."""
     if quiet or source.is_terminal or not has_bar():
         yield
         return
-    with bar(source.size_bytes, _rate(sending)) as tell:
+    with bar(source.size_bytes, _rate(sending)) as update:
 
         def show() -> None:
-            tell(_rate(sending), source.read_bytes * sending.share_done)
+            update(_rate(sending), source.read_bytes * sending.share_done)
 
         sending.show = show
         yield
@@ -31,7 +31,7 @@ def progress(source: LineInput, sending: Sending, *, quiet: bool) -> Iterator[No
 
 
 def summarize(lines: Lines, sending: Sending, *, acks: str, quiet: bool) -> None:
-    """Say how many lines were stored, how fast, which were not, and of which nobody knows."""
+    """Print how many lines were stored, how fast, which were not, and which have an unknown outcome."""
     done = "sent" if acks == "0" else "stored"
     if not quiet:
         lines.say("info", f"{done} {counted(sending.stored, 'record')} in {sending.took_s:.1f} s, {_rate(sending)}")

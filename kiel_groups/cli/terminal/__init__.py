@@ -1,6 +1,6 @@
 """
-Show things to people: messages on standard error, tables, progress bars, watching, exit codes, orderly ends.
+Interact with the terminal: messages, tables, progress bars, ``--watch``, exit codes and signals.
 
 The commands use it.
-Standard output carries results only; everything else goes to standard error.
+Results go to standard output, everything else to standard error.
 """

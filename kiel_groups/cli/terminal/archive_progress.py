@@ -1,4 +1,4 @@
-"""What a person sees while an archive grows: a bar at a terminal, a line a batch elsewhere."""
+"""The progress of a running archive: a bar on a terminal, one line for each batch elsewhere."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["progress"]
 @contextmanager
 def progress(lines: Lines, total: int | None, *, quiet: bool) -> Iterator[Callable[[Batch], None]]:
     """
-    What to call after each batch.
+    Show the progress within the block; yields the function to call after each batch.
 
     Args:
-        lines: Where lines go.
-        total: How many records there were at the start; None where there is no end.
+        lines: Prints lines where there is no bar.
+        total: How many records there were at the start; None for an archive without an end.
         quiet: Show nothing.
     """
     if quiet:
@@ -31,10 +31,10 @@ def progress(lines: Lines, total: int | None, *, quiet: bool) -> Iterator[Callab
         return
     count = _Count(total)
     if not has_bar():
-        yield lambda batch: lines.say("info", count.told(batch))
+        yield lambda batch: lines.say("info", count.add(batch))
         return
-    with bar(total, "starting") as tell:
-        yield lambda batch: tell(count.told(batch), count.records)
+    with bar(total, "starting") as show:
+        yield lambda batch: show(count.add(batch), count.records)
 
 
 class _Count:
@@ -43,12 +43,12 @@ class _Count:
         self._began_s = time.monotonic()
         self.records = 0
 
-    def told(self, batch: Batch) -> str:
-        """Where the archive is after one more batch."""
+    def add(self, batch: Batch) -> str:
+        """Count one more batch, and return the text about the progress so far."""
         self.records += batch.records
         left = batch.left
         if left is None and self._total is not None:
             left = max(0, self._total - self.records)
         rate = self.records / max(time.monotonic() - self._began_s, 1e-3)
-        told = f"{self.records:,} records, {rate:,.0f} records/s"
-        return told if left is None else f"{told}, {left:,} left"
+        text = f"{self.records:,} records, {rate:,.0f} records/s"
+        return text if left is None else f"{text}, {left:,} left"

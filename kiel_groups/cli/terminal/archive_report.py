@@ -1,4 +1,4 @@
-"""An archive's plan and summary, for people and for programs."""
+"""The plan and the summary of an archive, as text for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def plan_lines(plan: ArchivePlan) -> Iterator[str]:
-    """What would be read, and where it would go."""
+    """Yield lines about what would be read, and where it would be written."""
     yield f"would read {counted(plan.records, 'record')} at most"
     yield from _topic_lines(plan.ranges)
-    yield f"into {plan.output}, {'a new archive' if plan.is_new else 'which goes on'}; checkpoint {plan.checkpoint}"
+    yield f"into {plan.output}, {'a new' if plan.is_new else 'an existing'} archive; checkpoint {plan.checkpoint}"
 
 
 def plan_document(plan: ArchivePlan) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the plan for programs."""
     return {
         "records": plan.records,
         "topics": _topics(plan.ranges),
@@ -40,7 +40,7 @@ def plan_document(plan: ArchivePlan) -> dict[str, Any]:
 
 
 def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
-    """What was read, and where it went."""
+    """Yield lines about what was read, and where it was written."""
     if not summary.records:
         yield f"archived nothing new in {summary.took_s:.1f} s"
         yield from _topic_lines(summary.ranges)
@@ -55,7 +55,7 @@ def summary_lines(summary: ArchiveSummary) -> Iterator[str]:
 
 
 def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
-    """The same for programs; ``took_s`` in seconds."""
+    """Return the summary for programs; ``took_s`` is in seconds."""
     return {
         "records": summary.records,
         "topics": _topics(summary.ranges),
@@ -68,7 +68,7 @@ def summary_document(summary: ArchiveSummary) -> dict[str, Any]:
 
 
 def print_document(document: dict[str, Any]) -> None:
-    """On standard output."""
+    """Print a document on standard output."""
     click.echo(json.dumps(document, indent=2))
 
 
@@ -83,7 +83,7 @@ def _topic_lines(ranges: Iterable[OffsetRange]) -> Iterator[str]:
 
 
 def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]]]:
-    """By topic and partition; ``to`` is exclusive."""
+    """Return the ranges by topic and partition; ``to`` is exclusive."""
     return {
         topic: {str(each.topic_partition.partition): {"from": each.start, "to": each.end} for each in found}
         for topic, found in groupby(ranges, lambda each: each.topic_partition.topic)
@@ -91,7 +91,7 @@ def _topics(ranges: Iterable[OffsetRange]) -> dict[str, dict[str, dict[str, int]
 
 
 def _size(size: float) -> str:
-    """Three digits and a unit: ``52.1 MB``."""
+    """Format a size with one decimal and a unit: ``52.1 MB``."""
     power = 0
     while size >= 1000 and power < len(_UNITS) - 1:
         size, power = size / 1000, power + 1

@@ -1,4 +1,4 @@
-"""What the exit status of a command says; ``docs/cli.rst`` has it for readers."""
+"""The exit codes of the commands; ``docs/cli.rst`` documents them for users."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["DONE", "FAILED", "WRONG", "INTERRUPTED", "READER_GONE", "TERMINATED"
 
 DONE: Final = 0
 FAILED: Final = 1
-#: An option, a setting, a name or a file that cannot be; the caller can mend it.
+#: A wrong option, setting, name or file; the caller can fix it.
 WRONG: Final = 2
-#: 128 and the number of the signal: Ctrl-C, a reader of the output that has gone, SIGTERM.
+#: 128 plus the number of the signal: SIGINT (Ctrl-C), SIGPIPE (the reader of the output is gone), SIGTERM.
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
 TERMINATED: Final = 143
 
-#: Stands below the help of every command.
+#: The text below the help of every command.
 EPILOG: Final = (
-    "Exit status: 0 done, 1 failed, 2 a wrong option, setting, name or file, 130 after Ctrl-C, 141 when nobody reads"
-    " the output any more, 143 after SIGTERM."
+    "Exit status: 0 done, 1 failed, 2 a wrong option, setting, name or file, 130 after Ctrl-C, 141 when the"
+    " reader of the output is gone, 143 after SIGTERM."
 )

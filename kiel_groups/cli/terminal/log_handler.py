@@ -1,4 +1,4 @@
-"""The log of a command, as lines on standard error: neither names of loggers nor tracebacks."""
+"""The log of a command as lines on standard error, without logger names and tracebacks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _KAZOO = ("kiel_groups.kazoo", "kiel_groups.admin.cluster_admin.kazoo")
 
 def show_logs(lines: Lines, *, verbose: bool, told_otherwise: Sequence[str] = (), timed: bool = False) -> None:
     """
-    Have warnings and errors printed from now on, one line each.
+    Print warnings and errors of the log from now on, one line each.
 
     Args:
-        lines: Where they go.
-        verbose: Print what is merely worth knowing, too.
-        told_otherwise: Loggers that are shown with ``verbose`` only: the command reports itself what they say.
-        timed: Begin each line with its time: for commands that run for days.
+        lines: Prints them.
+        verbose: Print log records of level INFO, too.
+        told_otherwise: Loggers to show only with ``verbose``, because the command reports the same in its own words.
+        timed: Begin each line with its time, for commands that run for days.
     """
     handler = _LineHandler(lines, timed=timed)
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
     for name in _KAZOO:
-        # Every refused connection, and kazoo tries one a second; that ZooKeeper is away is told by the group, once.
+        # Kazoo warns of every refused connection, one a second; the group already logs once that ZooKeeper is away.
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.ERROR)
     if not verbose:
         handler.addFilter(lambda record: record.name not in told_otherwise)
@@ -48,6 +48,6 @@ class _LineHandler(logging.Handler):
 
 
 def _text(record: logging.LogRecord) -> str:
-    """The message; of a traceback only what was raised."""
+    """Return the message; of a traceback only the exception."""
     error = record.exc_info[1] if record.exc_info else None
     return record.getMessage() + (f": {type(error).__name__}: {error}" if error is not None else "")

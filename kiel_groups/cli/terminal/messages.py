@@ -1,4 +1,4 @@
-"""What a person reads on standard error: one line for one thing."""
+"""Messages on standard error, one line each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Lines"]
 
 
 class Lines:
-    """Prints ``level: text``, and does not repeat itself: what ends a command has often been logged a moment before."""
+    """Prints ``level: text``, without repetition: the error that ends a command has often been logged just before."""
 
     def __init__(self) -> None:
         self._last = ("", "")
@@ -18,21 +18,21 @@ class Lines:
 
     def say(self, level: str, text: str, *, stamp: str = "", reports: object = None) -> None:
         """
-        Print a line; nothing where the line before ended with the same, or one of the same level has reported it.
+        Print a line, unless the previous line ended with the same text or a line of this level reported the same.
 
         Args:
-            level: What it begins with.
-            text: What it says.
-            stamp: The time, for lines that come long after the command has begun.
-            reports: The error that the line reports in words of its own; it may end the command later.
+            level: The level, such as ``error``, with which the line begins.
+            text: The message.
+            stamp: The time, for commands that run long.
+            reports: The error that the line reports in other words; this error may end the command later.
         """
         line = " ".join(line.strip() for line in text.splitlines())
         last_level, last = self._last
-        # What was a warning is an error once it ends a command.
+        # The text of a warning is printed again when it ends the command as an error.
         is_repeated = (level == last_level and last.endswith(line)) or (level, line) in self._reported
         if reports is not None:
             self._reported.add((level, " ".join(line.strip() for line in str(reports).splitlines())))
         if not is_repeated:
-            # By its name: click would find the stream behind the one that puts lines above a bar.
+            # Named here: rich replaces sys.stderr while a bar is shown, and click alone would write to the original.
             click.echo(f"{stamp}{' ' if stamp else ''}{level}: {line}", file=sys.stderr, err=True)
         self._last = (level, line)

@@ -1,4 +1,4 @@
-"""A bar at a terminal, for commands that know how much there is to do."""
+"""A progress bar on a terminal, for commands that know the amount of work."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Tell", "bar", "has_bar"]
 
 
 class Tell(Protocol):
-    """Shows where a command is by now."""
+    """Updates the bar."""
 
     def __call__(self, told: str, completed: float | None = None) -> None:
-        """What to say beside the bar, and how much of the total is done; None: as much as before."""
+        """Show the text ``told`` beside the bar, and how much of the total is done; None leaves that as it is."""
 
 
 def has_bar() -> bool:
-    """Whether standard error is a terminal that can redraw a line: elsewhere a bar would be a litter of lines."""
+    """Whether standard error is a terminal that can redraw a line; elsewhere each update would print a new line."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -28,23 +28,23 @@ def has_bar() -> bool:
 @contextmanager
 def bar(total: float | None, told: str) -> Iterator[Tell]:
     """
-    Show a bar for the time of the block; lines that are printed meanwhile stand above it.
+    Show a bar within the block; lines that are printed meanwhile appear above it.
 
     Args:
-        total: What ``completed`` grows to; None where there is no end.
-        told: What to say at first.
+        total: The final value of ``completed``; None for work without an end.
+        told: The text beside the bar at first.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     from rich.table import Column
 
     class SteadyConsole(Console):
-        """Leaves the cursor: a process that a signal ends at once could not show it again."""
+        """Never hides the cursor: a process that a signal kills could not show it again."""
 
         def show_cursor(self, show: bool = True) -> bool:
             return False
 
-    # Where all of it has no room, the bar gives way first.
+    # On a narrow terminal the bar shrinks first.
     share = TaskProgressColumn(table_column=Column(no_wrap=True, min_width=4))
     columns = (BarColumn(), share, TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=SteadyConsole(stderr=True), transient=True) as shown:

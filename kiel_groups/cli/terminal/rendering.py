@@ -1,4 +1,4 @@
-"""What a command shows on standard output: tables for people, JSON for programs."""
+"""The output of commands on standard output: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from kiel_groups.errors import KielGroupsError
 
 __all__ = ["console", "dense", "plain_table", "rendered", "rows_to_clear", "show", "show_json", "show_lines"]
 
-#: Nothing is cut or wrapped where it goes to a file or another program.
+#: The width for files and pipes: nothing is cut or wrapped there.
 _UNBOUNDED = 100_000
 
 
 def console(file: IO[str] | None = None) -> Console:
     """
-    Standard output as rich sees it, without markup; as wide as the terminal, or unbounded where there is none.
+    Return a rich console for standard output, without markup; as wide as the terminal, unbounded if it is not one.
 
-    Colours are left out where the output is no terminal, or NO_COLOR is set.
+    It has no colours if the output is not a terminal, or NO_COLOR is set.
 
     Args:
-        file: Where to write instead, as if it were standard output.
+        file: Where to write instead, formatted as for standard output.
 
     Raises:
         KielGroupsError: Standard output is closed.
@@ -40,7 +40,7 @@ def console(file: IO[str] | None = None) -> Console:
 
 
 def plain_table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """A table without lines between its rows; columns named in ``right`` hold numbers."""
+    """Return a table without lines between its rows; columns named in ``right`` are aligned to the right."""
     table = Table(title=title, box=box.SIMPLE, pad_edge=False, title_justify="left", title_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
@@ -52,19 +52,19 @@ def show(*things: RenderableType) -> None:
     Print tables and texts.
 
     Raises:
-        BrokenPipeError: The reader has gone.
+        BrokenPipeError: The reader of the output is gone.
         KielGroupsError: Standard output cannot be written.
     """
     show_lines(rendered(*things))
 
 
 def show_lines(lines: Iterable[str]) -> None:
-    """Print what was ``rendered``, as it stands. Errors as of ``show``."""
+    """Print lines that ``rendered`` returned. Raises the errors of ``show``."""
     _write("\n".join(lines) + "\n")
 
 
 def rendered(*things: RenderableType) -> list[str]:
-    """The lines that ``show`` would print."""
+    """Return the lines that ``show`` would print."""
     text = StringIO()
     output = console(text)
     for thing in things:
@@ -74,18 +74,18 @@ def rendered(*things: RenderableType) -> list[str]:
 
 
 def dense(lines: Sequence[str]) -> list[str]:
-    """The same without lines that show nothing."""
+    """Return the lines without those that are blank on the terminal."""
     return [line for line in lines if Text.from_ansi(line).plain.strip()]
 
 
 def rows_to_clear() -> int | None:
-    """The height of the terminal; None where standard output is none, or one that cannot be cleared."""
+    """Return the height of the terminal; None if standard output is not a terminal, or one that cannot be cleared."""
     output = console()
     return output.height if output.is_terminal and not output.is_dumb_terminal else None
 
 
 def show_json(value: Any, *, on_one_line: bool = False) -> None:
-    """Print one JSON document, with its keys as they stand; one of many on one line. Errors as of ``show``."""
+    """Print one JSON document, its keys in the given order. Raises the errors of ``show``."""
     _write(json.dumps(value, indent=None if on_one_line else 2, ensure_ascii=False) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""How a command is ended from outside: once, in order, and told by its exit status."""
+"""Orderly termination of a command by a signal, with the matching exit status."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from types import FrameType
 
 __all__ = ["BlockingEnding", "Ending"]
 
-#: A process that a signal ended is told by its status: this, and the signal's number.
+#: The exit status of a process that a signal ended is this plus the number of the signal.
 _SIGNALLED = 128
 
 
 class Ending:
     """
-    Cancels the current task at the first SIGINT or SIGTERM, or when told to; a second signal ends the process.
+    Cancels the current task at the first SIGINT or SIGTERM, or by ``end``; a second signal kills the process.
 
-    Its ``status`` is None until then.
+    ``status`` is the exit status, None until then.
     """
 
     def __init__(self) -> None:
@@ -26,19 +26,19 @@ class Ending:
         self._is_settled = False
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._heed, number)
+            loop.add_signal_handler(number, self._on_signal, number)
 
     def end(self, number: int) -> None:
-        """Cancel the task as if this signal had come; nothing happens after ``settle``, or a second time."""
+        """Cancel the task as if this signal had arrived; does nothing after ``settle`` or a first call."""
         if self.status is None and not self._is_settled and self._task is not None:
             self.status = _SIGNALLED + number
             self._task.cancel()
 
     def settle(self) -> None:
-        """From here on there is nothing to cut short: an end would only disturb the leaving."""
+        """Ignore further ends: the work is done, and a cancellation would only disturb the closing."""
         self._is_settled = True
 
-    def _heed(self, number: int) -> None:
+    def _on_signal(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
@@ -47,18 +47,18 @@ class Ending:
 
 class BlockingEnding:
     """
-    The same for a command without an event loop: sets ``asked`` at the first signal; a second one ends the process.
+    Sets the event ``asked`` at the first signal, for a command without an event loop; a second one kills the process.
 
-    Its ``status`` is None until then.
+    ``status`` is the exit status, None until then.
     """
 
     def __init__(self) -> None:
         self.status: int | None = None
         self.asked = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._heed)
+            signal.signal(number, self._on_signal)
 
-    def _heed(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
         self.status = _SIGNALLED + number

@@ -1,4 +1,4 @@
-"""``--watch``: look after look, on a terminal that is cleared for each, or one below the other."""
+"""``--watch``: repeated reports, on a terminal that is cleared for each, or one below the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["clock", "show_next", "watch"]
 
 _SEPARATOR: Final = "-" * 78
-#: Below a look: one line for an error, and the cursor's.
+#: The rows below a report: one for an error, one for the cursor.
 _SPARE_ROWS: Final = 2
 
 
@@ -33,38 +33,38 @@ def watch(
     """
     Show looks until Ctrl-C.
 
-    An error before the first of them is raised. A later one is said, once until another one or a look comes.
+    An error before the first look is raised. A later error is printed, but not again while it repeats.
 
     Args:
-        lines: Where errors are said.
-        looks: The next one is taken when it is to be shown; endless.
-        show: Called with each, and whether it is the first.
-        interval_s: Between two of them, in seconds.
+        lines: Prints errors.
+        looks: An endless iterator; its next item is taken when it is due.
+        show: Called with each look, and whether it is the first.
+        interval_s: The pause between two looks, in seconds.
     """
     from kiel_groups.errors import KielGroupsError
 
-    said: str | None = None
+    printed: str | None = None
     while True:
         look = next(looks)
         if not isinstance(look, KielGroupsError):
-            show(look, said is None)
-            said = ""
-        elif said is None:
+            show(look, printed is None)
+            printed = ""
+        elif printed is None:
             raise look
-        elif str(look) != said:
-            said = str(look)
-            lines.say("error", _fitting(f"{clock()}, looking again: {said}", len("error: ")))
+        elif str(look) != printed:
+            printed = str(look)
+            lines.say("error", _fitting(f"{clock()}, trying again: {printed}", len("error: ")))
         time.sleep(interval_s)
 
 
 def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: Listed | None, *, first: bool) -> None:
     """
-    Show one look of many.
+    Show one report of many.
 
     Args:
-        report: Makes it, with all partitions, those with which something is wrong, or none.
-        listed: Which of these; None is as much as fits the terminal.
-        first: Whether nothing was shown before it.
+        report: Makes the report; its argument says which partitions to list.
+        listed: Which partitions to list; None lists as many as fit the terminal.
+        first: Whether this is the first report.
     """
     from kiel_groups.cli.terminal.rendering import rendered, rows_to_clear, show, show_lines
 
@@ -78,15 +78,15 @@ def show_next(report: Callable[[Listed], Sequence[RenderableType]], listed: List
 
 
 def clock() -> str:
-    """The time of day, here."""
+    """Return the local time of day."""
     return time.strftime("%H:%M:%S")
 
 
 def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> list[str]:
     """
-    With as many partitions as fit, those that are wrong first, and without empty lines unless all partitions fit.
+    Return the report with as many partitions as fit, those with a problem first; blank lines stay only if all fit.
 
-    If not even the rest fits, its last lines are cut.
+    If the report does not fit even without partitions, its last lines are cut.
     """
     from kiel_groups.cli.terminal.rendering import dense, rendered
 
@@ -94,7 +94,7 @@ def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> 
     if len(lines) <= rows:
         return lines
     lines = dense(rendered(*report("none")))
-    # A table takes lines of its own, so fewer partitions may fit than there are lines left.
+    # A table has lines for its heading, so fewer partitions may fit than there are rows left.
     for count in range(rows - len(lines), 0, -1):
         filled = dense(rendered(*report(count)))
         if len(filled) <= rows:
@@ -106,7 +106,7 @@ def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> 
 
 
 def _fitting(text: str, taken: int) -> str:
-    """On a terminal, as much of it as one row holds beside what is taken."""
+    """Return the text, on a terminal cut to one row, in which ``taken`` columns are used already."""
     if not sys.stderr.isatty():
         return text
     room = max(1, shutil.get_terminal_size().columns - taken)
