@@ -83,7 +83,7 @@ def app(context: click.Context) -> int:
     """
     Consumer groups for Kafka 0.8.x, on ZooKeeper.
 
-    Options can also be set in a file or in the environment, such as KIEL_GROUPS_BROKERS and KIEL_GROUPS_ZOOKEEPER.
+    Options can also be set in the environment, such as KIEL_GROUPS_BROKERS and KIEL_GROUPS_ZOOKEEPER, or in a file.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)

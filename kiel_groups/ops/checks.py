@@ -142,20 +142,20 @@ def _unassigned(view: GroupView, now_ms: int) -> Iterator[Finding]:
         return
     subscribed = {topic for member in view.members for topic in member.info.subscription}
     reserved = {partition for assignment in view.away.values() for partition in assignment.partitions}
-    left = [
+    unassigned = [
         each
         for each in view.partitions
         if each.target is None and each.topic_partition.topic in subscribed and each.topic_partition not in reserved
     ]
-    if left:
+    if unassigned:
         reasons = "; ".join(f"{count:,}: {reason}" for reason, count in view.group_state.unassigned.items())
-        what = counted(left, "partition is", "partitions are")
+        what = counted(unassigned, "partition is", "partitions are")
         yield Finding(
             "unassigned",
-            f"{what} assigned to no member: {some(_names(left))}{f' ({reasons})' if reasons else ''}",
+            f"{what} assigned to no member: {some(_names(unassigned))}{f' ({reasons})' if reasons else ''}",
             "" if reasons else "the leader plans again when it sees them; its log says what delays it",
             passing=not reasons and _is_young(view, now_ms),
-            partitions=_names(left),
+            partitions=_names(unassigned),
         )
 
 
@@ -173,38 +173,38 @@ def _away(view: GroupView, now_ms: int) -> Iterator[Finding]:
 
 
 def _unowned(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    left = [each for each in view.partitions if each.owner is None and each.target is not None]
-    if left:
-        what = counted(left, "partition has", "partitions have")
-        members = tuple(sorted({each.target for each in left if each.target is not None}))
+    unowned = [each for each in view.partitions if each.owner is None and each.target is not None]
+    if unowned:
+        what = counted(unowned, "partition has", "partitions have")
+        members = tuple(sorted({each.target for each in unowned if each.target is not None}))
         yield Finding(
             "unowned",
-            f"{what} no owner: {some(_names(left))}, to be claimed by {some(map(short_name, members))}",
+            f"{what} no owner: {some(_names(unowned))}, to be claimed by {some(map(short_name, members))}",
             "look at the log of that member; a healthy member claims within a second",
             _is_young(view, now_ms),
-            _names(left),
+            _names(unowned),
             members,
         )
 
 
 def _unopened(view: GroupView, now_ms: int) -> Iterator[Finding]:
-    left = [
+    unopened = [
         each
         for each in view.partitions
         if each.owner in view.member_ids and not each.opened and now_ms - (each.claimed_ms or now_ms) >= UNOPENED_MS
     ]
-    if left:
-        what = counted(left, "partition has", "partitions have")
-        seconds = max(now_ms - (each.claimed_ms or now_ms) for each in left) // 1000
-        topics = sorted({each.topic_partition.topic for each in left})
+    if unopened:
+        what = counted(unopened, "partition has", "partitions have")
+        seconds = max(now_ms - (each.claimed_ms or now_ms) for each in unopened) // 1000
+        topics = sorted({each.topic_partition.topic for each in unopened})
         yield Finding(
             "unopened",
-            f"{what} been claimed for up to {seconds:,} s, and no offset has been stored since: {some(_names(left))};"
-            " the owner cannot find out where to start, or an operator deleted the offset",
+            f"{what} been claimed for up to {seconds:,} s, and no offset has been stored since: "
+            f"{some(_names(unopened))}; the owner cannot find out where to start, or an operator deleted the offset",
             f"look at the log of the owner; 'kiel-groups topics describe {topics[0]}' shows the partitions without a"
             " leader: start their brokers",
-            partitions=_names(left),
-            members=tuple(sorted({each.owner for each in left if each.owner is not None})),
+            partitions=_names(unopened),
+            members=tuple(sorted({each.owner for each in unopened if each.owner is not None})),
         )
 
 

@@ -29,7 +29,7 @@ class PartitionView:
     a readable offset, ``log_end`` if the brokers were not asked or did not answer. ``claimed_ms`` and ``committed_ms``
     are the times of the claim and of the commit, in epoch milliseconds; the latter is None without an offset znode.
     ``opened`` is False if no offset was written since the claim: an owner that opens a claim rewrites or creates the
-    offset before it delivers anything. An operator who sets the offset of an unopened claim makes it True, too.
+    offset before it delivers anything. An operator's change of the offset makes it True, too.
     """
 
     topic_partition: TopicPartition

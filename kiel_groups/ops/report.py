@@ -131,7 +131,7 @@ def _facts(view: GroupView, lag_problem: str, now_ms: int) -> Iterator[tuple[str
     if settings is not None:
         yield "settings", f"store {settings.store}, mode {settings.mode}, offset reset {settings.auto_offset_reset}"
     if view.foreign_members:
-        yield "foreign", some(foreigner.name for foreigner in view.foreign_members)
+        yield "foreign", some(member.name for member in view.foreign_members)
     if follows := ", ".join(_follows(view)):
         yield "config", follows
     if view.weights:
@@ -236,16 +236,16 @@ def _listed(
     named = {partition for finding in findings for partition in finding.partitions}
     # A dict keeps their order, and has each of them once.
     wrong = {each.topic_partition: None for each in partitions if each.lag is None or each.topic_partition in named}
-    everyone = wrong | {each.topic_partition: None for each in partitions}
+    wrong_first = wrong | {each.topic_partition: None for each in partitions}
     match listed:
         case "all":
-            return everyone
+            return wrong_first
         case "wrong":
             return wrong
         case "none":
             return set()
         case count:
-            return set(islice(everyone, count))
+            return set(islice(wrong_first, count))
 
 
 def _topic(

@@ -52,8 +52,20 @@ def cluster() -> None:
     callback=lambda context, parameter, value: int(value),
     help="How many ZooKeeper servers: 1, 3, 5 or 7.",
 )
-@click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Of the first broker; then ascending.")
-@click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Of the first server; then ascending.")
+@click.option(
+    "--broker-port",
+    type=_PORT,
+    default=0,
+    metavar="PORT",
+    help="Port of the first broker; others get the following ports.",
+)
+@click.option(
+    "--zookeeper-port",
+    type=_PORT,
+    default=0,
+    metavar="PORT",
+    help="Port of the first ZooKeeper server; others get the following ports.",
+)
 @click.option("--chroot", default="", metavar="/PATH", help="ZooKeeper path that the cluster uses as its root.")
 @click.option(
     "--data",
@@ -111,7 +123,7 @@ def up(
 @cluster.command(epilog=EPILOG)
 @_name_option
 def down(*, name: str) -> int:
-    """Stop a cluster, detached or not, and wait until it has stopped."""
+    """Stop a cluster, and wait until it has stopped."""
     from kiel_groups.embedded.clusters.named_clusters import stop_cluster
 
     stop_cluster(_running(name))
@@ -121,7 +133,7 @@ def down(*, name: str) -> int:
 @cluster.command(epilog=EPILOG)
 @_name_option
 def env(*, name: str) -> int:
-    """Print the addresses of a cluster for a shell: eval "$(kiel-groups cluster env)"."""
+    """Print the addresses for a shell. Use it so: eval "$(kiel-groups cluster env)"."""
     from kiel_groups.cli.terminal.rendering import show
 
     show(*_exports(_running(name)))
@@ -133,7 +145,7 @@ def env(*, name: str) -> int:
 @json_option
 @click.pass_obj
 def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
-    """Show the running clusters; exits with 1 if one of their servers has ended."""
+    """Show the running clusters. Exits with 1 if one of their servers has ended."""
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.embedded.clusters.named_clusters import running_clusters
 

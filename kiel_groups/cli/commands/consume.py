@@ -78,7 +78,7 @@ _WITHOUT_A_GROUP = ("partitions",)
     "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="End when no record has arrived for this long, since joining or since the last record.",
+    help="End when no record has arrived for this long, since the start or the last record.",
 )
 @click.option(
     "--allocator",

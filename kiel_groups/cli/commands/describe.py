@@ -63,7 +63,7 @@ class _Plans(click.IntRange):
     is_flag=False,
     flag_value=_INTERVAL_S,
     metavar="[SECONDS]",
-    help=f"Repeat every {_INTERVAL_S:g} seconds, or as given, until Ctrl-C.",
+    help=f"Repeat every SECONDS ({_INTERVAL_S:g} if omitted) until Ctrl-C.",
 )
 @click.option(
     "--partitions",
@@ -79,7 +79,7 @@ class _Plans(click.IntRange):
     is_flag=False,
     flag_value=_PLANS,
     metavar="[N]",
-    help=f"Also show the last plans: {_PLANS}, or as given.",
+    help=f"Also show the last N plans ({_PLANS} if omitted).",
 )
 @click.pass_obj
 def describe(

@@ -43,7 +43,7 @@ _REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.
     type=click.Choice(["all", "1", "0"]),
     default="all",
     show_default=True,
-    help="When a record counts as stored: by all replicas in sync, by the leader, or when sent.",
+    help="all: stored by all replicas in sync; 1: stored by the leader; 0: sent, without an answer.",
 )
 @click.option("--partition", type=click.IntRange(min=0), metavar="N", help="Send to this partition only.")
 @click.option(

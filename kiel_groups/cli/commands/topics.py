@@ -58,8 +58,22 @@ def list_topics(*, zookeeper: str, as_json: bool) -> int:
 @topics.command(epilog=EPILOG)
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @zookeeper_option
-@click.option("--partitions", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="Of each topic.")
-@click.option("--replication", type=_AT_LEAST_ONE, default=1, show_default=True, metavar="N", help="Of each partition.")
+@click.option(
+    "--partitions",
+    type=_AT_LEAST_ONE,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of partitions of each topic.",
+)
+@click.option(
+    "--replication",
+    type=_AT_LEAST_ONE,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Number of replicas of each partition.",
+)
 @click.option("--if-missing", is_flag=True, help="Leave existing topics unchanged.")
 @click.option(
     "--wait",
@@ -125,10 +139,12 @@ def _partitions(count: int) -> str:
 @topics.command(epilog=EPILOG)
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @zookeeper_option
-@click.option("--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="The new total.")
+@click.option(
+    "--partitions", type=_AT_LEAST_ONE, required=True, metavar="N", help="The new number of partitions in all."
+)
 @click.pass_obj
 def grow(lines: Lines, /, *, name: str, zookeeper: str, partitions: int) -> int:
-    """Add partitions to a topic; keys may map to other partitions from then on."""
+    """Add partitions to a topic. Keys may map to other partitions from then on."""
     from kiel_groups.admin import cluster_admin
 
     cluster_admin.grow_topic(zookeeper, name, partitions)
@@ -162,7 +178,7 @@ def delete(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, yes: bool
 @json_option
 @click.pass_obj
 def describe(lines: Lines, /, *, names: tuple[str, ...], zookeeper: str, as_json: bool) -> int:
-    """Show leaders, replicas, replicas in sync (isr), and where logs start and end."""
+    """Show the partitions of topics. Lists leaders, replicas, replicas in sync (isr), and where logs start and end."""
     from kiel_groups.admin import cluster_admin
     from kiel_groups.admin.topic_details import read_topics
     from kiel_groups.cli.terminal.rendering import show, show_json

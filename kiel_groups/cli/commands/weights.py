@@ -77,7 +77,7 @@ def set_weights(
     """
     Set the weights of partitions.
 
-    LOAD is any number from 0 on, such as records a second or bytes a day. Other partitions keep their weights, but
+    LOAD is a number, 0 or more, such as records a second or bytes a day. Other partitions keep their weights, but
     --file replaces all weights: a partition that is not in it has none, and counts as the median of the others.
     """
     from kiel_groups.admin import group_inspection

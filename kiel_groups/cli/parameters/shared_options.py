@@ -78,7 +78,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 #: For commands that print one object after the other.
 json_lines_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
 
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Report on standard error what happens.")
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Also print informational messages, on standard error."
+)
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Report errors only, no summary or progress.")
 

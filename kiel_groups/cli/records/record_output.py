@@ -60,12 +60,12 @@ class Output:
             return
         loop = asyncio.get_running_loop()
 
-        def gone() -> None:
+        def on_event() -> None:
             loop.remove_reader(self._descriptor)
             callback()
 
         # The writing end of a pipe never becomes readable; the loop calls the reader callback for its error.
-        loop.add_reader(self._descriptor, gone)
+        loop.add_reader(self._descriptor, on_event)
 
 
 def standard_output() -> Output:

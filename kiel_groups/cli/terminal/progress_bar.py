@@ -50,7 +50,7 @@ def bar(total: float | None, told: str) -> Iterator[Tell]:
     with Progress(*columns, console=SteadyConsole(stderr=True), transient=True) as shown:
         task = shown.add_task(told, total=total)
 
-        def tell(told: str, completed: float | None = None) -> None:
+        def update(told: str, completed: float | None = None) -> None:
             shown.update(task, completed=completed, description=told)
 
-        yield tell
+        yield update
