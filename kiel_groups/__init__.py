@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kiel_groups.lazy_imports import lazily
+from kiel_groups.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
@@ -37,4 +37,4 @@ _HOMES = {
     "KielGroupsError": "kiel_groups.errors",
 }
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -7,7 +7,7 @@ from typing import Final
 from kiel_groups.config import CLIENT_ID, KAFKA_PORT
 from kiel_groups.wire.api.fetch_v0 import CLIENT_REPLICA_ID
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
-from kiel_groups.wire.codecs.compression import codec_named
+from kiel_groups.wire.codecs.compression import codec_by_name
 from kiel_groups.wire.error_codes import error_code
 
 __all__ = [
@@ -31,9 +31,9 @@ BEGINNING: Final = EARLIEST
 #: Start with the records written from now on; the protocol uses the same number.
 END: Final = LATEST
 
-GZIP: Final = codec_named("gzip").number
-SNAPPY: Final = codec_named("snappy").number
-LZ4: Final = codec_named("lz4").number
+GZIP: Final = codec_by_name("gzip").number
+SNAPPY: Final = codec_by_name("snappy").number
+LZ4: Final = codec_by_name("lz4").number
 #: The values of a producer's ``compression``, besides the codecs' names.
 SUPPORTED_COMPRESSION: Final = (None, GZIP, SNAPPY, LZ4)
 

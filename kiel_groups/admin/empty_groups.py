@@ -8,12 +8,12 @@ from kiel_groups.admin.cluster_admin import Client
 from kiel_groups.group.znodes.layout import CONSUMERS, ROOT, GroupLayout
 from kiel_groups.wording import counted
 
-__all__ = ["clear_empty_group"]
+__all__ = ["remove_empty_group"]
 
 log = logging.getLogger(__name__)
 
 
-def clear_empty_group(client: Client, group: str) -> bool:
+def remove_empty_group(client: Client, group: str) -> bool:
     """
     Delete the parent znodes of a group that has no member, no candidate, no plan and no settings.
 

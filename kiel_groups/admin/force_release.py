@@ -23,7 +23,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["Released", "force_release", "member_called", "LONGEST_SESSION_MS"]
+__all__ = ["Released", "force_release", "find_member_id", "LONGEST_SESSION_MS"]
 
 #: How long to wait for a member whose session timeout is unknown: unless configured otherwise, ZooKeeper grants at most
 #: 20 ticks of 2 s.
@@ -96,7 +96,7 @@ def force_release(
     return Released(tuple(sorted(owned)), waited_ms, _delete_left(client, layout, owned))
 
 
-def member_called(client: Client, group: str, name: str) -> MemberId:
+def find_member_id(client: Client, group: str, name: str) -> MemberId:
     """
     Find the id of a member by a name: the id itself, the session id at its end, or an instance id.
 

@@ -31,7 +31,7 @@ __all__ = [
     "list_members",
     "read_brokers",
     "read_group",
-    "read_outlines",
+    "read_summaries",
     "read_plan",
     "read_settings",
 ]
@@ -131,7 +131,7 @@ def list_members(client: Client, group: str) -> list[str]:
     return sorted(_children_of(client.get_children_async(GroupLayout(group).members)))
 
 
-def read_outlines(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:
+def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> dict[str, Znode]:
     """Read members and group state of each of these groups; with ``offsets`` their committed offsets, too."""
     layouts = [GroupLayout(group) for group in groups]
     trees = [path for layout in layouts for path in (layout.members, layout.election, layout.ids)]

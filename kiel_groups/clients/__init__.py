@@ -7,7 +7,7 @@ None of them blocks the event loop; ``kiel_groups.sync`` has the blocking twins.
 
 from typing import TYPE_CHECKING
 
-from kiel_groups.lazy_imports import lazily
+from kiel_groups.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from kiel_groups.clients.grouped import GroupedConsumer
@@ -37,4 +37,4 @@ _HOMES = {
     "END": "kiel_groups.clients.single",
 }
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 from kiel_groups.allocators import Allocator, allocator_of
 from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, current_caller, new_consume_call
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
-from kiel_groups.clients.calls.consume_future import Values, asking
+from kiel_groups.clients.calls.consume_future import Values, start_consume_call
 from kiel_groups.clients.calls.eager_methods import failed, spawn, started
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import MemberAttributes
@@ -263,7 +263,7 @@ class GroupedConsumer(MemberAttributes):
                 taker.passed = True
             delivery.finish_topics(takers=consume_calls_here(self))
         else:
-            delivery.put_down_taken(consume_calls_here(self) if running else None)
+            delivery.drop_values(consume_calls_here(self) if running else None)
 
     def _at_exit(self) -> None:
         """Complete a started close on the loop that was left; called when the interpreter ends."""
@@ -362,7 +362,7 @@ class GroupedConsumer(MemberAttributes):
         if self._consuming is not None:
             self._consuming.finish_topic(topic)
         self._waiting_calls[taker] = consume_calls_here(self)
-        return asking(self._consume(topic, taker), taker, "GroupedConsumer.consume")
+        return start_consume_call(self._consume(topic, taker), taker, "GroupedConsumer.consume")
 
     async def _consume_later(self, topic: str) -> Values:
         """Serve a call that was made before the loop ran."""
@@ -419,7 +419,7 @@ class GroupedConsumer(MemberAttributes):
             ClosedError: The consumer is not connected, or was closed.
         """
         consuming = self._connected()
-        consuming.delivery.count_hand()
+        consuming.delivery.count_in_flight()
         return await consuming.commit_shielded()
 
     def commit_offsets(self, metadata: str | None = None) -> asyncio.Future[None]:

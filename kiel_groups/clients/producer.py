@@ -15,8 +15,8 @@ from kiel_groups.clients.compat.attributes import ProducerAttributes
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.produce.partition_queue import RecordMetadata, message_bytes
 from kiel_groups.clients.produce.partitioners import Partitioner, key_bytes, random_partitioner
-from kiel_groups.clients.produce.sender import Sender, raise_first, reject
-from kiel_groups.clients.produce.serializer import Serializer, serialized
+from kiel_groups.clients.produce.sender import Sender, fail_future, raise_first
+from kiel_groups.clients.produce.serializer import Serializer, serialize_value
 from kiel_groups.config import ProducerConfig, check_name
 from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
 from kiel_groups.metrics import Metrics
@@ -194,7 +194,7 @@ class Producer(ProducerAttributes):
             )
         if key is None and self._key_maker is not None:
             key = self._key_maker(value)
-        message = (key_bytes(key), serialized(value, self._serializer))
+        message = (key_bytes(key), serialize_value(value, self._serializer))
         future = asyncio.get_running_loop().create_future()
         record = _Unplaced(key, message, partition, message_bytes(*message), future)
         partitions = None if topic in self._unplaced else self._cluster.known_partitions(topic)
@@ -397,7 +397,7 @@ class Producer(ProducerAttributes):
     def _refuse(self, record: _Unplaced, error: Exception) -> None:
         log.error("a record cannot be sent: %s", error)
         self.metrics.count("produce_failures")
-        reject(record.future, error)
+        fail_future(record.future, error)
 
     def _look_up(self, topic: str, record: _Unplaced) -> None:
         """Keep the record until the topic's partitions are known; later records of the topic queue up behind it."""
@@ -436,4 +436,4 @@ class Producer(ProducerAttributes):
         log.error("%s for %s cannot be sent: %s", counted(records, "record"), topic, error)
         self.metrics.count("produce_failures", len(records))
         for record in records:
-            reject(record.future, error)
+            fail_future(record.future, error)

@@ -107,7 +107,7 @@ def _tuning(view: GroupView) -> dict[str, Any] | None:
         "debounce": dict(view.tuning.debounce),
         "static_grace_ms": view.tuning.static_grace_ms,
         "drained": sorted(view.tuning.drained),
-        "drained_strangers": list(view.tuning.strangers(view.slots)),
+        "drained_strangers": list(view.tuning.unknown_drained(view.slots)),
     }
 
 

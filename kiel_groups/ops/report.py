@@ -158,7 +158,7 @@ def _follows(view: GroupView) -> Iterator[str]:
         yield f"debounce {name} {milliseconds:,}"
     if tuning.static_grace_ms is not None:
         yield f"static_grace_ms {tuning.static_grace_ms:,}"
-    strangers = tuning.strangers(view.slots)
+    strangers = tuning.unknown_drained(view.slots)
     for slot in sorted(tuning.drained):
         if slot in strangers:
             yield f"drained {slot} (not a member)"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from kiel_groups.admin import cluster_admin
-from kiel_groups.admin.group_inspection import check_group, list_groups, read_brokers, read_group, read_outlines
+from kiel_groups.admin.group_inspection import check_group, list_groups, read_brokers, read_group, read_summaries
 from kiel_groups.clients.net.log_ends import LogEnds, find_log_ends
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError
@@ -102,7 +102,7 @@ def look_at_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -
     """
     with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
         groups, brokers = list_groups(client), read_brokers(client)
-        znodes = read_outlines(client, groups, offsets=with_lag)
+        znodes = read_summaries(client, groups, offsets=with_lag)
         topics = cluster_admin.topics(client) if with_lag else []
     views = tuple(view_group(group, znodes) for group in groups)
     if not with_lag:

@@ -7,7 +7,7 @@ The driver plans which offsets to read, and the workers read and write; a worker
 
 from typing import TYPE_CHECKING, Any
 
-from kiel_groups.lazy_imports import lazily
+from kiel_groups.lazy_imports import lazy_exports
 from kiel_groups.spark.environment import check_libraries
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _HOMES = {
     "plan_archive": "kiel_groups.spark.jobs.archive_plan",
 }
 
-_get, __dir__ = lazily(__name__, _HOMES)
+_get, __dir__ = lazy_exports(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:

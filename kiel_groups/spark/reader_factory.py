@@ -56,9 +56,9 @@ def _stream_reader_class(read: ReadOptions) -> type[StreamReader]:
                 f" batches; this is {pyspark.__version__}"
             )
         return StreamReader
-    from kiel_groups.spark.stream.bounded_stream import ControlledStreamReader
+    from kiel_groups.spark.stream.bounded_stream import BoundedStreamReader
 
-    return ControlledStreamReader
+    return BoundedStreamReader
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from kiel_groups.spark.environment import check_libraries
-from kiel_groups.spark.tasks.shipping import Shipped
+from kiel_groups.spark.tasks.shipping import PortablePickle
 
 if TYPE_CHECKING:
     from kiel_groups.spark.batch.batch_reader import BatchReader
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["KielDataSource"]
 
 
-class KielDataSource(Shipped, DataSource):
+class KielDataSource(PortablePickle, DataSource):
     """
     A data source that presents topics of Kafka 0.8 as tables and streams; ``docs/spark.rst`` lists its options.
 

@@ -7,7 +7,7 @@ These classes add no behaviour: every method calls that of ``kiel_groups.clients
 
 from typing import TYPE_CHECKING
 
-from kiel_groups.lazy_imports import lazily
+from kiel_groups.lazy_imports import lazy_exports
 
 if TYPE_CHECKING:
     from kiel_groups.sync.blocking_grouped import GroupedConsumer
@@ -24,4 +24,4 @@ _HOMES = {
     "LoopThread": "kiel_groups.sync.loop_thread",
 }
 
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

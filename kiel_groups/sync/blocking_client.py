@@ -21,7 +21,7 @@ from kiel_groups.clients.calls.callers import call_as
 from kiel_groups.errors import ClosedError
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 
-__all__ = ["Attributes", "Blocking", "blocking", "constructed_as", "ending", "immediate", "until_closed"]
+__all__ = ["Attributes", "Blocking", "blocking", "takes_arguments_of", "ending", "immediate", "until_closed"]
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Blocking(Generic[C]):
             self._end(functools.partial(self._client.__aexit__, asyncio.CancelledError, None, None), AT_EXIT_S)
 
 
-def constructed_as(
+def takes_arguments_of(
     make: Callable[P, C],
 ) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Blocking[C], P], None]]:
     """Replace an empty ``__init__`` by one that takes the asynchronous client's arguments."""

@@ -13,9 +13,9 @@ from kiel_groups.sync.blocking_client import (
     Attributes,
     Blocking,
     blocking,
-    constructed_as,
     ending,
     immediate,
+    takes_arguments_of,
     until_closed,
 )
 
@@ -34,7 +34,7 @@ class GroupedConsumer(Blocking[clients.GroupedConsumer]):
     they cannot call methods of this object.
     """
 
-    @constructed_as(clients.GroupedConsumer)
+    @takes_arguments_of(clients.GroupedConsumer)
     def __init__(self) -> None: ...
 
     connect = blocking(clients.GroupedConsumer.connect)

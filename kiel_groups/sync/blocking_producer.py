@@ -10,7 +10,7 @@ from typing import Any
 from kiel_groups import clients
 from kiel_groups.clients import RecordMetadata
 from kiel_groups.errors import ClosedError
-from kiel_groups.sync.blocking_client import Attributes, Blocking, blocking, constructed_as, ending
+from kiel_groups.sync.blocking_client import Attributes, Blocking, blocking, ending, takes_arguments_of
 
 __all__ = ["Producer"]
 
@@ -25,7 +25,7 @@ class Producer(Blocking[clients.Producer]):
     a future; several threads may call at once.
     """
 
-    @constructed_as(clients.Producer)
+    @takes_arguments_of(clients.Producer)
     def __init__(self) -> None: ...
 
     connect = blocking(clients.Producer.connect)

@@ -11,9 +11,9 @@ from kiel_groups.sync.blocking_client import (
     Attributes,
     Blocking,
     blocking,
-    constructed_as,
     ending,
     immediate,
+    takes_arguments_of,
     until_closed,
 )
 
@@ -33,7 +33,7 @@ class SingleConsumer(Blocking[clients.SingleConsumer]):
     BEGINNING: ClassVar[int] = BEGINNING
     END: ClassVar[int] = END
 
-    @constructed_as(clients.SingleConsumer)
+    @takes_arguments_of(clients.SingleConsumer)
     def __init__(self) -> None: ...
 
     connect = blocking(clients.SingleConsumer.connect)

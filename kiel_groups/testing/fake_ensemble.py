@@ -61,12 +61,12 @@ class FakeEnsemble:
         tick_ms: int = 500,
         max_session_timeout_ms: int | None = None,
         sync_limit: int = 4,
-        tells_of_moves: bool = False,
+        reports_moves: bool = False,
     ) -> None:
         self.timeline = timeline
         self._draw = timeline.random.random
         self.tick_ms = tick_ms
-        self.tells_of_moves = tells_of_moves
+        self.reports_moves = reports_moves
         self.patience_s = sync_limit * tick_ms / 1000
         self.max_session_timeout_ms = max_session_timeout_ms or MOST_TICKS * tick_ms
         self.servers = [FakeServer(self, number) for number in range(1, servers + 1)]
@@ -208,7 +208,7 @@ class FakeEnsemble:
         elif isinstance(question.request, Sync):
             entry.value = question.request.path
         elif session.server is not server:
-            if self.tells_of_moves and isinstance(question.request, Transaction):
+            if self.reports_moves and isinstance(question.request, Transaction):
                 others = len(question.request.operations) - 1
                 entry.value = [SessionMovedError(), *(RuntimeInconsistency() for _ in range(others))]
             else:

@@ -115,7 +115,7 @@ ELSEWHERE = {
         "answers_out_of_order_find_their_requests",
         "an_answer_to_no_request_leaves_the_others_unknown",
     ),
-    "unit/test_archive_home.py": ("a_file_is_on_the_disk_before_its_name_is",),
+    "unit/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),
     "spark/test_broker_faults.py": ("an_empty_answer_skips_nothing",),
     "integration/test_old_tools.py": (
         "a_java_consumer_that_comes_later_is_an_alarm",

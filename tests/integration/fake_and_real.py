@@ -196,7 +196,7 @@ class Servers(Protocol):
         """Which one is 0: who led when all faults were last ended."""
 
     @property
-    def tells_of_moves(self) -> bool:
+    def reports_moves(self) -> bool:
         """Whether a transaction by a connection that its session has left is answered, and not that connection shut."""
 
     def place(self, server: int | None = None) -> Place:
@@ -214,8 +214,8 @@ class Servers(Protocol):
 class FakeServers:
     """Of the fake."""
 
-    def __init__(self, *, tells_of_moves: bool) -> None:
-        self._ensemble = FakeEnsemble(Timeline(), 3, tick_ms=TICK_MS, tells_of_moves=tells_of_moves)
+    def __init__(self, *, reports_moves: bool) -> None:
+        self._ensemble = FakeEnsemble(Timeline(), 3, tick_ms=TICK_MS, reports_moves=reports_moves)
         self._ordered = list(self._ensemble.servers)
 
     @property
@@ -223,8 +223,8 @@ class FakeServers:
         return self._ordered[0]
 
     @property
-    def tells_of_moves(self) -> bool:
-        return self._ensemble.tells_of_moves
+    def reports_moves(self) -> bool:
+        return self._ensemble.reports_moves
 
     def place(self, server: int | None = None) -> Place:
         if server is None:
@@ -291,7 +291,7 @@ class RealServers:
         return self._ordered[0]
 
     @property
-    def tells_of_moves(self) -> bool:
+    def reports_moves(self) -> bool:
         return self._ensemble.version.startswith("3.4.")
 
     def place(self, server: int | None = None) -> Place:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from kazoo.client import KazooClient
 
-from kiel_groups.admin.empty_groups import clear_empty_group
+from kiel_groups.admin.empty_groups import remove_empty_group
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import DebounceConfig, GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.allocator_process import AllocatorProcess
@@ -202,14 +202,14 @@ def test_only_what_is_empty_is_cleared_away(cluster_39: Cluster, unique: Unique)
             client.ensure_path(folder)
         for kept in (layout.config, f"{layout.election}/uuid-n_1", f"{layout.members}/id"):
             client.create(kept)
-            assert not clear_empty_group(client, name)
+            assert not remove_empty_group(client, name)
             assert all(client.exists(folder) for folder in layout.parents)
             client.delete(kept)
         client.create(layout.topic_offsets("topic"))
-        assert clear_empty_group(client, name)
+        assert remove_empty_group(client, name)
         assert client.exists(layout.root) is None
         assert client.exists(layout.topic_offsets("topic"))
-        assert not clear_empty_group(client, name)
+        assert not remove_empty_group(client, name)
 
 
 async def test_a_foreign_member_that_comes_later_is_an_alarm(

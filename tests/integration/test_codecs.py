@@ -147,7 +147,7 @@ async def test_the_broker_refuses_the_right_lz4_checksum(
     topic = unique("topic")
     await cluster_39.create_topic(topic, 1)
     for kafka in (False, True):
-        written = replace(compression.codec_named("lz4"), compress=partial(lz4_frame, kafka=kafka))
+        written = replace(compression.codec_by_name("lz4"), compress=partial(lz4_frame, kafka=kafka))
         monkeypatch.setitem(compression._CODECS, written.number, written)
         async with Producer(cluster_39.brokers, compression="lz4", retries=0) as producer:
             if kafka:

@@ -19,7 +19,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
-from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, overhear_connect
+from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, observe_connect
 from kiel_groups.embedded import Cluster
 from tests.integration.fake_and_real import FakePlace, Place, RealPlace
 
@@ -377,7 +377,7 @@ def test_a_session_is_resumed_and_closed_by_another_client(place: Place, client:
     first.create("/e", b"", ephemeral=True)
     answers: list[tuple[int, int]] = []
     resuming = place.resuming(first.client_id)
-    overhear_connect(resuming, 10_000, lambda *answer: answers.append(answer))
+    observe_connect(resuming, 10_000, lambda *answer: answers.append(answer))
     resuming.start_async()
     place.wait(lambda: resuming.connected, "it is resumed")
     begin_stop(resuming)
@@ -397,7 +397,7 @@ def test_a_session_that_is_over_is_not_resumed(place: Place, client: KazooClient
         answers.append(timeout_ms)
         resuming._stopped.set()
 
-    overhear_connect(resuming, 10_000, refused)
+    observe_connect(resuming, 10_000, refused)
     resuming.start_async()
     place.wait(lambda: answers and resuming.client_state == KeeperState.CLOSED, "it ends")
     assert answers == [0]

@@ -22,7 +22,7 @@ SOON_S = 0.5
 @pytest.fixture(params=["fake", "fake that tells of moves", "3.9.5", "3.4.6"], scope="module")
 def servers(request: pytest.FixtureRequest) -> Iterator[Servers]:
     if request.param.startswith("fake"):
-        yield FakeServers(tells_of_moves=request.param != "fake")
+        yield FakeServers(reports_moves=request.param != "fake")
         return
     with ZooKeeperEnsemble(3, request.param, cuttable=True) as ensemble:
         yield RealServers(ensemble)
@@ -102,7 +102,7 @@ def test_a_session_that_moved_writes_nowhere_else(healed: Servers, before: int, 
         states: list[str] = []
         client.add_listener(states.append)
         elsewhere.client(session=client.client_id)
-        if healed.tells_of_moves:
+        if healed.reports_moves:
             for _ in range(3):
                 transaction = client.transaction()
                 transaction.check("/moved", -1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kiel_groups.admin.force_release import LONGEST_SESSION_MS, force_release, member_called
+from kiel_groups.admin.force_release import LONGEST_SESSION_MS, find_member_id, force_release
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberInfo, encode_owner
@@ -104,11 +104,11 @@ def test_a_member_has_several_names(cluster_39: Cluster, unique: Unique) -> None
             info = MemberInfo(member_id=member, session_timeout_ms=6_000, subscription=(), instance_id=instance)
             client.create(layout.member(member), info.encode(), makepath=True)
         first, second, third = ids
-        assert [member_called(client, name, given) for given in (first, "aaaa", "shelf-1")] == [first] * 3
-        assert member_called(client, name, "gone") == "gone"
+        assert [find_member_id(client, name, given) for given in (first, "aaaa", "shelf-1")] == [first] * 3
+        assert find_member_id(client, name, "gone") == "gone"
         for given in ("bbbb", "shelf-2"):
             with pytest.raises(ConfigError, match=f"may be {second} or {third}; give the whole id"):
-                member_called(client, name, given)
+                find_member_id(client, name, given)
         client.delete(layout.root, recursive=True)
 
 

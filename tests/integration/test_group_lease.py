@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.integration.members import Member, eventually, group_of, produce, zookeeper
@@ -30,7 +30,7 @@ def before(cluster: Cluster) -> FaultProxy:
     return FaultProxy(cluster.zk_hosts.partition("/")[0])
 
 
-def gate_of(member: Member) -> Gate:
+def gate_of(member: Member) -> DeliveryGate:
     return member.consumer._consuming.member.gate  # type: ignore[union-attr]
 
 

@@ -74,8 +74,8 @@ MUTANTS = (
     Mutant(
         "a leader that plans once",
         _LEADER,
-        "        case Changed(cause, now_s, urgent) if leader.duty is not Duty.NONE:",
-        "        case Changed(cause, now_s, urgent) if leader.duty is Duty.SETTLING:",
+        "        case Changed(cause, now_s, urgent) if leader.duty is not LeaderPhase.NONE:",
+        "        case Changed(cause, now_s, urgent) if leader.duty is LeaderPhase.SETTLING:",
         "tests/unit/test_group_leader.py",
     ),
     Mutant(

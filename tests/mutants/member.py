@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         "a reset that an idle owner does not see",
         _HOLDING,
-        "        await self._offsets.follow_resets()\n",
+        "        await self._offsets.adopt_foreign_offsets()\n",
         "",
         "tests/sim/test_following.py",
     ),
@@ -111,15 +111,15 @@ MUTANTS = (
     Mutant(
         "an absent slice that takes everything away",
         _HOLDING,
-        "            return claims.Wanted(None)\n        try:",
-        "            return claims.Wanted(frozenset())\n        try:",
+        "            return claims.AssignmentRead(None)\n        try:",
+        "            return claims.AssignmentRead(frozenset())\n        try:",
         "tests/sim/test_following.py",
     ),
     Mutant(
         "an unreadable slice that takes everything away",
         _HOLDING,
-        '            self._metrics.count("znodes_unreadable")\n            return claims.Wanted(None)',
-        '            self._metrics.count("znodes_unreadable")\n            return claims.Wanted(frozenset())',
+        '            self._metrics.count("znodes_unreadable")\n            return claims.AssignmentRead(None)',
+        '            self._metrics.count("znodes_unreadable")\n            return claims.AssignmentRead(frozenset())',
         "tests/sim/test_following.py",
     ),
     Mutant(
@@ -128,7 +128,7 @@ MUTANTS = (
         "        if found.member_id == self._member_id:\n",
         '        self._newest = max(getattr(self, "_newest", 0), found.generation)\n'
         "        if found.generation < self._newest:\n"
-        "            return claims.Wanted(None)\n"
+        "            return claims.AssignmentRead(None)\n"
         "        if found.member_id == self._member_id:\n",
         "tests/sim/test_following.py",
     ),

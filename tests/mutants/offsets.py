@@ -276,7 +276,7 @@ MUTANTS = (
     Mutant(
         "an operator's offset in the new log that a start overwrites",
         _OFFSETS,
-        "                if is_set and self.versions_tell:",
+        "                if is_set and self.versions_identify_writers:",
         "                if False:",
         "tests/sim/test_topics_made_anew.py",
     ),
@@ -465,7 +465,7 @@ MUTANTS = (
     Mutant(
         "a late write of a broker that is taken for an operator's offset in a new log",
         "coordination/offsets/broker_store.py",
-        "    versions_tell = False\n",
+        "    versions_identify_writers = False\n",
         "",
         "tests/sim/test_broker_offsets.py",
     ),

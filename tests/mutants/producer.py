@@ -67,14 +67,14 @@ MUTANTS = (
     Mutant(
         "a refused batch whose outcome stays unknown",
         _SENDER,
-        "            batch.open_tries -= 1\n",
+        "            batch.unresolved_tries -= 1\n",
         "            pass\n",
         _PRODUCER_TESTS,
     ),
     Mutant(
         "an unanswered batch that counts as failed",
         _SENDER,
-        "                batch.open_tries += 1\n",
+        "                batch.unresolved_tries += 1\n",
         "                pass\n",
         _PRODUCER_TESTS,
     ),
@@ -148,7 +148,7 @@ MUTANTS = (
         "spark/jobs/folders.py",
         "    _synced(source)\n    source.replace(target)\n",
         "    source.replace(target)\n",
-        "tests/unit/test_archive_home.py",
+        "tests/unit/test_archive_folders.py",
     ),
     Mutant(
         "records of an unknown topic that a close does not count",

@@ -24,7 +24,7 @@ subscriptions = st.frozensets(st.sampled_from(sorted(TOPICS)))
 subsets = st.frozensets(st.sampled_from(ALL))
 kinds = st.sampled_from([c.OwnerGone, c.Claimed, c.Contended, c.Opened, c.Drained, c.Released, c.ClaimGone])
 events = (
-    st.builds(c.Wanted, assignments)
+    st.builds(c.AssignmentRead, assignments)
     | st.builds(c.Subscribed, subscriptions)
     | st.builds(lambda kind, partitions: kind(partitions), kinds, subsets)
     | st.sampled_from([c.Leave(), c.SessionEnded()])
@@ -51,8 +51,8 @@ def test_no_partition_concerns_another(state: c.Claims, event: c.Event) -> None:
     after, effects = c.step(state, event)
     for partition in ALL:
         mine = event
-        if isinstance(event, c.Wanted) and event.partitions is not None:
-            mine = c.Wanted(event.partitions & {partition})
+        if isinstance(event, c.AssignmentRead) and event.partitions is not None:
+            mine = c.AssignmentRead(event.partitions & {partition})
         alone, told = c.step(only(state, partition), mine)
         assert only(after, partition) == alone
         assert [type(effect) for effect in effects if partition in effect.partitions] == [type(e) for e in told]
@@ -142,7 +142,7 @@ class World:
                 member.answers.append(c.Claimed(ask.partitions))
             else:
                 member.answers.append(c.Contended(ask.partitions))
-        elif isinstance(ask, c.Await):
+        elif isinstance(ask, c.WatchOwner):
             member.answers.append(c.Claimed(ask.partitions) if mine else c.OwnerGone(ask.partitions))
         elif isinstance(ask, c.Open):
             if mine:
@@ -160,7 +160,7 @@ class World:
     def able(self, member: Member, ask: c.Effect) -> bool:
         """A watch answers only when the owner is gone, or turns out to be this member."""
         (partition,) = ask.partitions
-        return not isinstance(ask, c.Await) or self.owners.get(partition) in (None, member.session)
+        return not isinstance(ask, c.WatchOwner) or self.owners.get(partition) in (None, member.session)
 
     def work(self) -> list[Callable[[], None]]:
         """Everything that may come next by itself."""
@@ -189,7 +189,7 @@ class World:
     def audit(self) -> None:
         """The periodic look of each member at the owner znodes it relies on."""
         for member in self.members:
-            held = member.claims.in_phase(c.Phase.HELD)
+            held = member.claims.in_phase(c.Phase.OWNED)
             gone = frozenset(partition for partition in held if self.owners.get(partition) != member.session)
             if gone:
                 member.feed(c.ClaimGone(gone))
@@ -204,7 +204,7 @@ class World:
         """Disjoint slices, everything answered: what is wanted is held, and nothing else."""
         for member, share in zip(self.members, shares, strict=True):
             member.feed(c.Subscribed(TOPICS))
-            member.feed(c.Wanted(share))
+            member.feed(c.AssignmentRead(share))
         for _ in range(1_000):
             todo = self.work()
             if not todo:
@@ -243,7 +243,7 @@ def disturb(world: World, index: int, order: object) -> None:
     elif isinstance(order, c.Subscribed):
         world.members[index].feed(order)
     else:
-        world.members[index].feed(c.Wanted(order))  # type: ignore[arg-type]
+        world.members[index].feed(c.AssignmentRead(order))  # type: ignore[arg-type]
 
 
 @given(states)
@@ -255,7 +255,7 @@ def test_a_subscription_takes_no_claim_away(state: c.Claims) -> None:
     for partition in ALL:
         expected = None if state.phases.get(partition) in free else with_all.phases.get(partition)
         assert without.phases.get(partition) is expected
-    assert not any(isinstance(effect, (c.Claim, c.Await)) for effect in effects)
+    assert not any(isinstance(effect, (c.Claim, c.WatchOwner)) for effect in effects)
 
 
 @settings(max_examples=150)

@@ -129,7 +129,7 @@ class Folder:
             assert contender.candidate.name == own[0]
             assert contender.candidate.leads == (place == 0)
             if place:
-                assert contender.candidate.standing is e.Standing.FOLLOWING
+                assert contender.candidate.standing is e.ElectionPhase.FOLLOWING
                 assert contender.watched == ranked[place - 1]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiel_groups.coordination.session import delivery_gate
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 
 pytestmark = pytest.mark.property
 
@@ -29,7 +29,7 @@ def test_an_open_gate_was_confirmed_less_than_half_a_timeout_ago(happened: list[
 
     One that lapsed never opens.
     """
-    gate, now_s, timeout_ms = Gate(), 0.0, 6_000
+    gate, now_s, timeout_ms = DeliveryGate(), 0.0, 6_000
     proofs: list[tuple[float, int]] = []
     lapsed = shut = suspended = False
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +58,7 @@ def test_an_open_gate_was_confirmed_less_than_half_a_timeout_ago(happened: list[
 @given(st.lists(st.integers(0, 1_000), min_size=1), st.integers(1, 60_000))
 def test_the_order_of_answers_is_nothing_to_a_lease(sent: list[int], timeout_ms: int) -> None:
     """The newest proof counts, in whatever order the answers come."""
-    gate = Gate()
+    gate = DeliveryGate()
     gate.grant(timeout_ms)
     for sent_s in sent:
         gate.renew(sent_s)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
-from kiel_groups.wire.codecs.compression import codec_named
+from kiel_groups.wire.codecs.compression import codec_by_name
 from tests.message_sets import damaged
 from tests.reference_compression import NUMBERS, RefusedError, lz4_frame, packed, raw_snappy, unpacked
 
@@ -41,7 +41,7 @@ def damaged_streams(draw: st.DrawFn) -> tuple[int, bytes]:
 @given(contents, names)
 def test_packed_is_unpacked(content: bytes, name: str) -> None:
     """By the package and by the reference, whatever the content."""
-    codec = codec_named(name)
+    codec = codec_by_name(name)
     data = codec.compress(content)
     assert codec.decompress(data, len(content)) == content
     if len(content) < 5_000:
@@ -51,13 +51,13 @@ def test_packed_is_unpacked(content: bytes, name: str) -> None:
 @given(short_contents, names)
 def test_packed_by_the_reference_is_unpacked(content: bytes, name: str) -> None:
     """Short blocks and elements that fast packers seldom write."""
-    assert codec_named(name).decompress(packed(name, content), len(content)) == content
+    assert codec_by_name(name).decompress(packed(name, content), len(content)) == content
 
 
 @given(contents, names, st.integers(0, 1 << 17))
 def test_the_bound_holds(content: bytes, name: str, limit: int) -> None:
     """All of it, or an error."""
-    codec = codec_named(name)
+    codec = codec_by_name(name)
     data = codec.compress(content)
     if len(content) <= limit:
         assert codec.decompress(data, limit) == content
@@ -71,7 +71,7 @@ def test_the_bound_holds(content: bytes, name: str, limit: int) -> None:
 def test_damage_is_refused_or_harmless(found: tuple[int, bytes], limit: int) -> None:
     """What is unpacked is what the reference unpacks, within the bound; everything else is a ProtocolError."""
     number, data = found
-    codec = codec_named(next(name for name in NUMBERS if NUMBERS[name] == number))
+    codec = codec_by_name(next(name for name in NUMBERS if NUMBERS[name] == number))
     try:
         content = codec.decompress(data, limit)
     except ProtocolError:
@@ -93,4 +93,4 @@ def judged(number: int, data: bytes) -> bytes | str:
 def test_garbage_is_refused_or_unpacked_within_the_bound(name: str, data: bytes) -> None:
     """No crash, no other error."""
     with contextlib.suppress(ProtocolError):
-        assert len(codec_named(name).decompress(data, 1_000)) <= 1_000
+        assert len(codec_by_name(name).decompress(data, 1_000)) <= 1_000

@@ -76,9 +76,9 @@ def test_a_slice_that_is_not_followed_is_noticed(world: World, monkeypatch: pyte
     (follower,) = (consumer for consumer in world.consumers if not consumer.member.leads)
     membership = follower.member._member_session
     assert membership is not None
-    wanted = claims.Wanted(membership.holding._claims.want)
+    wanted = claims.AssignmentRead(membership.holding._claims.want)
 
-    async def read_nothing_new() -> claims.Wanted:
+    async def read_nothing_new() -> claims.AssignmentRead:
         return wanted
 
     monkeypatch.setattr(membership.holding, "_read_assignment", read_nothing_new)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
-from kiel_groups.coordination.offsets.owned_offsets import Offsets
+from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.session_close import SessionClose
@@ -98,11 +98,11 @@ def test_who_continues_at_a_reset_that_is_not_stored_is_noticed(
 ) -> None:
     """The next owner would choose again; that goes for both directions."""
 
-    async def store_reset(offsets: Offsets, partition: TopicPartition, chosen: PendingReset) -> int:
+    async def store_reset(offsets: OwnedOffsets, partition: TopicPartition, chosen: PendingReset) -> int:
         offsets._subscription.seek(partition, chosen.position)
         return chosen.position
 
-    monkeypatch.setattr(Offsets, "store_reset", store_reset)
+    monkeypatch.setattr(OwnedOffsets, "store_reset", store_reset)
     with at_rest(members=1, topics=(1,), reset=reset) as world:
         (holding,) = world.consumers
         (partition,) = world.partitions()
@@ -333,7 +333,7 @@ def test_who_gives_up_what_it_has_finished_in_the_new_log_is_noticed(
 
 def test_who_never_starts_over_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is finished in a log that is gone is excused for as long as it takes to start over, and no longer."""
-    monkeypatch.setattr(SubscriptionState, "start_over", lambda *_: None)
+    monkeypatch.setattr(SubscriptionState, "reset_recreated", lambda *_: None)
     recreate(world)
     with pytest.raises(Violation, match=r"not started over in a new log: \[TopicPartition\(topic='t0', partition=0\)"):
         world.settle(30.0)
@@ -344,7 +344,7 @@ def test_who_overwrites_what_an_operator_has_set_in_the_new_log_is_noticed(
 ) -> None:
     """Excused is only a claim that is being opened (seed 999201219745)."""
     (partition,) = world.partitions()
-    monkeypatch.setattr(ZooKeeperOffsetStore, "versions_tell", False)
+    monkeypatch.setattr(ZooKeeperOffsetStore, "versions_identify_writers", False)
     with monkeypatch.context() as silent:
         no_broker_knows(silent)
         recreate(world)

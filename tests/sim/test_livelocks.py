@@ -78,9 +78,9 @@ def test_many_steps_at_different_instants_are_no_livelock() -> None:
 def test_a_story_with_a_livelock_ends_and_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that follows its slice without a pause (a hint that it sets itself)."""
 
-    async def read_and_hint(holding: OwnedPartitions) -> claims.Wanted:
+    async def read_and_hint(holding: OwnedPartitions) -> claims.AssignmentRead:
         holding._look.set()
-        return claims.Wanted(None)
+        return claims.AssignmentRead(None)
 
     monkeypatch.setattr(OwnedPartitions, "_read_assignment", read_and_hint)
     outcome = play(replace(make_story(11), events=()))

@@ -63,11 +63,11 @@ def take_elsewhere(world: World) -> Consumer:
     return moved
 
 
-@pytest.mark.parametrize("tells_of_moves", [False, True])
-def test_a_session_that_was_taken_elsewhere_is_brought_back(tells_of_moves: bool) -> None:
+@pytest.mark.parametrize("reports_moves", [False, True])
+def test_a_session_that_was_taken_elsewhere_is_brought_back(reports_moves: bool) -> None:
     """By the next heartbeat: its lease goes on, and nothing is lost."""
     with at_rest(members=3, topics=(6,)) as world:
-        world.ensemble.tells_of_moves = tells_of_moves
+        world.ensemble.reports_moves = reports_moves
         consumer = take_elsewhere(world)
         gate, flowing, sessions = consumer.member.gate, set(consumer.flowing), list(consumer.process.sessions)
         world.run_for(2 * SESSION_TIMEOUT_MS / 1000)
@@ -75,13 +75,13 @@ def test_a_session_that_was_taken_elsewhere_is_brought_back(tells_of_moves: bool
         assert consumer.gate_is_open
         assert set(consumer.flowing) == flowing > set()
         assert consumer.process.sessions == sessions
-        assert consumer.metrics.total("zookeeper_connections_dropped") == tells_of_moves
+        assert consumer.metrics.total("zookeeper_connections_dropped") == reports_moves
 
 
 def test_who_writes_brings_a_session_back_that_was_taken_elsewhere() -> None:
     """At once, once, and however much is under way."""
     with at_rest(members=3, topics=(6,), heartbeat_interval_ms=3_300) as world:
-        world.ensemble.tells_of_moves = True
+        world.ensemble.reports_moves = True
         for consumer in world.consumers:
             process_some(world, consumer)
         consumer = take_elsewhere(world)

@@ -10,7 +10,7 @@ import pytest
 
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS
@@ -451,7 +451,7 @@ def test_a_connection_that_breaks_at_the_last_moment_is_waited_for_before_it_is_
     """The topic is created again during the outage; kazoo's thread shuts the gate when it likes."""
     (holding,) = world.consumers
     process_some(world, holding)
-    renew, gates = FencedWriter._renew, list[Gate]()
+    renew, gates = FencedWriter._renew, list[DeliveryGate]()
 
     def renewing(*arguments: Any) -> bool:
         is_same = renew(*arguments)

@@ -54,7 +54,7 @@ class World:
     def __init__(self, story: Story, topic_name: Callable[[int], str] = "t{}".format) -> None:
         self.timeline = Timeline(story.seed)
         # Servers of 3.4 and later ones, by turns.
-        self.ensemble = FakeEnsemble(self.timeline, 3, sync_limit=story.sync_limit, tells_of_moves=bool(story.seed % 2))
+        self.ensemble = FakeEnsemble(self.timeline, 3, sync_limit=story.sync_limit, reports_moves=bool(story.seed % 2))
         self.layout = GroupLayout(self.group)
         self.reset = story.reset
         self.hook_s = HOOKS_S[story.seed // 2 % len(HOOKS_S)]

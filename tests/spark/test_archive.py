@@ -21,7 +21,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeErr
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings, archive, plan_archive
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
-from kiel_groups.spark.jobs.archive_home import ArchiveHome
+from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
 from kiel_groups.spark.jobs.folders import FolderError, HadoopFolder
 from tests.integration.members import stored_offsets, zookeeper
 from tests.spark.archives import assert_complete, settings
@@ -130,7 +130,7 @@ def test_what_fails_in_spark_is_told_in_a_line(
 ) -> None:
     """And what could not be written then is written by the next run."""
     wanted = settings(cluster_39, topic, tmp_path)
-    ArchiveHome(wanted, None).claim(brokers_of(cluster_39).split(","))
+    ArchiveFolders(wanted, None).claim(brokers_of(cluster_39).split(","))
     in_the_way = tmp_path / "archive" / f"topic={topic}"
     in_the_way.touch()
     with pytest.raises(KielGroupsError, match=r"^Spark failed: ") as found:
@@ -221,7 +221,7 @@ def test_a_topic_that_is_gone_ends_a_run(cluster_39: Cluster, unique: Unique, tm
 
 def begun(wanted: ArchiveSettings, reached: dict[str, int]) -> None:
     """As a run leaves its folders that has archived so many records of the first partitions of topics."""
-    ArchiveHome(wanted, None).claim(wanted.brokers.split(","))
+    ArchiveFolders(wanted, None).claim(wanted.brokers.split(","))
     place = {topic: {"0": {"from": 0, "to": end, "token": 7}} for topic, end in reached.items()}
     lists = {"_checkpoint/offsets/0": f"v1\n{{}}\n{json.dumps(place)}", "_checkpoint/commits/0": "v1\n{}"}
     for name, text in {**lists, "_spark_metadata/0": "v1"}.items():

@@ -15,7 +15,7 @@ from kiel_groups.config import HostPort
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange, Positions, Span, ranges_between
-from kiel_groups.spark.stream.read_limits import shared_out, waits_for_more
+from kiel_groups.spark.stream.read_limits import fair_shares, waits_for_more
 from kiel_groups.spark.tasks.task_planner import TaskBounds, plan_tasks
 
 pytestmark = pytest.mark.spark
@@ -123,7 +123,7 @@ def test_a_split_into_more_tasks_than_spark_bears_is_refused() -> None:
 @given(st.integers(1, 5_000), st.dictionaries(partitions, st.integers(0, 2_000)))
 def test_a_bound_is_shared_out_in_proportion(most: int, available: dict[TopicPartition, int]) -> None:
     """Never more than there is, never more than the bound, all of it used, each within one of its exact share."""
-    shares = shared_out(most, available)
+    shares = fair_shares(most, available)
     total = sum(available.values())
     assert shares.keys() == available.keys()
     assert sum(shares.values()) == min(most, total)

@@ -9,7 +9,7 @@ import pytest
 from kiel_groups.errors import OffsetOutOfRangeError, RetriableBrokerError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
-from kiel_groups.spark.tasks.range_reader import RangeReading, ask_for
+from kiel_groups.spark.tasks.range_reader import RangeReader, ask_for
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition
 from kiel_groups.wire.error_codes import NO_ERROR
 from tests.reference_codec import encode
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.spark
 MIB = 1 << 20
 
 
-def reading(partition: int, start: int, end: int) -> RangeReading:
-    return RangeReading(OffsetRange(TopicPartition("t", partition), start, end), True, 16 * MIB)
+def reading(partition: int, start: int, end: int) -> RangeReader:
+    return RangeReader(OffsetRange(TopicPartition("t", partition), start, end), True, 16 * MIB)
 
 
 def answer(start: int, end: int, value_bytes: int) -> FetchedPartition:
@@ -32,11 +32,11 @@ def empty(high_watermark: int) -> FetchedPartition:
     return FetchedPartition(NO_ERROR, high_watermark, memoryview(b""))
 
 
-def take(each: RangeReading, fetched: FetchedPartition) -> object:
+def take(each: RangeReader, fetched: FetchedPartition) -> object:
     return each.take(fetched, each.ask(MIB))
 
 
-def came_empty(each: RangeReading, times: int) -> None:
+def came_empty(each: RangeReader, times: int) -> None:
     """Have so many answers without a message come, each of which is doubted."""
     for _ in range(times):
         with pytest.raises(RetriableBrokerError, match=r"offsets 3 to 10 .* a log of up to 12 and sends no message"):

@@ -159,7 +159,7 @@ def test_anything_else_is_told_in_a_line() -> None:
 # ---------------------------------------------------------------------- what a person sees
 
 
-def test_a_plan_isplain_error() -> None:
+def test_a_plan_is_plain_text() -> None:
     """What, how much, and where to."""
     plan = ArchivePlan(RANGES, "file:///lake", "file:///lake/_checkpoint", True, ("kafka:9092",))
     assert list(plan_lines(plan)) == [
@@ -169,7 +169,7 @@ def test_a_plan_isplain_error() -> None:
     ]
 
 
-def test_a_summary_isplain_error() -> None:
+def test_a_summary_is_plain_text() -> None:
     """For people, and for programs with every partition."""
     summary = ArchiveSummary(RANGES, 60, 4, 52_100_000, 2.0, "lake", "file:///lake")
     assert list(summary_lines(summary)) == [

@@ -11,7 +11,7 @@ from kiel_groups.clients.fetch.fetch_requests import (
     SHORT_WAIT_MS,
     BrokerLanes,
     PlannedFetch,
-    share_out,
+    divide_budget,
 )
 from kiel_groups.clients.fetch.partition_fetch import PartitionFetch, Phase
 from kiel_groups.config import FetchConfig
@@ -80,9 +80,11 @@ def test_dropped_partitions_are_left_out() -> None:
 def test_large_messages_share_the_budget_and_one_always_fits() -> None:
     """Those that fit together go together; one that exceeds the budget goes with the least for the others."""
     small, big, bigger = partition(0), partition(1, needed_bytes=30_000), partition(2, needed_bytes=40_000)
-    assert share_out([small, big, bigger], 100_000) == {big: 30_000, bigger: 40_000, small: 30_000}
-    assert share_out([small, big, bigger], 50_000) == {big: 30_000, small: 20_000}, "the next request takes the other"
-    assert share_out([bigger, big, small], 10_000) == {bigger: 40_000, small: LEAST_SHARE_BYTES}
+    assert divide_budget([small, big, bigger], 100_000) == {big: 30_000, bigger: 40_000, small: 30_000}
+    assert divide_budget([small, big, bigger], 50_000) == {big: 30_000, small: 20_000}, (
+        "the next request takes the other"
+    )
+    assert divide_budget([bigger, big, small], 10_000) == {bigger: 40_000, small: LEAST_SHARE_BYTES}
 
 
 @pytest.mark.property
@@ -93,7 +95,7 @@ def test_large_messages_share_the_budget_and_one_always_fits() -> None:
 def test_shares_keep_to_the_budget(needs: list[int], budget: int) -> None:
     """Somebody always goes, with enough for its message; beyond the budget only by one message or the least shares."""
     partitions = [partition(n, needed_bytes=need) for n, need in enumerate(needs)]
-    shares = share_out(partitions, budget)
+    shares = divide_budget(partitions, budget)
     large = [shares[p] for p in partitions if p.needed_bytes and p in shares]
     plain = [shares[p] for p in partitions if not p.needed_bytes]
     assert shares

@@ -11,7 +11,7 @@ from kazoo.protocol.serialization import Connect
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.coordination.zookeeper.kazoo_client import overhear_connect
+from kiel_groups.coordination.zookeeper.kazoo_client import observe_connect
 from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
 
 pytestmark = pytest.mark.unit
@@ -29,7 +29,7 @@ class Servers:
         self.client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=int(1000 * TIMEOUT_S)))
         self.client._connection._invoke = self.invoke
         self.granted: list[int] = []
-        overhear_connect(self.client, int(1000 * TIMEOUT_S), lambda session_id, _: self.granted.append(session_id))
+        observe_connect(self.client, int(1000 * TIMEOUT_S), lambda session_id, _: self.granted.append(session_id))
 
     def invoke(self, timeout: float, _request: Any, _xid: int | None) -> Any:
         self.waits_s.append(timeout)

@@ -32,7 +32,7 @@ def operator_sets(bench: Bench, offset: int) -> None:
 
 def topic_starts_over(bench: Bench, offset: int) -> None:
     """As the member does when a topic was created again."""
-    bench.subscription.start_over(P0, offset, 7, 1)
+    bench.subscription.reset_recreated(P0, offset, 7, 1)
     bench.out.moved(P0, offset)
 
 

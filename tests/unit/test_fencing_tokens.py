@@ -81,7 +81,7 @@ async def test_a_record_has_its_token_while_it_is_in_hand() -> None:
     assert member.fencing_token(first) == 1
     second = handed(bench)
     assert (member.fencing_token(first), member.fencing_token(second)) == (None, 5)
-    bench.out.count_hand()
+    bench.out.count_in_flight()
     assert member.fencing_token(second) == 5
     bench.out.moved(P1, 3)
     assert member.fencing_token(second) is None

@@ -8,18 +8,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from manual_machine import ManualMachine
+from manual_runtime import ManualRuntime
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
-from kiel_groups.coordination.offsets.owned_offsets import Offsets
+from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
 from kiel_groups.coordination.session import zk_session
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Node, Session
@@ -38,10 +38,10 @@ P0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualMachine]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualRuntime]:
     """Time passes when the test says so; a gate that is not open is looked at again at once."""
     monkeypatch.setattr(zk_session, "GATE_PAUSE_S", 0)
-    manual = ManualMachine()
+    manual = ManualRuntime()
     with replaced(manual):
         yield manual
 
@@ -51,10 +51,10 @@ class FakeSession:
 
     trusted = Session.trusted
 
-    def __init__(self, machine: ManualMachine) -> None:
+    def __init__(self, machine: ManualRuntime) -> None:
         self._machine = machine
         self.id = 1
-        self.gate = Gate()
+        self.gate = DeliveryGate()
         self.gate.grant(6_000)
         self.gate.renew(machine.now_s)
         self.sent: list[list[Operation]] = []
@@ -99,7 +99,7 @@ class Handler:
 class Owner:
     """A member that holds partition 0 from offset 10 on, and has finished it up to 12."""
 
-    def __init__(self, machine: ManualMachine) -> None:
+    def __init__(self, machine: ManualRuntime) -> None:
         self.session, self.handler = FakeSession(machine), Handler()
         session, metrics = cast(Any, self.session), Metrics()
         self.subscription = SubscriptionState()
@@ -114,7 +114,7 @@ class Owner:
         self.owner_znodes = OwnerZnodes(
             session, LAYOUT, "m", self.writer, self.store, self.subscription, metrics, commits=True
         )
-        self.offsets = Offsets(
+        self.offsets = OwnedOffsets(
             GroupConfig(group="g"), self.store, cast(Any, self.handler), self.subscription, metrics, frozenset
         )
 
@@ -129,7 +129,7 @@ PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_with_the_gate_open_it_is_done(machine: ManualMachine, path: str) -> None:
+async def test_with_the_gate_open_it_is_done(machine: ManualRuntime, path: str) -> None:
     """Each transaction begins with the check of the member znode."""
     owner = Owner(machine)
     await PATHS[path](owner)
@@ -140,7 +140,7 @@ async def test_with_the_gate_open_it_is_done(machine: ManualMachine, path: str) 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("end", ["over", "shut"])
-async def test_with_the_gate_shut_nothing_goes_out(machine: ManualMachine, path: str, end: str) -> None:
+async def test_with_the_gate_shut_nothing_goes_out(machine: ManualRuntime, path: str, end: str) -> None:
     """Whether the lease ran out or somebody shut it: neither ZooKeeper nor a broker is asked for anything."""
     owner = Owner(machine)
     if end == "over":
@@ -154,7 +154,7 @@ async def test_with_the_gate_shut_nothing_goes_out(machine: ManualMachine, path:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_while_the_connection_is_broken_it_waits(machine: ManualMachine, path: str) -> None:
+async def test_while_the_connection_is_broken_it_waits(machine: ManualRuntime, path: str) -> None:
     """And is done when the same session is back within the lease."""
     owner = Owner(machine)
     owner.session.gate.suspended = True
@@ -168,7 +168,7 @@ async def test_while_the_connection_is_broken_it_waits(machine: ManualMachine, p
     assert owner.session.sent
 
 
-async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(machine: ManualMachine) -> None:
+async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(machine: ManualRuntime) -> None:
     """What was sent stands; the rest is not even tried."""
     owner = Owner(machine)
     owner.session.takes_s = 2.0
@@ -178,7 +178,7 @@ async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(machin
     assert len(owner.session.sent) == 2
 
 
-async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualMachine) -> None:
+async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualRuntime) -> None:
     """A broker that is silent does not keep a member from noticing that its time is over."""
     owner = Owner(machine)
     machine.now_s = owner.session.gate.deadline_s - 0.05
@@ -192,7 +192,7 @@ async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualMa
     assert owner.session.sent
 
 
-async def test_brokers_are_not_asked_for_what_is_outdated_after_an_outage(machine: ManualMachine) -> None:
+async def test_brokers_are_not_asked_for_what_is_outdated_after_an_outage(machine: ManualRuntime) -> None:
     """The connection breaks when all is ready, and the topic is created again before it is back."""
     owner, outdated = Owner(machine), set[TopicPartition]()
     get_many = owner.session.get_many
@@ -212,7 +212,7 @@ async def test_brokers_are_not_asked_for_what_is_outdated_after_an_outage(machin
 
 
 @pytest.mark.parametrize("end", ["suspended", "over", "shut"])
-async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMachine, end: str) -> None:
+async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualRuntime, end: str) -> None:
     """By hand or by the clock, it is told at once that there is no trusted session at the moment."""
     owner, asked = Owner(machine), []
 
@@ -243,7 +243,7 @@ async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualMac
     assert asked == ["first"]
 
 
-async def test_a_watch_that_fires_right_before_a_write_is_heard_first(machine: ManualMachine) -> None:
+async def test_a_watch_that_fires_right_before_a_write_is_heard_first(machine: ManualRuntime) -> None:
     """
     A hint of kazoo's thread reaches the event loop as a callback that has not run yet.
 

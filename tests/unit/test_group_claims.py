@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from kiel_groups.group.member.claims import (
-    Await,
+    AssignmentRead,
     Claim,
     Claimed,
     ClaimGone,
@@ -31,23 +31,23 @@ from kiel_groups.group.member.claims import (
     SessionEnded,
     Start,
     Subscribed,
-    Wanted,
+    WatchOwner,
     step,
 )
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
 
-WAITING, CLAIMING, OPENING, HELD, DRAINING, RELEASING = Phase
-OWNING = {OPENING, HELD, DRAINING, RELEASING}
-AFTER_OPENING = {HELD, DRAINING, RELEASING}
+WAITING, CLAIMING, OPENING, OWNED, DRAINING, RELEASING = Phase
+OWNING = {OPENING, OWNED, DRAINING, RELEASING}
+AFTER_OPENING = {OWNED, DRAINING, RELEASING}
 
 ABOUT_PARTITIONS = (OwnerGone, Claimed, Contended, Opened, Drained, Released, ClaimGone)
 ON_ENTRY = {
     CLAIMING: Claim,
-    WAITING: Await,
+    WAITING: WatchOwner,
     OPENING: Open,
-    HELD: Start,
+    OWNED: Start,
     DRAINING: Drain,
     RELEASING: Release,
 }
@@ -80,7 +80,7 @@ def replaced(**phases: Phase) -> Claims:
 CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
     "what is wanted and free is claimed": (
         claims(None),
-        Wanted(some(1, 2)),
+        AssignmentRead(some(1, 2)),
         claims(some(1, 2), p1=CLAIMING, p2=CLAIMING),
         (Claim(some(1, 2)),),
     ),
@@ -103,7 +103,7 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         (),
     ),
     "who holds something and is replaced gives it back": (
-        claims(some(1, 2), p1=HELD, p2=WAITING),
+        claims(some(1, 2), p1=OWNED, p2=WAITING),
         Replaced(),
         replaced(p1=DRAINING),
         (Drain(some(1)),),
@@ -122,7 +122,7 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
     ),
     "who was replaced claims nothing more, whatever its slice says then": (
         replaced(),
-        Wanted(some(1, 2)),
+        AssignmentRead(some(1, 2)),
         replaced(),
         (),
     ),
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         claims(some(1, 2), p1=CLAIMING, p2=CLAIMING),
         Contended(some(2)),
         claims(some(1, 2), p1=CLAIMING, p2=WAITING),
-        (Await(some(2)),),
+        (WatchOwner(some(2)),),
     ),
     "what became free is claimed again": (
         claims(some(1), p1=WAITING),
@@ -153,13 +153,13 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
     "what is opened is handed out": (
         claims(some(1), p1=OPENING),
         Opened(some(1)),
-        claims(some(1), p1=HELD),
+        claims(some(1), p1=OWNED),
         (Start(some(1)),),
     ),
     "what is not wanted any more is drained, the rest flows on": (
-        claims(some(1, 2), p1=HELD, p2=HELD),
-        Wanted(some(2)),
-        claims(some(2), p1=DRAINING, p2=HELD),
+        claims(some(1, 2), p1=OWNED, p2=OWNED),
+        AssignmentRead(some(2)),
+        claims(some(2), p1=DRAINING, p2=OWNED),
         (Drain(some(1)),),
     ),
     "what is drained is released": (
@@ -170,15 +170,20 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
     ),
     "what is released is free": (claims(some(), p1=RELEASING), Released(some(1)), claims(some()), ()),
     "giving back comes before taking": (
-        claims(some(1), p1=HELD),
-        Wanted(some(2)),
+        claims(some(1), p1=OWNED),
+        AssignmentRead(some(2)),
         claims(some(2), p1=DRAINING, p2=CLAIMING),
         (Drain(some(1)), Claim(some(2))),
     ),
-    "an unknown slice keeps what is held": (claims(some(1), p1=HELD), Wanted(None), claims(None, p1=HELD), ()),
+    "an unknown slice keeps what is held": (
+        claims(some(1), p1=OWNED),
+        AssignmentRead(None),
+        claims(None, p1=OWNED),
+        (),
+    ),
     "a topic that is not subscribed to is not claimed": (
         claims(None),
-        Wanted(some(1) | OTHER),
+        AssignmentRead(some(1) | OTHER),
         claims(some(1) | OTHER, p1=CLAIMING),
         (Claim(some(1)),),
     ),
@@ -189,27 +194,27 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         (Claim(OTHER),),
     ),
     "what is held of a topic that was dropped stays until a slice revokes it": (
-        claims(some(1), p1=HELD),
+        claims(some(1), p1=OWNED),
         Subscribed(frozenset()),
-        subscribed((), claims(some(1), p1=HELD)),
+        subscribed((), claims(some(1), p1=OWNED)),
         (),
     ),
     "a slice revokes what is held of a topic that was dropped": (
-        subscribed((), claims(some(1), p1=HELD)),
-        Wanted(some()),
+        subscribed((), claims(some(1), p1=OWNED)),
+        AssignmentRead(some()),
         subscribed((), claims(some(), p1=DRAINING)),
         (Drain(some(1)),),
     ),
     "what is held of a topic that was dropped is not claimed again": (
-        subscribed((), claims(some(1), p1=HELD)),
+        subscribed((), claims(some(1), p1=OWNED)),
         ClaimGone(some(1)),
         subscribed((), claims(some(1))),
         (Lose(some(1)),),
     ),
     "an owner of a topic that was dropped is not waited for": (
-        claims(some(1, 2), p1=WAITING, p2=HELD),
+        claims(some(1, 2), p1=WAITING, p2=OWNED),
         Subscribed(frozenset()),
-        subscribed((), claims(some(1, 2), p2=HELD)),
+        subscribed((), claims(some(1, 2), p2=OWNED)),
         (),
     ),
     "an owner that is found after its topic was dropped is not waited for": (
@@ -228,16 +233,16 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
     "an unknown slice keeps a claim under way": (
         claims(None, p1=OPENING),
         Opened(some(1)),
-        claims(None, p1=HELD),
+        claims(None, p1=OWNED),
         (Start(some(1)),),
     ),
     "an empty slice revokes everything": (
-        claims(some(1, 2, 3), p1=HELD, p2=HELD, p3=WAITING),
-        Wanted(some()),
+        claims(some(1, 2, 3), p1=OWNED, p2=OWNED, p3=WAITING),
+        AssignmentRead(some()),
         claims(some(), p1=DRAINING, p2=DRAINING),
         (Drain(some(1, 2)),),
     ),
-    "a wait ends with the wish": (claims(some(1), p1=WAITING), Wanted(some()), claims(some()), ()),
+    "a wait ends with the wish": (claims(some(1), p1=WAITING), AssignmentRead(some()), claims(some()), ()),
     "a contended claim that is not wanted any more is not awaited": (
         claims(some(), p1=CLAIMING),
         Contended(some(1)),
@@ -252,7 +257,7 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
     ),
     "a claim wanted again before it was opened is held": (
         claims(some(), p1=OPENING),
-        Wanted(some(1)),
+        AssignmentRead(some(1)),
         claims(some(1), p1=OPENING),
         (),
     ),
@@ -264,14 +269,14 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
     ),
     "a drain that began runs to its end though wanted again": (
         claims(some(), p1=DRAINING),
-        Wanted(some(1)),
+        AssignmentRead(some(1)),
         claims(some(1), p1=DRAINING),
         (),
     ),
     "a claim deleted by hand is lost and claimed anew": (
-        claims(some(1, 2), p1=HELD, p2=HELD),
+        claims(some(1, 2), p1=OWNED, p2=OWNED),
         ClaimGone(some(1)),
-        claims(some(1, 2), p1=CLAIMING, p2=HELD),
+        claims(some(1, 2), p1=CLAIMING, p2=OWNED),
         (Lose(some(1)), Claim(some(1))),
     ),
     "a claim that vanished before it was opened was never handed out": (
@@ -287,7 +292,7 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         (Lose(some(1)),),
     ),
     "who leaves drains what is held and waits no more": (
-        claims(some(1, 2), p1=HELD, p2=WAITING),
+        claims(some(1, 2), p1=OWNED, p2=WAITING),
         Leave(),
         claims(some(1, 2), leaving=True, p1=DRAINING),
         (Drain(some(1)),),
@@ -300,7 +305,7 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
     ),
     "who leaves claims nothing new": (
         claims(some(1), leaving=True),
-        Wanted(some(1, 2)),
+        AssignmentRead(some(1, 2)),
         claims(some(1, 2), leaving=True),
         (),
     ),
@@ -333,7 +338,7 @@ def one_partition() -> Iterator[Claims]:
 
 def every_event() -> Iterator[Event]:
     yield from (kind(partitions) for kind in ABOUT_PARTITIONS for partitions in (some(), some(1), some(7)))
-    yield from (Wanted(None), Wanted(some()), Wanted(some(1)), Leave(), SessionEnded())
+    yield from (AssignmentRead(None), AssignmentRead(some()), AssignmentRead(some(1)), Leave(), SessionEnded())
 
 
 @pytest.mark.parametrize("event", list(every_event()), ids=repr)
@@ -351,8 +356,8 @@ def test_every_event_is_taken_in_every_state(event: Event) -> None:
         entered = [ON_ENTRY[now]] if now is not None and now is not was else []
         assert told == [Lose] * lost + entered
         assert all(effect.partitions for effect in effects), "an effect about nothing"
-        assert not (after.leaving and now in {WAITING, HELD})
-        assert not (after.want == some() and now in {WAITING, HELD})
+        assert not (after.leaving and now in {WAITING, OWNED})
+        assert not (after.want == some() and now in {WAITING, OWNED})
 
 
 @pytest.mark.parametrize("answer", ABOUT_PARTITIONS)
@@ -375,13 +380,13 @@ def test_answers_about_partitions_that_moved_on_are_ignored(answer: type) -> Non
 SETTLED = {
     "nothing known": (claims(None), False),
     "nothing wanted": (claims(some()), True),
-    "all held": (claims(some(1), p1=HELD), True),
-    "one missing": (claims(some(1, 2), p1=HELD), False),
-    "one still opening": (claims(some(1, 2), p1=HELD, p2=OPENING), False),
-    "one still draining": (claims(some(1), p1=HELD, p2=DRAINING), False),
-    "leaving, one held": (claims(some(1), leaving=True, p1=HELD), False),
+    "all held": (claims(some(1), p1=OWNED), True),
+    "one missing": (claims(some(1, 2), p1=OWNED), False),
+    "one still opening": (claims(some(1, 2), p1=OWNED, p2=OPENING), False),
+    "one still draining": (claims(some(1), p1=OWNED, p2=DRAINING), False),
+    "leaving, one held": (claims(some(1), leaving=True, p1=OWNED), False),
     "left": (claims(some(1), leaving=True), True),
-    "unknown, one held": (claims(None, p1=HELD), False),
+    "unknown, one held": (claims(None, p1=OWNED), False),
     "ended": (Claims(want=some(1), ended=True), True),
 }
 

@@ -14,6 +14,7 @@ from kiel_groups.group.leader.candidate import (
     CreateCandidate,
     Created,
     Effect,
+    ElectionPhase,
     Event,
     PredecessorGone,
     ReadCandidates,
@@ -21,7 +22,6 @@ from kiel_groups.group.leader.candidate import (
     Resumed,
     Run,
     SessionEnded,
-    Standing,
     WatchPredecessor,
     sequence,
     step,
@@ -30,10 +30,10 @@ from kiel_groups.group.leader.candidate import (
 pytestmark = pytest.mark.unit
 
 A, B, C, OWN = "aa-n_0000000003", "bb-n_0000000010", "cc-n_0000000020", "me-n_0000000011"
-OUT, CREATING, READING, FOLLOWING, LEADING = Standing
+OUT, CREATING, READING, FOLLOWING, LEADING = ElectionPhase
 
 
-def me(standing: Standing, name: str | None = None) -> Candidate:
+def me(standing: ElectionPhase, name: str | None = None) -> Candidate:
     return Candidate("me", standing, name)
 
 
@@ -149,7 +149,7 @@ def test_every_event_is_taken_in_every_standing() -> None:
         *(Run(), PredecessorGone(), Resumed(), SessionEnded(), Created(None), Created(OWN)),
         *map(Candidates, ((), (OWN,), (A,), (A, OWN), (OWN, C), ("me-n_0000000001", OWN))),
     )
-    for standing, name, event in product(Standing, (None, OWN), events):
+    for standing, name, event in product(ElectionPhase, (None, OWN), events):
         before = me(standing, name)
         after, effects = step(before, event)
         assert (ResignLeader() in effects) == (before.leads and not after.leads)

@@ -8,11 +8,12 @@ from kiel_groups.config import DebounceConfig
 from kiel_groups.group.leader.leader_state import (
     RETRY_S,
     Changed,
+    DebounceChanged,
     Deposed,
-    Duty,
     Effect,
     Elected,
     Event,
+    LeaderPhase,
     LeaderState,
     MakePlan,
     Planned,
@@ -20,7 +21,6 @@ from kiel_groups.group.leader.leader_state import (
     Prepared,
     Published,
     Tick,
-    Tuned,
     Write,
     Written,
     step,
@@ -59,14 +59,14 @@ class Bench:
     def watching(self) -> Bench:
         """Elected at 0, first plan made and found to change nothing at 0.3."""
         self.feed(Elected(ME, 0.0), Tick(0.3), Planned(1, None, 0.3))
-        assert self.leader.duty is Duty.WATCHING
+        assert self.leader.duty is LeaderPhase.WATCHING
         self.told.clear()
         return self
 
     def publishing(self, *answered: Event) -> Bench:
         """As ``watching``, then a change at 10 whose plan is ready at 10.1."""
         self.watching().feed(Changed("join", 10.0), Tick(10.1), Planned(1, PLAN, 10.1), *answered)
-        assert self.leader.duty is Duty.PUBLISHING
+        assert self.leader.duty is LeaderPhase.PUBLISHING
         return self
 
 
@@ -95,13 +95,13 @@ def test_what_is_urgent_ends_the_quiet_time() -> None:
     bench.feed(Changed("join", 10.0), Changed("return", 10.02, urgent=True))
     assert bench.feed(Tick(10.02)) == [MakePlan(1, ME, "join, return")]
     assert bench.feed(Changed("return", 10.03, urgent=True)) == []
-    assert bench.leader.duty is Duty.PLANNING
+    assert bench.leader.duty is LeaderPhase.PLANNING
 
 
 def test_another_debounce_counts_from_the_next_change_on() -> None:
     """What waits already goes on waiting as it began; the floor is 0."""
     bench = Bench().watching()
-    bench.feed(Changed("join", 10.0), Tuned(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0)))
+    bench.feed(Changed("join", 10.0), DebounceChanged(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0)))
     assert bench.leader.due_s == pytest.approx(10.1)
     bench.feed(Tick(10.1), Planned(1, None, 10.2), Changed("join", 11.0))
     assert bench.feed(Tick(11.0)) == [MakePlan(1, ME, "join")]
@@ -177,7 +177,7 @@ def test_a_publication_goes_out_write_by_write() -> None:
     assert bench.feed(Written(1, DONE, 10.4)) == [Write(1, BATCH)]
     assert bench.feed(Written(1, DONE, 10.5)) == [Write(1, CLOSING)]
     assert bench.feed(Written(1, DONE, 10.6)) == [Published(7, 3)]
-    assert bench.leader.duty is Duty.WATCHING
+    assert bench.leader.duty is LeaderPhase.WATCHING
     assert bench.leader.due_s is None
     assert bench.feed(Written(1, DONE, 10.7), Prepared(1, 10.7), Planned(1, PLAN, 10.7), Tick(99.0)) == []
 
@@ -187,7 +187,7 @@ def test_a_plan_that_changes_nothing_is_not_published() -> None:
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1))
     assert bench.feed(Planned(1, None, 10.2), Tick(99.0)) == []
-    assert bench.leader.duty is Duty.WATCHING
+    assert bench.leader.duty is LeaderPhase.WATCHING
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.group.leader.ownership_audit import Suspicion, alarms, suspect
+from kiel_groups.group.leader.ownership_audit import OwnerMismatch, alarms, find_mismatches
 from kiel_groups.group.znodes.contents import encode_owner, parse_owner
 from kiel_groups.model import TopicPartition
 
@@ -17,33 +17,35 @@ WANTED = {P0: "a", P1: "a", P2: "b"}
 
 def test_what_is_as_planned_is_not_suspicious() -> None:
     """The owner is the member that the plan names."""
-    assert suspect({}, WANTED, {P0: "a", P1: "a", P2: "b"}, 1.0) == {}
+    assert find_mismatches({}, WANTED, {P0: "a", P1: "a", P2: "b"}, 1.0) == {}
 
 
 def test_a_suspicion_counts_from_the_first_look_that_saw_the_same() -> None:
     """Another owner, or another plan, is another suspicion."""
-    first = suspect({}, WANTED, {P0: None, P1: "b", P2: "b"}, 1.0)
-    assert first == {P0: Suspicion("a", None, 1.0), P1: Suspicion("a", "b", 1.0)}
-    second = suspect(first, WANTED, {P0: None, P1: "c", P2: "b"}, 2.0)
-    assert second == {P0: Suspicion("a", None, 1.0), P1: Suspicion("a", "c", 2.0)}
-    assert suspect(second, {**WANTED, P0: "b"}, {P0: None, P1: "a", P2: "b"}, 3.0) == {P0: Suspicion("b", None, 3.0)}
+    first = find_mismatches({}, WANTED, {P0: None, P1: "b", P2: "b"}, 1.0)
+    assert first == {P0: OwnerMismatch("a", None, 1.0), P1: OwnerMismatch("a", "b", 1.0)}
+    second = find_mismatches(first, WANTED, {P0: None, P1: "c", P2: "b"}, 2.0)
+    assert second == {P0: OwnerMismatch("a", None, 1.0), P1: OwnerMismatch("a", "c", 2.0)}
+    assert find_mismatches(second, {**WANTED, P0: "b"}, {P0: None, P1: "a", P2: "b"}, 3.0) == {
+        P0: OwnerMismatch("b", None, 3.0)
+    }
 
 
 def test_what_was_not_looked_at_stays_suspicious() -> None:
     """Not every look reads every owner; what is not wanted any more is forgotten."""
-    first = suspect({}, WANTED, {P1: "b"}, 1.0)
-    assert suspect(first, WANTED, {}, 2.0) == first
-    assert suspect(first, {P2: "b"}, {}, 2.0) == {}
+    first = find_mismatches({}, WANTED, {P1: "b"}, 1.0)
+    assert find_mismatches(first, WANTED, {}, 2.0) == first
+    assert find_mismatches(first, {P2: "b"}, {}, 2.0) == {}
 
 
 def test_an_alarm_names_holder_and_cause_for_all_partitions_of_two_members() -> None:
     """No owner, a live owner that does not release, and an owner that is no member: three kinds."""
     found = {
-        P0: Suspicion("a", None, 0.0),
-        P1: Suspicion("a", "b", 2.0),
-        P2: Suspicion("a", "b", 1.0),
-        TopicPartition("t", 3): Suspicion("a", "dead", 0.0),
-        TopicPartition("t", 4): Suspicion("b", None, 29.0),
+        P0: OwnerMismatch("a", None, 0.0),
+        P1: OwnerMismatch("a", "b", 2.0),
+        P2: OwnerMismatch("a", "b", 1.0),
+        TopicPartition("t", 3): OwnerMismatch("a", "dead", 0.0),
+        TopicPartition("t", 4): OwnerMismatch("b", None, 29.0),
     }
     told = list(alarms(found, {"a", "b"}, 32.0, 30.0))
     assert [(alarm.kind, len(alarm.partitions)) for alarm in told] == [

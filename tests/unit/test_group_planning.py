@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kiel_groups.group.leader.claim_limit import MOST_PATH_BYTES, TOO_MANY, capped
+from kiel_groups.group.leader.claim_limit import MOST_PATH_BYTES, TOO_MANY, limit_claims
 from kiel_groups.group.leader.planner import (
     NAMED_UNASSIGNED,
     Inputs,
@@ -366,7 +366,7 @@ def test_empty_slices_of_who_is_gone_are_no_reason_for_a_generation() -> None:
 def test_a_session_owns_no_more_than_it_can_close() -> None:
     """What is beyond the cap has no owner, with that reason, and the same partitions stay owned."""
     many, few = some(*range(20_000)), some(0, topic="u")
-    cut = capped(target(a=many, b=few), LAYOUT, "/chroot")
+    cut = limit_claims(target(a=many, b=few), LAYOUT, "/chroot")
     bytes_owned = sum(len("/chroot" + LAYOUT.owner(partition)) for partition in cut.allocation["a"])
     assert 500 << 10 < bytes_owned <= MOST_PATH_BYTES
     assert cut.allocation["b"] == few
@@ -374,7 +374,7 @@ def test_a_session_owns_no_more_than_it_can_close() -> None:
     assert set(cut.unassigned.values()) == {TOO_MANY}
     assert max(cut.allocation["a"]) < min(cut.unassigned)
     small = target(a=some(*range(1_000)), b=few)
-    assert capped(small, LAYOUT, "/chroot") is small
+    assert limit_claims(small, LAYOUT, "/chroot") is small
 
 
 FITTING = inputs("a", "b", assignments=stored(a=some(0, 1), b=some(2, 3)))

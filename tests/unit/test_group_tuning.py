@@ -59,7 +59,7 @@ def test_what_cannot_work_is_refused(data: bytes, told: str) -> None:
 def test_fields_that_nobody_follows_are_named() -> None:
     """With the one that was meant, where it is near; those that members agree on are known."""
     data = b'{"version":1,"store":"z","mode":"m","auto_offset_reset":"a","drain":[],"debonce":{},"x":1}'
-    assert list(DynamicConfig.parse(data, "/config").misspelt()) == [
+    assert list(DynamicConfig.parse(data, "/config").unknown_field_hints()) == [
         "field 'debonce' means nothing here; did you mean 'debounce'?",
         "field 'drain' means nothing here; did you mean 'drained'?",
         "field 'x' means nothing here; expected allocator, debounce, static_grace_ms, drained",
@@ -69,7 +69,7 @@ def test_fields_that_nobody_follows_are_named() -> None:
 def test_drained_ids_that_are_no_members_are_named() -> None:
     """Only those, and no id of a member that went: it ends in the session, so it never comes back."""
     drained = frozenset({"m1", "typo", "eu_wset-1-a", "g_host-1400000000000-100000000000002"})
-    assert DynamicConfig(drained=drained).strangers({"m1", "m2", "eu_west-1-a"}) == ("eu_wset-1-a", "typo")
+    assert DynamicConfig(drained=drained).unknown_drained({"m1", "m2", "eu_west-1-a"}) == ("eu_wset-1-a", "typo")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_drained_ids_that_are_no_members_are_named() -> None:
 def test_a_drained_id_that_ends_in_the_session_of_a_member_is_named(given: str, named: bool) -> None:
     """It is misspelt before that. An id that ends in another session is that of a member which has gone."""
     tuning = DynamicConfig(drained=frozenset({given}))
-    assert tuning.strangers({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())
+    assert tuning.unknown_drained({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())
 
 
 OWNED = frozenset({TopicPartition("t", 0)})

@@ -15,7 +15,7 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.record_delivery import RecordDelivery
 from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import NoOffsetsError, ProtocolError
 from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
@@ -108,7 +108,7 @@ class Bench:
         self.subscription = SubscriptionState()
         self.listener = Listener()
         self.metrics = Metrics()
-        self.gate = Gate()
+        self.gate = DeliveryGate()
         self.gate.grant(3_600_000)
         self.gate.renew(boot_time_s())
         self.out = RecordDelivery(
@@ -175,7 +175,7 @@ async def test_commit_counts_the_record_in_hand() -> None:
     bench = Bench()
     bench.fetcher.add(P0, 10)
     bench.take()
-    bench.out.count_hand()
+    bench.out.count_in_flight()
     assert bench.finished == {P0: 11}
     assert bench.out.stop([P0]) == {P0}
 

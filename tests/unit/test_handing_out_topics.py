@@ -11,7 +11,7 @@ from test_handing_out import P0, P1, Bench, settled
 from tornado import gen
 
 from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, new_consume_call
-from kiel_groups.clients.calls.consume_future import asking
+from kiel_groups.clients.calls.consume_future import start_consume_call
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.delivery import in_flight, record_delivery
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
@@ -184,7 +184,7 @@ async def test_what_nobody_got_comes_again_while_earlier_values_are_in_hand() ->
         bench.fetcher.add(P0, offset)
         take(bench, taker=taker)
     abandoned.passed = True
-    assert not bench.out.give_up_unclaimed("t")
+    assert not bench.out.redeliver_unclaimed("t")
     assert bench.fetcher.positions == {P0: 11}
     assert bench.finished == {}
     slow.passed = True
@@ -214,7 +214,7 @@ async def test_a_coroutine_that_is_gone_is_done() -> None:
 
     async def asks() -> ConsumeCall:
         taker = new_consume_call(consumer, "t")
-        taker.got = await asyncio.wait_for(asking(values_soon(), ConsumeCall(), "a call"), 5) == [1]
+        taker.got = await asyncio.wait_for(start_consume_call(values_soon(), ConsumeCall(), "a call"), 5) == [1]
         assert not taker.over
         return taker
 
@@ -244,10 +244,10 @@ async def test_put_down_values_are_not_finished() -> None:
     bench.fetcher.add(P0, 10)
     take(bench)
     waiting = asyncio.ensure_future(bench.out.topics_finished())
-    bench.out.put_down_taken([OTHER])
+    bench.out.drop_values([OTHER])
     await settled()
     assert not waiting.done()
-    bench.out.put_down_taken([ME])
+    bench.out.drop_values([ME])
     await asyncio.wait_for(waiting, 5)
     assert bench.finished == {}
 
@@ -335,7 +335,7 @@ async def test_a_drain_waits_for_who_is_busy_with_values_after_those_that_nobody
     bench.fetcher.add(P0, 11)
     take(bench, taker=slow)
     abandoned.passed = True
-    assert not bench.out.give_up_unclaimed("t")
+    assert not bench.out.redeliver_unclaimed("t")
     assert bench.fetcher.positions == {P0: 10}
     assert bench.out.stop([P0]) == {P0}
     draining = asyncio.ensure_future(bench.out.drained([P0]))
@@ -356,9 +356,9 @@ async def test_a_drain_waits_for_who_gets_values_after_those_that_nobody_got() -
     bench.fetcher.add(P0, 11)
     take(bench, taker=late)
     abandoned.passed = True
-    assert bench.out.give_up_unclaimed("t")
+    assert bench.out.redeliver_unclaimed("t")
     late.got = True
-    assert not bench.out.give_up_unclaimed("t")
+    assert not bench.out.redeliver_unclaimed("t")
     assert bench.out.stop([P0]) == {P0}
     late.passed = True
     bench.out.finish_topics(["t"], ())
@@ -418,8 +418,8 @@ async def test_values_that_a_drain_gave_up_are_nobodys(monkeypatch: pytest.Monke
     taker = ConsumeCall()
     bench.fetcher.add(P0, 10)
     take(bench, taker=taker)
-    call = asking(values_soon(), taker, "a call")
-    awaited = asking(values_soon(), taker, "another")
+    call = start_consume_call(values_soon(), taker, "a call")
+    awaited = start_consume_call(values_soon(), taker, "another")
     bench.out.stop([P0])
     await asyncio.wait_for(bench.out.drained([P0]), 5)
     await asyncio.wait({call, awaited})
@@ -522,7 +522,7 @@ async def test_who_awaits_a_call_gets_its_values() -> None:
 
     for way in (awaits, yields, looks, asyncio.gather, lambda call: asyncio.wait_for(call, 5)):
         taker = ConsumeCall()
-        found = await way(asking(values_soon(), taker, "a call"))  # type: ignore[no-untyped-call]
+        found = await way(start_consume_call(values_soon(), taker, "a call"))  # type: ignore[no-untyped-call]
         assert found in ([1], [[1]])
         assert taker.got, way
 
@@ -531,10 +531,10 @@ async def test_who_gave_up_does_not_get_the_values() -> None:
     """By gen.with_timeout, which looks at the outcome and drops it; by never looking at all."""
     loop = asyncio.get_running_loop()
     given_up, unseen = ConsumeCall(), ConsumeCall()
-    call = asking(values_soon(), given_up, "a call")
+    call = start_consume_call(values_soon(), given_up, "a call")
     with pytest.raises(TimeoutError):
         await gen.with_timeout(loop.time() + 0.001, call)
-    other = asking(values_soon(), unseen, "a call")
+    other = start_consume_call(values_soon(), unseen, "a call")
     await asyncio.wait({call, other})
     await settled()
     assert (given_up.got, unseen.got) == (False, False)
@@ -543,7 +543,7 @@ async def test_who_gave_up_does_not_get_the_values() -> None:
 async def test_who_is_cancelled_as_the_values_come_does_not_get_them() -> None:
     """In the very turn of the loop in which they are there."""
     taker = ConsumeCall()
-    call = asking(values_soon(), taker, "a call")
+    call = start_consume_call(values_soon(), taker, "a call")
 
     async def awaits() -> Any:
         return await call

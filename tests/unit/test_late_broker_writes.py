@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.offsets.broker_store import BrokerOffsetStore
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.fenced_writes import FencedWriter
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Node
@@ -34,7 +34,7 @@ class Session:
     id = 1
 
     def __init__(self) -> None:
-        self.gate = Gate()
+        self.gate = DeliveryGate()
         self.gate.grant(60_000)
         self.gate.renew(boot_time_s())
         self.released: list[str] = []

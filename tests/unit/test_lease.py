@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError, RolledBackError, SessionMovedError
-from manual_machine import ManualMachine
+from manual_runtime import ManualRuntime
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.config import GroupConfig, ZooKeeperConfig
 from kiel_groups.coordination.member.group_session import GroupSession
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection
 from kiel_groups.coordination.zookeeper.runtime import replaced
@@ -27,25 +27,25 @@ TIMEOUT_MS = 6_000
 
 
 @pytest.fixture
-def machine() -> Iterator[ManualMachine]:
+def machine() -> Iterator[ManualRuntime]:
     """Time passes when the test says so."""
-    manual = ManualMachine()
+    manual = ManualRuntime()
     with replaced(manual):
         yield manual
 
 
 @pytest.fixture
-def gate(machine: ManualMachine) -> Gate:
+def gate(machine: ManualRuntime) -> DeliveryGate:
     """Of a session with a timeout of 6 seconds, confirmed now."""
-    made = Gate()
+    made = DeliveryGate()
     made.grant(TIMEOUT_MS)
     made.renew(machine.now_s)
     return made
 
 
-def test_a_gate_is_closed_until_something_was_confirmed(machine: ManualMachine) -> None:
+def test_a_gate_is_closed_until_something_was_confirmed(machine: ManualRuntime) -> None:
     """A session that is open proves nothing yet, and has no lease that could end."""
-    gate = Gate()
+    gate = DeliveryGate()
     assert not gate.is_open(machine.now_s)
     gate.grant(TIMEOUT_MS)
     assert not gate.is_open(machine.now_s)
@@ -54,7 +54,7 @@ def test_a_gate_is_closed_until_something_was_confirmed(machine: ManualMachine) 
     assert gate.is_open(machine.now_s)
 
 
-def test_a_lease_counts_from_the_sending(machine: ManualMachine, gate: Gate) -> None:
+def test_a_lease_counts_from_the_sending(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """Half of the timeout, however late the answer came; an older proof takes nothing away."""
     sent_s = machine.now_s
     gate.renew(sent_s + 1)
@@ -64,7 +64,7 @@ def test_a_lease_counts_from_the_sending(machine: ManualMachine, gate: Gate) -> 
     assert not gate.is_open(sent_s + 4)
 
 
-def test_the_end_of_a_lease_is_final(machine: ManualMachine, gate: Gate) -> None:
+def test_the_end_of_a_lease_is_final(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """Whoever asked after it was told no; what is answered then must not open the gate again."""
     assert not gate.is_open(machine.now_s + 3)
     gate.renew(machine.now_s + 3.1)
@@ -72,7 +72,7 @@ def test_the_end_of_a_lease_is_final(machine: ManualMachine, gate: Gate) -> None
     assert gate.shut_reason == "lease over"
 
 
-def test_a_lease_whose_end_somebody_saw_is_not_renewed(machine: ManualMachine, gate: Gate) -> None:
+def test_a_lease_whose_end_somebody_saw_is_not_renewed(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """
     A proof that was sent after the end, by a leader that went on after SIGSTOP, say, brings nothing back.
 
@@ -85,7 +85,7 @@ def test_a_lease_whose_end_somebody_saw_is_not_renewed(machine: ManualMachine, g
     assert gate.is_over(machine.now_s)
 
 
-def test_a_broken_connection_pauses(machine: ManualMachine, gate: Gate) -> None:
+def test_a_broken_connection_pauses(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """Until it is back, within the lease."""
     gate.suspended = True
     assert not gate.is_open(machine.now_s)
@@ -93,7 +93,7 @@ def test_a_broken_connection_pauses(machine: ManualMachine, gate: Gate) -> None:
     assert gate.is_open(machine.now_s)
 
 
-def test_a_gate_that_was_shut_stays_shut(machine: ManualMachine, gate: Gate) -> None:
+def test_a_gate_that_was_shut_stays_shut(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """The first reason is kept."""
     gate.shut("closed")
     gate.shut("something else")
@@ -102,7 +102,7 @@ def test_a_gate_that_was_shut_stays_shut(machine: ManualMachine, gate: Gate) -> 
     assert gate.shut_reason == "closed"
 
 
-def test_a_shorter_timeout_shortens_the_lease(machine: ManualMachine, gate: Gate) -> None:
+def test_a_shorter_timeout_shortens_the_lease(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """A server that is found after a broken connection may grant less than the one before."""
     gate.grant(2_000)
     assert gate.deadline_s == machine.now_s + 1
@@ -110,7 +110,7 @@ def test_a_shorter_timeout_shortens_the_lease(machine: ManualMachine, gate: Gate
     assert gate.deadline_s == machine.now_s + 1.5
 
 
-def test_a_longer_timeout_lengthens_no_lease(machine: ManualMachine, gate: Gate) -> None:
+def test_a_longer_timeout_lengthens_no_lease(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """Others wait for the one that the member told them of, before they take what it holds."""
     gate.grant(2_000)
     gate.grant(10 * TIMEOUT_MS)
@@ -190,7 +190,7 @@ class Socket:
 class Client:
     """As much of kazoo's client as a heartbeat needs: what it sent stands in ``sent``."""
 
-    def __init__(self, machine: ManualMachine) -> None:
+    def __init__(self, machine: ManualRuntime) -> None:
         self._machine = machine
         self._connection = self
         self._socket = Socket()
@@ -221,7 +221,7 @@ class Client:
 class Beating:
     """A heartbeat at work."""
 
-    def __init__(self, machine: ManualMachine, gate: Gate, interval_ms: int | None = None) -> None:
+    def __init__(self, machine: ManualRuntime, gate: DeliveryGate, interval_ms: int | None = None) -> None:
         self.machine, self.gate = machine, gate
         self.client, self.metrics, self.dead = Client(machine), Metrics(), list[str]()
         connection = Connection(cast(Any, self.client), self.metrics)
@@ -237,7 +237,7 @@ class Beating:
             self.machine.pass_s(step_s)
 
 
-def test_a_heartbeat_beats_every_sixth_of_the_timeout(machine: ManualMachine, gate: Gate) -> None:
+def test_a_heartbeat_beats_every_sixth_of_the_timeout(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """From the start on; the lease never ends."""
     beating = Beating(machine, gate)
     beating.answered_for(4.5)
@@ -248,7 +248,7 @@ def test_a_heartbeat_beats_every_sixth_of_the_timeout(machine: ManualMachine, ga
 
 @pytest.mark.parametrize(("interval_ms", "gap_s"), [(200, 0.2), (2_000, 2.0), (60_000, 2.0)])
 def test_a_heartbeat_beats_as_often_as_it_is_told(
-    machine: ManualMachine, gate: Gate, interval_ms: int, gap_s: float
+    machine: ManualRuntime, gate: DeliveryGate, interval_ms: int, gap_s: float
 ) -> None:
     """More seldom than every third of the timeout it never does."""
     beating = Beating(machine, gate, interval_ms)
@@ -259,7 +259,7 @@ def test_a_heartbeat_beats_as_often_as_it_is_told(
     assert gate.is_open(machine.now_s)
 
 
-def test_a_beat_renews_the_lease_from_when_it_was_sent(machine: ManualMachine, gate: Gate) -> None:
+def test_a_beat_renews_the_lease_from_when_it_was_sent(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """Not from when it was answered."""
     beating = Beating(machine, gate)
     sent_s = machine.now_s
@@ -269,7 +269,7 @@ def test_a_beat_renews_the_lease_from_when_it_was_sent(machine: ManualMachine, g
 
 
 @pytest.mark.parametrize("outcome", [{"exception": ConnectionLoss()}, {"value": RolledBackError()}])
-def test_only_a_beat_that_was_done_renews(machine: ManualMachine, gate: Gate, outcome: dict[str, Any]) -> None:
+def test_only_a_beat_that_was_done_renews(machine: ManualRuntime, gate: DeliveryGate, outcome: dict[str, Any]) -> None:
     """An answer that is none, and one that refuses, confirm nothing."""
     beating = Beating(machine, gate)
     machine.pass_s(0.5)
@@ -279,7 +279,7 @@ def test_only_a_beat_that_was_done_renews(machine: ManualMachine, gate: Gate, ou
     assert not beating.dead
 
 
-def test_an_unanswered_beat_shuts_the_socket(machine: ManualMachine, gate: Gate) -> None:
+def test_an_unanswered_beat_shuts_the_socket(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """After a sixth of the timeout, once, so that kazoo looks for another server within the lease."""
     beating = Beating(machine, gate)
     machine.pass_s(0.99)
@@ -289,7 +289,7 @@ def test_an_unanswered_beat_shuts_the_socket(machine: ManualMachine, gate: Gate)
     assert beating.metrics.total("zookeeper_connections_dropped") == 1
 
 
-def test_a_beat_that_is_told_of_a_move_shuts_the_socket(machine: ManualMachine, gate: Gate) -> None:
+def test_a_beat_that_is_told_of_a_move_shuts_the_socket(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """The lease goes on over the next connection, which an answer on the old one does not end once more."""
     beating = Beating(machine, gate)
     machine.pass_s(0.5)
@@ -308,7 +308,7 @@ def test_a_beat_that_is_told_of_a_move_shuts_the_socket(machine: ManualMachine, 
     assert (gate.deadline_s, beating.dead) == (before_s, [])
 
 
-def test_a_beat_goes_out_when_the_connection_is_back(machine: ManualMachine, gate: Gate) -> None:
+def test_a_beat_goes_out_when_the_connection_is_back(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """At once, and none while there is none."""
     beating = Beating(machine, gate)
     machine.pass_s(1.01)
@@ -325,7 +325,7 @@ def test_a_beat_goes_out_when_the_connection_is_back(machine: ManualMachine, gat
     assert gate.deadline_s == pytest.approx(1_000 + 1.51 + 3)
 
 
-def test_an_old_answer_does_not_stand_for_a_new_beat(machine: ManualMachine, gate: Gate) -> None:
+def test_an_old_answer_does_not_stand_for_a_new_beat(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """The socket is shut on time although the beat before was answered meanwhile."""
     beating = Beating(machine, gate)
     machine.pass_s(0.5)
@@ -338,7 +338,7 @@ def test_an_old_answer_does_not_stand_for_a_new_beat(machine: ManualMachine, gat
     assert second[0] == pytest.approx(1_000.5)
 
 
-def test_the_end_of_the_lease_is_told_on_time(machine: ManualMachine, gate: Gate) -> None:
+def test_the_end_of_the_lease_is_told_on_time(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """At the lease's end, not at the next beat; and nothing is sent after it."""
     beating = Beating(machine, gate, 2_000)
     machine.pass_s(2.99)
@@ -352,7 +352,7 @@ def test_the_end_of_the_lease_is_told_on_time(machine: ManualMachine, gate: Gate
     assert len(beating.dead) == 1
 
 
-def test_a_process_that_was_stopped_finds_its_lease_over(machine: ManualMachine, gate: Gate) -> None:
+def test_a_process_that_was_stopped_finds_its_lease_over(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """Before it sends anything: an answer to a late beat must not make up for the time that nobody knows of."""
     beating = Beating(machine, gate)
     beating.client.last.come()
@@ -362,7 +362,7 @@ def test_a_process_that_was_stopped_finds_its_lease_over(machine: ManualMachine,
     assert len(beating.dead) == 1
 
 
-def test_a_member_whose_znode_is_gone_is_dead(machine: ManualMachine, gate: Gate) -> None:
+def test_a_member_whose_znode_is_gone_is_dead(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """The gate is shut before anybody is told."""
     beating = Beating(machine, gate)
     beating.client.last.come(value=NoNodeError())
@@ -370,9 +370,9 @@ def test_a_member_whose_znode_is_gone_is_dead(machine: ManualMachine, gate: Gate
     assert beating.dead == ["the member znode is gone"]
 
 
-def test_a_session_that_nothing_has_confirmed_yet_is_waited_for(machine: ManualMachine) -> None:
+def test_a_session_that_nothing_has_confirmed_yet_is_waited_for(machine: ManualRuntime) -> None:
     """Its first beat begins the lease; until then this thread does not spin."""
-    gate = Gate()
+    gate = DeliveryGate()
     gate.grant(TIMEOUT_MS)
     beating = Beating(machine, gate)
     ticker = machine.tickers[-1]
@@ -381,7 +381,7 @@ def test_a_session_that_nothing_has_confirmed_yet_is_waited_for(machine: ManualM
     assert gate.is_open(machine.now_s)
 
 
-def test_a_heartbeat_that_fails_ends_the_session(machine: ManualMachine, gate: Gate) -> None:
+def test_a_heartbeat_that_fails_ends_the_session(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """Without beats the lease would end later, and as if ZooKeeper were to blame."""
     beating = Beating(machine, gate)
     beating.client.last.come()
@@ -391,7 +391,7 @@ def test_a_heartbeat_that_fails_ends_the_session(machine: ManualMachine, gate: G
     assert len(beating.dead) == 1
 
 
-def test_a_heartbeat_that_was_stopped_tells_nobody(machine: ManualMachine, gate: Gate) -> None:
+def test_a_heartbeat_that_was_stopped_tells_nobody(machine: ManualRuntime, gate: DeliveryGate) -> None:
     """Its session is being closed in order."""
     beating = Beating(machine, gate)
     beating.heartbeat.stop()

@@ -19,7 +19,7 @@ from kiel_groups.clients.fetch.fetcher import Fetcher
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.offset_lookup import log_range
 from kiel_groups.config import FetchConfig, ResetPolicy
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import OffsetOutOfRangeError, SessionLostError
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -39,7 +39,7 @@ class Bench:
     def __init__(self, broker: FakeBroker, policy: ResetPolicy, deserializer: Callable[[bytes], Any] | None) -> None:
         self.broker = broker
         self.metrics = Metrics()
-        self.gate = Gate()
+        self.gate = DeliveryGate()
         self.gate.grant(3_600_000)
         self.gate.renew(boot_time_s())
         self.stored: list[int] = []

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from manual_machine import ManualMachine
+from manual_runtime import ManualRuntime
 
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.partition_handler import Work
@@ -26,9 +26,9 @@ PARTITIONS = frozenset({TopicPartition("t", 3), TopicPartition("t", 1)})
 
 
 @pytest.fixture
-def machine() -> Iterator[ManualMachine]:
+def machine() -> Iterator[ManualRuntime]:
     """Time passes when the test says so."""
-    manual = ManualMachine()
+    manual = ManualRuntime()
     with replaced(manual):
         yield manual
 
@@ -38,7 +38,7 @@ class Watched:
 
     def __init__(
         self,
-        machine: ManualMachine,
+        machine: ManualRuntime,
         *,
         work_ms: int = 0,
         loop_ms: int = 0,
@@ -58,7 +58,7 @@ class Watched:
         self.works = [Work(token, kind, PARTITIONS)]  # type: ignore[arg-type]
 
 
-async def test_work_that_takes_too_long_is_hurried_and_then_given_up(machine: ManualMachine) -> None:
+async def test_work_that_takes_too_long_is_hurried_and_then_given_up(machine: ManualRuntime) -> None:
     """At half of its time the hook is told, once; when it is over, the session is given up, once."""
     watched = Watched(machine, work_ms=10_000)
     watched.busy()
@@ -82,7 +82,7 @@ async def test_work_that_takes_too_long_is_hurried_and_then_given_up(machine: Ma
     assert watched.metrics.counter("stalls", kind="processing") == 1
 
 
-async def test_work_that_gets_on_is_left_alone(machine: ManualMachine) -> None:
+async def test_work_that_gets_on_is_left_alone(machine: ManualRuntime) -> None:
     """Another record, or none, begins the time anew, even where the same record comes again later."""
     watched = Watched(machine, work_ms=10_000)
     for token in ["a", "b", None, "a", "b", "a"]:
@@ -94,7 +94,7 @@ async def test_work_that_gets_on_is_left_alone(machine: ManualMachine) -> None:
     assert len(watched.hurried) == 5
 
 
-async def test_equal_records_are_not_the_same_work(machine: ManualMachine) -> None:
+async def test_equal_records_are_not_the_same_work(machine: ManualRuntime) -> None:
     """A record that is delivered again is a new piece of work, however equal."""
     watched = Watched(machine, work_ms=10_000)
     for number in range(4):
@@ -103,7 +103,7 @@ async def test_equal_records_are_not_the_same_work(machine: ManualMachine) -> No
     assert not watched.given_up
 
 
-async def test_the_slowest_of_several_works_counts(machine: ManualMachine) -> None:
+async def test_the_slowest_of_several_works_counts(machine: ManualRuntime) -> None:
     """A hook that hangs is seen beside records that flow."""
     watched = Watched(machine, work_ms=10_000)
     hook = Work("hook", "listener", PARTITIONS)
@@ -114,7 +114,7 @@ async def test_the_slowest_of_several_works_counts(machine: ManualMachine) -> No
     assert "a hook of the listener has been running for 10.0 s" in watched.given_up[0]
 
 
-async def test_a_blocked_loop_is_hurried_and_given_up(machine: ManualMachine) -> None:
+async def test_a_blocked_loop_is_hurried_and_given_up(machine: ManualRuntime) -> None:
     """While the loop never turns; time passes without it here, for this coroutine does not yield."""
     watched = Watched(machine, loop_ms=10_000)
     machine.pass_s(9.9)
@@ -126,7 +126,7 @@ async def test_a_blocked_loop_is_hurried_and_given_up(machine: ManualMachine) ->
     ]
 
 
-async def test_a_loop_that_turns_is_left_alone(machine: ManualMachine) -> None:
+async def test_a_loop_that_turns_is_left_alone(machine: ManualRuntime) -> None:
     """However seldom, as long as it is in time."""
     watched = Watched(machine, loop_ms=10_000)
     for _ in range(10):
@@ -135,7 +135,7 @@ async def test_a_loop_that_turns_is_left_alone(machine: ManualMachine) -> None:
     assert not watched.given_up
 
 
-async def test_the_time_of_a_stopped_process_does_not_count(machine: ManualMachine) -> None:
+async def test_the_time_of_a_stopped_process_does_not_count(machine: ManualRuntime) -> None:
     """SIGSTOP and a suspended machine stop the watchdog, too: nobody was slow."""
     watched = Watched(machine, work_ms=10_000, loop_ms=10_000)
     watched.busy()
@@ -148,7 +148,7 @@ async def test_the_time_of_a_stopped_process_does_not_count(machine: ManualMachi
 
 
 @pytest.mark.parametrize(("work_ms", "loop_ms"), [(0, 0), (0, 10_000), (10_000, 0)])
-async def test_a_limit_of_0_is_none(machine: ManualMachine, work_ms: int, loop_ms: int) -> None:
+async def test_a_limit_of_0_is_none(machine: ManualRuntime, work_ms: int, loop_ms: int) -> None:
     """Each by itself; without any there is no thread."""
     watched = Watched(machine, work_ms=work_ms, loop_ms=loop_ms)
     watched.busy()
@@ -157,7 +157,7 @@ async def test_a_limit_of_0_is_none(machine: ManualMachine, work_ms: int, loop_m
     assert (machine.tickers[0].due_s is None) == (not work_ms and not loop_ms) or watched.given_up
 
 
-async def test_a_watchdog_that_was_stopped_tells_nobody(machine: ManualMachine) -> None:
+async def test_a_watchdog_that_was_stopped_tells_nobody(machine: ManualRuntime) -> None:
     """Its session is over."""
     watched = Watched(machine, work_ms=10_000)
     watched.busy()
@@ -170,7 +170,7 @@ async def test_a_watchdog_that_was_stopped_tells_nobody(machine: ManualMachine) 
 
 
 async def test_a_watchdog_that_cannot_look_looks_again(
-    machine: ManualMachine, caplog: pytest.LogCaptureFixture
+    machine: ManualRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error of the moment must not leave a member unwatched."""
     watched = Watched(machine, work_ms=10_000)
@@ -182,7 +182,7 @@ async def test_a_watchdog_that_cannot_look_looks_again(
     assert len(watched.given_up) == 1
 
 
-class ThreadedMachine(ManualMachine):
+class ThreadedRuntime(ManualRuntime):
     """The watchdog itself ticks by hand; what it starts has real threads."""
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:  # type: ignore[override]
@@ -225,7 +225,7 @@ async def test_a_hook_or_a_log_that_hangs_does_not_hold_the_watchdog(held: str) 
     try:
         if held == "log":
             log.addHandler(holding)
-        with replaced(machine := ThreadedMachine()):
+        with replaced(machine := ThreadedRuntime()):
             watched = Watched(machine, work_ms=10_000, hurry=hang)
             watched.busy()
             machine.pass_s(6)
@@ -243,7 +243,7 @@ async def test_a_hook_or_a_log_that_hangs_does_not_hold_the_watchdog(held: str) 
 
 
 async def test_the_session_is_given_up_before_it_is_told(
-    machine: ManualMachine, caplog: pytest.LogCaptureFixture
+    machine: ManualRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A log whose lock a blocked loop holds must not keep the gate open."""
     watched = Watched(machine, work_ms=10_000)
@@ -256,7 +256,7 @@ async def test_the_session_is_given_up_before_it_is_told(
     assert "session is closed" in caplog.text
 
 
-async def test_an_exit_does_not_end_the_watchdog(machine: ManualMachine) -> None:
+async def test_an_exit_does_not_end_the_watchdog(machine: ManualRuntime) -> None:
     """SystemExit ends a thread without a word; an application's own object may raise it."""
     watched = Watched(machine, work_ms=10_000)
 

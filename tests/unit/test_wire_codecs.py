@@ -13,7 +13,7 @@ import pytest
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.codecs import lz4, snappy
-from kiel_groups.wire.codecs.compression import codec_named
+from kiel_groups.wire.codecs.compression import codec_by_name
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 from tests.reference_codec import encode, message, wrapper
 from tests.reference_compression import (
@@ -54,7 +54,7 @@ def refusal(unpack: Callable[[bytes, int], bytes], data: bytes, limit: int = LIM
 @pytest.mark.parametrize("name", NUMBERS)
 def test_what_is_packed_is_unpacked_by_both(name: str, content: bytes) -> None:
     """By the package, and by the reference from the formats' descriptions."""
-    codec = codec_named(name)
+    codec = codec_by_name(name)
     data = codec.compress(content)
     assert codec.decompress(data, LIMIT) == content
     assert unpacked(codec.number, data) == content
@@ -63,7 +63,7 @@ def test_what_is_packed_is_unpacked_by_both(name: str, content: bytes) -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_bound_is_exact(name: str) -> None:
     """Content of just the bound is read, one byte more is an error that names the bound and the setting."""
-    codec, content = codec_named(name), CONTENTS["text"]
+    codec, content = codec_by_name(name), CONTENTS["text"]
     data = codec.compress(content)
     assert codec.decompress(data, len(content)) == content
     error = refusal(codec.decompress, data, len(content) - 1)
@@ -74,7 +74,7 @@ def test_the_bound_is_exact(name: str) -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_stream_cut_anywhere_is_refused_or_shorter(name: str) -> None:
     """Snappy's stream has no end mark: cut between blocks it holds less, which the set's own sizes then tell."""
-    codec, content = codec_named(name), b"some text, some more text " * 20
+    codec, content = codec_by_name(name), b"some text, some more text " * 20
     data = packed(name, content)
     for cut in range(1, len(data)):
         if name == "snappy" and data[:cut] in (

@@ -55,9 +55,9 @@ class Bench(NamedTuple):
                 await self.fetcher.wait_for_batch()
             return [record.value for record in batch.records]
 
-    def believe(self, *partitions: TopicPartition) -> None:
+    def override_leaders(self, *partitions: TopicPartition) -> None:
         """As a member does that has read the state of partitions in ZooKeeper."""
-        self.cluster.believe(dict.fromkeys(partitions, ELECTED), {ELECTED: self.elected.address})
+        self.cluster.override_leaders(dict.fromkeys(partitions, ELECTED), {ELECTED: self.elected.address})
 
 
 @asynccontextmanager
@@ -87,7 +87,7 @@ async def test_a_believed_leader_is_followed_after_the_poll_in_flight(
         b.elected.append(T0, messages(b"0"))
         b.fetcher.assign({T0: 0})
         await b.zombie.until_asked(FETCH, 1)
-        b.believe(T0)
+        b.override_leaders(T0)
         assert await b.next_values() == [b"0"]
         assert b.zombie.count(FETCH) == 1, "the long poll that was under way"
         assert b.metrics.counter("leaders_corrected") == 1
@@ -106,7 +106,7 @@ async def test_what_is_queued_at_a_zombie_moves_too() -> None:
         await b.zombie.until_asked(FETCH, 2)
         b.fetcher.assign({T2: 0})
         b.elected.append(T2, messages(b"2"))
-        b.believe(T0, T1, T2)
+        b.override_leaders(T0, T1, T2)
         assert await b.next_values() == [b"2"]
         assert b.zombie.count(FETCH) == 2
 
@@ -115,7 +115,7 @@ async def test_a_believed_leader_that_refuses_is_not_asked_again() -> None:
     """ZooKeeper's word is older than the refusal: the brokers' counts from then on, and nothing goes back and forth."""
     async with bench() as b:
         b.elected.leaders = {T0: ZOMBIE}
-        b.believe(T0)
+        b.override_leaders(T0)
         b.zombie.append(T0, messages(b"0"))
         b.fetcher.assign({T0: 0})
         assert await b.next_values() == [b"0"]
@@ -128,7 +128,7 @@ async def test_a_believed_leader_that_is_gone_is_not_asked_again() -> None:
     """As with one that refuses."""
     async with bench() as b:
         await b.elected.stop()
-        b.believe(T0)
+        b.override_leaders(T0)
         b.zombie.append(T0, messages(b"0"))
         b.fetcher.assign({T0: 0})
         assert await b.next_values() == [b"0"]
@@ -140,7 +140,7 @@ async def test_offsets_are_asked_of_the_believed_leader_while_it_tells() -> None
     """Where it refuses, the leader that brokers name is asked."""
     async with bench() as b:
         b.elected.logs[T0].end, b.zombie.logs[T0].end = 9, 4
-        b.believe(T0)
+        b.override_leaders(T0)
         assert await list_offsets(b.cluster, [T0], -1) == {T0: 9}
         b.elected.leaders = {T0: ZOMBIE}
         assert await list_offsets(b.cluster, [T0], -1) == {T0: 4}
@@ -150,9 +150,9 @@ async def test_offsets_are_asked_of_the_believed_leader_while_it_tells() -> None
 async def test_what_is_not_told_again_is_not_believed_any_more() -> None:
     """A partition without a registered leader in ZooKeeper goes by the brokers' word."""
     async with bench() as b:
-        b.believe(T0, T1)
+        b.override_leaders(T0, T1)
         assert [b.cluster.leader_of(tp) for tp in (T0, T1, T2)] == [ELECTED, ELECTED, ZOMBIE]
-        b.believe(T1)
+        b.override_leaders(T1)
         assert [b.cluster.leader_of(tp) for tp in (T0, T1)] == [ZOMBIE, ELECTED]
         b.cluster.doubt([T1])
         assert b.cluster.leader_of(T1) == ZOMBIE
@@ -239,7 +239,7 @@ class Member:
     async def confirm_leaders(self) -> None:
         self.looks += 1
         await asyncio.sleep(0)
-        self._cluster.believe(
+        self._cluster.override_leaders(
             dict.fromkeys((T0, T1), self._leader.node_id), {self._leader.node_id: self._leader.address}
         )
 
@@ -261,7 +261,9 @@ class SlowMember(Member):
         self.looks += 1
         self.looking.set()
         await self.answer.wait()
-        self._cluster.believe(dict.fromkeys(held, self._leader.node_id), {self._leader.node_id: self._leader.address})
+        self._cluster.override_leaders(
+            dict.fromkeys(held, self._leader.node_id), {self._leader.node_id: self._leader.address}
+        )
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none"])

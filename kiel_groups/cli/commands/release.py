@@ -37,14 +37,14 @@ def release(lines: Lines, *, group: str, member: str, zookeeper: str, as_json: b
     flight may be processed twice. If its process still works, it joins again as another member.
     """
     from kiel_groups.admin.cluster_admin import zookeeper as session
-    from kiel_groups.admin.force_release import force_release, member_called
+    from kiel_groups.admin.force_release import find_member_id, force_release
     from kiel_groups.admin.group_inspection import check_group
     from kiel_groups.cli.terminal.rendering import show_json
 
     wait_ms = None if wait_s is None else round(wait_s * 1000)
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         check_group(client, group, zookeeper)
-        member = member_called(client, group, member)
+        member = find_member_id(client, group, member)
         released = force_release(client, group, member, wait_ms=wait_ms, tell=lambda text: lines.say("info", text))
     if as_json:
         owned, taken = (list(map(str, partitions)) for partitions in (released.owned, released.taken))

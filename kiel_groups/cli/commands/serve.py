@@ -151,11 +151,11 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
 def _clean_up(zookeeper: str, group: str) -> None:
     """Remove the empty znodes of a group that nobody joined, or ``groups`` would list a misspelt name for ever."""
     from kiel_groups.admin import cluster_admin
-    from kiel_groups.admin.empty_groups import clear_empty_group
+    from kiel_groups.admin.empty_groups import remove_empty_group
 
     # Ctrl-C must not wait for a dead server; an empty znode does no harm.
     with suppress(KielGroupsError), cluster_admin.zookeeper(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
-        clear_empty_group(client, group)
+        remove_empty_group(client, group)
 
 
 def _no_group(group: str, groups: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.constants import SUPPORTED_COMPRESSION
 from kiel_groups.errors import ConfigError
-from kiel_groups.wire.codecs.compression import codec_named, codec_numbered
+from kiel_groups.wire.codecs.compression import codec_by_name, codec_by_number
 
 __all__ = ["BrokerSettings", "broker_config", "check_functions", "compression_name"]
 
@@ -65,5 +65,5 @@ def compression_name(compression: str | int | None) -> str | None:
     if compression is None:
         return None
     if type(compression) is int and compression in SUPPORTED_COMPRESSION:
-        return codec_numbered(compression).name
-    return codec_named(str(compression)).name
+        return codec_by_number(compression).name
+    return codec_by_name(str(compression)).name

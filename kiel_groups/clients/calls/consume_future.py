@@ -14,7 +14,7 @@ from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
 from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, kept
 from kiel_groups.model import Batch
 
-__all__ = ["asking", "Values"]
+__all__ = ["start_consume_call", "Values"]
 
 #: What ``consume()`` of a grouped consumer returns: values, or None once the consumer is closed.
 Values: TypeAlias = Batch | None
@@ -63,6 +63,6 @@ def _only_drops_outcome(frame: FrameType) -> bool:
     return frame.f_code in _DROPS_OUTCOME
 
 
-def asking(work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> asyncio.Task[Values]:
+def start_consume_call(work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> asyncio.Task[Values]:
     """Start a call of ``consume()``; ``taker`` records whether a caller received its values."""
     return kept(_ConsumeTask(work, taker, name))

@@ -152,7 +152,7 @@ class ConnectedConsumer:
                 "group %s: closing although values that consume() returned are not finished: they are delivered again",
                 self._settings.group.group,
             )
-            self.delivery.put_down_taken(None)
+            self.delivery.drop_values(None)
         await self.member.close(timeout_s)
         self.fetcher.close()
         self._cluster.close()
@@ -223,7 +223,7 @@ class ConnectedConsumer:
                 if not values and not taker.passed and (unreachable := self._cluster.unreachable) is not None:
                     raise unreachable
                 return values
-            unclaimed = self.delivery.give_up_unclaimed(topic)
+            unclaimed = self.delivery.redeliver_unclaimed(topic)
             await self._wait(topic, min(remaining_s, UNCLAIMED_S) if unclaimed else remaining_s)
         return None
 
@@ -337,7 +337,7 @@ class ConnectedConsumer:
 
     def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """Fetch from these leaders, even if brokers name others."""
-        self._cluster.believe(leaders, brokers)
+        self._cluster.override_leaders(leaders, brokers)
 
     def in_progress(self) -> list[Work]:
         """What the application is processing; for any thread."""

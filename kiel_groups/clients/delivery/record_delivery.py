@@ -21,7 +21,7 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.ready_claims import ReadyClaims
 from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
 from kiel_groups.coordination.partition_handler import Work
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.group.member.subscription import PartitionState, SubscriptionState
@@ -40,10 +40,10 @@ QUANTUM_S = 0.01
 GATE_PAUSE_S = 0.02
 
 
-class HasGate(Protocol):
+class GateOwner(Protocol):
     """The member, whose gate is checked before every record; each session has its own gate."""
 
-    gate: Gate
+    gate: DeliveryGate
 
 
 class RecordDelivery:
@@ -54,7 +54,7 @@ class RecordDelivery:
         fetcher: Fetcher,
         subscription: SubscriptionState,
         calls: ListenerCalls,
-        member: HasGate,
+        member: GateOwner,
         deserializer: Callable[[bytes], Any] | None,
         metrics: Metrics,
     ) -> None:
@@ -193,7 +193,7 @@ class RecordDelivery:
             self._settle(topic)
         return bool(asked)
 
-    def give_up_unclaimed(self, topic: str) -> bool:
+    def redeliver_unclaimed(self, topic: str) -> bool:
         """Redeliver values of a topic that no caller will receive; return whether a caller may still receive some."""
         return topic in self._topics and self._settle(topic)
 
@@ -220,7 +220,7 @@ class RecordDelivery:
             self._progress.clear()
             await self._progress.wait()
 
-    def put_down_taken(self, takers: Collection[ConsumeCall] | None) -> None:
+    def drop_values(self, takers: Collection[ConsumeCall] | None) -> None:
         """Stop tracking the values of these calls, or of all (None); they are not finished, so they come again."""
         for topic, values in list(self._topics.items()):
             if takers is None or values.takers <= set(takers):
@@ -238,7 +238,7 @@ class RecordDelivery:
             await self._fetcher.wait_for_batch(topic)
         self._pause_at_s = boot_time_s() + QUANTUM_S
 
-    def count_hand(self) -> None:
+    def count_in_flight(self) -> None:
         """Count the record in flight as finished, although the application may still be processing it."""
         self._loop_record.count()
 

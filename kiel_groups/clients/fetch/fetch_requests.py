@@ -64,7 +64,7 @@ class BrokerLanes:
             del self.ready[state]
         if not self.ready or self._should_merge():
             return None
-        shares = share_out(self.ready, budget_bytes)
+        shares = divide_budget(self.ready, budget_bytes)
         for state in shares:
             del self.ready[state]
             state.phase = Phase.FETCHING
@@ -78,7 +78,7 @@ class BrokerLanes:
         return other_is_short and all(state.idle for state in self.ready)
 
 
-def share_out(partitions: Iterable[PartitionFetch], budget_bytes: int) -> dict[PartitionFetch, int]:
+def divide_budget(partitions: Iterable[PartitionFetch], budget_bytes: int) -> dict[PartitionFetch, int]:
     """
     Divide the budget: a partition with a large next message gets the bytes that it needs, the others get even shares.
 

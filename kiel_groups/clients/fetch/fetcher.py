@@ -40,13 +40,13 @@ from kiel_groups.wire.error_codes import NO_ERROR, OFFSET_OUT_OF_RANGE
 from kiel_groups.wire.message_sets.decoder import PartialMessage
 from kiel_groups.wording import counted, some
 
-__all__ = ["Fetcher", "FetchedBatch", "PendingReset", "TRIES_UNREADABLE"]
+__all__ = ["Fetcher", "FetchedBatch", "ResetCallback", "TRIES_UNREADABLE"]
 
 log = logging.getLogger(__name__)
 
 #: Called with a partition and the position that its log does not have. Returns the position to resume at, or None to
 #: fetch the same position again. The partition's buffered batches are delivered meanwhile.
-PendingReset: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
+ResetCallback: TypeAlias = Callable[[TopicPartition, int], Awaitable[int | None]]
 
 #: Failures in a row before a warning: an election is over by then.
 _FAILURES_TO_WARN = 5
@@ -66,7 +66,9 @@ class Fetcher:
             are ``retriable``.
     """
 
-    def __init__(self, cluster: ClusterMetadata, config: FetchConfig, metrics: Metrics, *, reset: PendingReset) -> None:
+    def __init__(
+        self, cluster: ClusterMetadata, config: FetchConfig, metrics: Metrics, *, reset: ResetCallback
+    ) -> None:
         self._cluster = cluster
         self._config = config
         self._metrics = metrics

@@ -134,7 +134,7 @@ class ClusterMetadata:
         """The error of the last refresh if ``UNREACHABLE_AFTER`` of them in a row were not answered, else None."""
         return self._sources.unreachable
 
-    def believe(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+    def override_leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
         Prefer these leaders to those that brokers name; they replace all leaders that were given before.
 

@@ -42,7 +42,7 @@ class Batch:
     #: Set once the batch was sent: no more records are added.
     sealed: bool = False
     #: Tries that may have stored the batch: they were sent, and no broker has answered that it stored nothing.
-    open_tries: int = 0
+    unresolved_tries: int = 0
 
     def halves(self) -> tuple[Batch, Batch]:
         """Split the batch into two, in order; it must have at least two records."""
@@ -50,7 +50,7 @@ class Batch:
         cuts = (slice(None, middle), slice(middle, None))
         first, second = (Batch(self.created_s, self.messages[cut], self.futures[cut], sealed=True) for cut in cuts)
         for half in (first, second):
-            half.open_tries = self.open_tries
+            half.unresolved_tries = self.unresolved_tries
             half.size_bytes = sum(message_bytes(key, value) for key, value in half.messages)
         return first, second
 

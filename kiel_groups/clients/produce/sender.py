@@ -37,7 +37,7 @@ from kiel_groups.wire.error_codes import (
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wording import counted
 
-__all__ = ["Sender", "raise_first", "reject"]
+__all__ = ["Sender", "raise_first", "fail_future"]
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Sender:
     def unknown(self) -> int:
         """How many messages without an outcome may be stored."""
         batches = (batch for queue in self._queues.values() for batch in queue.batches)
-        return sum(len(batch.messages) for batch in batches if batch.open_tries)
+        return sum(len(batch.messages) for batch in batches if batch.unresolved_tries)
 
     def add(
         self,
@@ -201,7 +201,7 @@ class Sender:
             connection = self._cluster.connection(node_id, "produce")
             await connection.opened()
             for batch in batches:
-                batch.open_tries += 1
+                batch.unresolved_tries += 1
             answer = await connection.request(request, timeout_ms)
         except KielGroupsError as error:
             for queue in queues:
@@ -240,7 +240,7 @@ class Sender:
     def _refused(self, queue: PartitionQueue, result: ProducedPartition) -> None:
         batch = queue.batches[0]
         if self._appends_nothing(result.error):
-            batch.open_tries -= 1
+            batch.unresolved_tries -= 1
         if result.error.number in _TOO_LARGE:
             self._too_large(queue, result)
         else:
@@ -291,9 +291,9 @@ class Sender:
         self._stalls.given_up(queue)
         error = _failure(queue.topic_partition, batch, reason)
         log.error("%s (%s)", error, counted(batch.messages, "record"))
-        self._metrics.count("produce_unknown" if batch.open_tries else "produce_failures", len(batch.messages))
+        self._metrics.count("produce_unknown" if batch.unresolved_tries else "produce_failures", len(batch.messages))
         for future in batch.futures:
-            reject(future, error)
+            fail_future(future, error)
         self._settled(queue, batch)
 
     def _settled(self, queue: PartitionQueue, batch: Batch) -> None:
@@ -306,7 +306,7 @@ def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielG
     """Return the error for the records of a batch that is given up."""
     tries = f" after {batch.failures} tries" if batch.failures > 1 else ""
     error: KielGroupsError
-    if batch.open_tries:
+    if batch.unresolved_tries:
         message = f"the outcome of producing to {tp} is unknown{tries}, the record may or may not be stored: {reason}"
         code = reason.code if isinstance(reason, BrokerError) else None
         error = OutcomeUnknownError(message, topic=tp.topic, partition=tp.partition, code=code)
@@ -317,7 +317,7 @@ def _failure(tp: TopicPartition, batch: Batch, reason: KielGroupsError) -> KielG
     return error
 
 
-def reject(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
+def fail_future(future: asyncio.Future[RecordMetadata], error: Exception) -> None:
     """Fail a record's future; asyncio must not report it as never retrieved, since the batch was logged once."""
     if not future.done():
         future.set_exception(error)

@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 
 from kiel_groups.errors import ConfigError
 
-__all__ = ["Serializer", "serialized"]
+__all__ = ["Serializer", "serialize_value"]
 
 #: Encodes a value; text is sent as UTF-8, None as null.
 Serializer: TypeAlias = Callable[[Any], bytes | str | None]
 
 
-def serialized(value: Any, serializer: Serializer | None) -> bytes | None:
+def serialize_value(value: Any, serializer: Serializer | None) -> bytes | None:
     """
     Encode a value; without a serialiser bytes stay as they are, and anything else becomes JSON with sorted keys.
 

@@ -17,7 +17,7 @@ from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper.runtime import in_thread, wall_ms
 from kiel_groups.errors import AllocatorError, CoordinationError, SessionLostError
 from kiel_groups.group.leader import leader_state
-from kiel_groups.group.leader.claim_limit import capped
+from kiel_groups.group.leader.claim_limit import limit_claims
 from kiel_groups.group.leader.planner import (
     Inputs,
     Target,
@@ -89,7 +89,7 @@ class LeaderDriver:
 
     @property
     def is_leader(self) -> bool:
-        return self._state.duty is not leader_state.Duty.NONE
+        return self._state.duty is not leader_state.LeaderPhase.NONE
 
     @property
     def alone(self) -> bool:
@@ -221,7 +221,7 @@ class LeaderDriver:
             self._apply_tuning(inputs)
             publication = None
             if self._may_plan(inputs):
-                target = capped(await self._allocate(inputs), self._layout, self._session.client.chroot)
+                target = limit_claims(await self._allocate(inputs), self._layout, self._session.client.chroot)
                 cause = self._describe_cause(cause, inputs, target)
                 publication = plan(
                     self._layout,
@@ -267,7 +267,7 @@ class LeaderDriver:
 
     def _apply_tuning(self, inputs: Inputs) -> None:
         """Apply the group's dynamic settings, and plan again when the next grace of a static member ends."""
-        self._feed(leader_state.Tuned(inputs.tuning.debounced(self._config.debounce)))
+        self._feed(leader_state.DebounceChanged(inputs.tuning.debounced(self._config.debounce)))
         if self._grace_timer is not None:
             self._grace_timer.cancel()
             self._grace_timer = None

@@ -11,7 +11,7 @@ from itertools import islice
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import CoordinationError, ProtocolError, SessionLostError
-from kiel_groups.group.leader.ownership_audit import Suspicion, alarms, suspect
+from kiel_groups.group.leader.ownership_audit import OwnerMismatch, alarms, find_mismatches
 from kiel_groups.group.znodes.contents import parse_owner
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
@@ -44,7 +44,7 @@ class OwnershipMonitor:
         self._timer: asyncio.TimerHandle | None = None
         self._wanted: Mapping[TopicPartition, MemberId] = {}
         self._members: Collection[MemberId] = ()
-        self._suspicions: dict[TopicPartition, Suspicion] = {}
+        self._suspicions: dict[TopicPartition, OwnerMismatch] = {}
         self._next = 0
 
     def expect(self, wanted: Mapping[TopicPartition, MemberId], members: Collection[MemberId]) -> None:
@@ -80,7 +80,7 @@ class OwnershipMonitor:
             # The monitor was stopped meanwhile. If it was started again, its new timer schedules the checks.
             return
         now_s = asyncio.get_running_loop().time()
-        self._suspicions = suspect(self._suspicions, self._wanted, owners, now_s)
+        self._suspicions = find_mismatches(self._suspicions, self._wanted, owners, now_s)
         self._report(now_s)
         self._wait()
 

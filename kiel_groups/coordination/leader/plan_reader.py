@@ -221,8 +221,8 @@ class PlanReader:
 
     def _warn_of_settings(self, slots: Collection[Slot]) -> None:
         """Log settings that are probably mistakes, each once while it lasts."""
-        warnings = set(self._tuning.misspelt())
-        warnings |= {f"drained: {slot} is no member" for slot in self._tuning.strangers(slots)}
+        warnings = set(self._tuning.unknown_field_hints())
+        warnings |= {f"drained: {slot} is no member" for slot in self._tuning.unknown_drained(slots)}
         for warning in sorted(warnings - self._warnings):
             log.warning("group %s: %s: %s", self._layout.group, self._layout.config, warning)
         self._warnings = warnings

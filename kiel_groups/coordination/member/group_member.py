@@ -13,7 +13,7 @@ from kiel_groups.coordination.member.member_session import MemberSession
 from kiel_groups.coordination.member.owned_partitions import OwnedPartitions
 from kiel_groups.coordination.member.session_supervisor import SessionSupervisor
 from kiel_groups.coordination.partition_handler import PartitionHandler
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
 from kiel_groups.group.member.pending_reset import PendingReset
@@ -56,7 +56,7 @@ class GroupMember:
         self._allocator = allocator
         self._metrics = metrics
         #: The current session's gate, checked before each record is delivered; before the first session it stays shut.
-        self.gate = Gate()
+        self.gate = DeliveryGate()
         self._supervisor = SessionSupervisor(
             config.group, self._join, zookeeper.connect_timeout_ms, metrics, on_failure
         )
@@ -160,7 +160,7 @@ class GroupMember:
         Store the position that a reset chose, once no older record of the partition is buffered or in flight.
 
         Returns:
-            The offset to continue at; None if the reset is void, see ``Offsets.store_reset``.
+            The offset to continue at; None if the reset is void, see ``OwnedOffsets.store_reset``.
 
         Raises:
             SessionLostError: As ``commit_on_session``.

@@ -1,7 +1,7 @@
 """
 The partitions that one member owns: the driver of ``group.member.claims`` on one session.
 
-It follows the member's assignment, claims and releases owner znodes, and lets ``Offsets`` write their offsets.
+It follows the member's assignment, claims and releases owner znodes, and lets ``OwnedOffsets`` write their offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kiel_groups.coordination.member.owner_znodes import OwnerZnodes
 from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
 from kiel_groups.coordination.member.unopened_claims import UnopenedClaims
 from kiel_groups.coordination.member.unsubscribed_topics import UnsubscribedTopics
-from kiel_groups.coordination.offsets.owned_offsets import Offsets
+from kiel_groups.coordination.offsets.owned_offsets import OwnedOffsets
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.offsets.zookeeper_store import Starts, ZooKeeperOffsetStore
 from kiel_groups.coordination.partition_handler import PartitionHandler
@@ -104,7 +104,7 @@ class OwnedPartitions:
         self._claiming = False
         self._topics = topics
         topics.on_recreated = self._recreated
-        self._offsets = Offsets(config, store, handler, subscription, metrics, self._owned)
+        self._offsets = OwnedOffsets(config, store, handler, subscription, metrics, self._owned)
 
     @property
     def settled(self) -> bool:
@@ -148,11 +148,11 @@ class OwnedPartitions:
         self._feed(claims.SessionEnded())
 
     async def commit_owned(self, metadata: str = "") -> frozenset[TopicPartition]:
-        """Store the next offset of each owned partition that has newly finished records; see ``Offsets``."""
+        """Store the next offset of each owned partition that has newly finished records; see ``OwnedOffsets``."""
         return await self._offsets.commit_finished(metadata)
 
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
-        """Store the position that a reset chose; see ``Offsets``."""
+        """Store the position that a reset chose; see ``OwnedOffsets``."""
         return await self._offsets.store_reset(partition, reset)
 
     # The assignment
@@ -180,25 +180,25 @@ class OwnedPartitions:
                 await self._audit()
                 audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)
 
-    async def _read_assignment(self) -> claims.Wanted | claims.Replaced:
+    async def _read_assignment(self) -> claims.AssignmentRead | claims.Replaced:
         node = await self._session.get(self._assignment_path, self._look.set)
         if node is None and await self._session.exists(self._assignment_path, self._look.set) is not None:
             node = await self._session.get(self._assignment_path, self._look.set)
         if node is None:
-            return claims.Wanted(None)
+            return claims.AssignmentRead(None)
         try:
             found = MemberAssignment.parse(node.data, self._assignment_path)
         except ProtocolError as error:
             log.error("group %s: %s; keeping the current partitions", self._config.group, error)
             self._metrics.count("znodes_unreadable")
-            return claims.Wanted(None)
+            return claims.AssignmentRead(None)
         if found.member_id == self._member_id:
             await self._unsubscribed_topics.check(node, found, self._subscription.subscription)
-            return claims.Wanted(found.partitions)
+            return claims.AssignmentRead(found.partitions)
         # Without an instance_id the slot is this member's alone, whatever is written there. If the member's znode was
         # deleted, it was not replaced either: the leader knows only its predecessor, and this member will join again.
         is_replaced = self._config.instance_id and await self._session.exists(self._member_path) is not None
-        return claims.Replaced() if is_replaced else claims.Wanted(None)
+        return claims.Replaced() if is_replaced else claims.AssignmentRead(None)
 
     async def _stop_replaced(self) -> NoReturn:
         """Release all partitions, then stop: two members of one instance would replace each other forever."""
@@ -223,7 +223,7 @@ class OwnedPartitions:
             deleted = counted(gone, "claim was", "claims were")
             log.error("group %s: %s deleted from outside of this member", self._config.group, deleted)
             self._feed(claims.ClaimGone(gone))
-        await self._offsets.follow_resets()
+        await self._offsets.adopt_foreign_offsets()
         await self.confirm_leaders()
         self.look_again()
 
@@ -235,7 +235,7 @@ class OwnedPartitions:
 
     def _owned(self) -> frozenset[TopicPartition]:
         """Return the owned partitions whose records are delivered: opened and not draining."""
-        return self._claims.in_phase(claims.Phase.HELD)
+        return self._claims.in_phase(claims.Phase.OWNED)
 
     def _feed(self, event: claims.Event) -> None:
         self._claims, effects = claims.step(self._claims, event)
@@ -251,7 +251,7 @@ class OwnedPartitions:
                 if not self._claiming:
                     self._claiming = True
                     self._tasks.start(self._claim())
-            case claims.Await(partitions):
+            case claims.WatchOwner(partitions):
                 for partition in partitions:
                     self._watches.setdefault(partition, _OwnerWatch(self, partition))
                 self._look_at_owners(partitions)
@@ -370,7 +370,7 @@ class OwnedPartitions:
     def _recreated(self, topic: str, created: int) -> None:
         """Reset the partitions of a recreated topic; from now on, positions of its old log are not committed."""
         self._subscription.mark_recreated(topic, created)
-        self._tasks.start(self._offsets.start_over(topic, created))
+        self._tasks.start(self._offsets.reset_recreated(topic, created))
 
     async def _starts(
         self, topic: str, partitions: frozenset[TopicPartition]

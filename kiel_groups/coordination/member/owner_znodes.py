@@ -184,7 +184,7 @@ class OwnerZnodes:
             released |= outcome.unknown - mine
             gone |= outcome.dropped.keys() - mine
             refused = {partition: outcome.dropped[partition] for partition in sorted(outcome.dropped.keys() & mine)}
-            again = (outcome.unknown & mine) | await self._store.restore_folders(refused)
+            again = (outcome.unknown & mine) | await self._store.restore_parents(refused)
             waiting = {partition: waiting[partition] for partition in sorted(again)}
             waiting |= self._release_changed({p: stored.get(p) for p in refused if p not in again})
             seen |= {partition: stored.get(partition) for partition in left_alone}
@@ -265,7 +265,7 @@ class OwnerZnodes:
         An offset set by an operator is not: the adopted version shows that, if the member has a state of the partition.
         """
         state = self._subscription.state(partition)
-        is_set = state is not None and found.version == state.adopted and self._store.versions_tell
+        is_set = state is not None and found.version == state.adopted and self._store.versions_identify_writers
         if found.offset is None or is_set:
             return False
         return found.mzxid > self._store.creation(partition.topic) and self._is_outdated(partition)

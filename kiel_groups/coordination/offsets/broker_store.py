@@ -36,7 +36,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
 
     commits_with_release = False
     #: A late broker may have stored the offset for this member, or for the previous owner.
-    versions_tell = False
+    versions_identify_writers = False
     send_commit: SendCommit
     fetch_offsets: FetchOffsets
 

@@ -23,7 +23,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
-__all__ = ["Offsets"]
+__all__ = ["OwnedOffsets"]
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _Write: TypeAlias = Callable[
 ]
 
 
-class Offsets:
+class OwnedOffsets:
     """
     Connects the subscription state with the offset store; one for each session.
 
@@ -158,7 +158,7 @@ class Offsets:
         self._metrics.count("offsets_committed", len(stored))
         return stored, frozenset(made) - stored
 
-    async def follow_resets(self) -> None:
+    async def adopt_foreign_offsets(self) -> None:
         """
         Adopt the offsets that other writers stored between commits; the version shows it, not the value.
 
@@ -173,7 +173,7 @@ class Offsets:
             for partition, changed in (await self._store.changed(versions)).items():
                 self._adopt(partition, changed.offset, changed.version)
 
-    async def start_over(self, topic: str, created: int) -> None:
+    async def reset_recreated(self, topic: str, created: int) -> None:
         """
         Reset the partitions of a topic that was deleted and created again to the beginning of its new log.
 
@@ -233,7 +233,7 @@ class Offsets:
             current = await self._store.reset_recreated(topic, {p: earliest[p] for p in states}, is_known, renew)
             for partition, found in current.items():
                 if found.offset is not None and self._subscription.state(partition) is states[partition]:
-                    self._subscription.start_over(partition, found.offset, found.version, created)
+                    self._subscription.reset_recreated(partition, found.offset, found.version, created)
                     self._handler.moved(partition, found.offset)
                     self._warn_if_set(partition, earliest[partition], found.offset)
         return failures

@@ -87,7 +87,7 @@ class ZooKeeperOffsetStore:
     #: Whether a release commits in the transaction that deletes the owner znode.
     commits_with_release = True
     #: Whether an offset at a version that this member did not write is certainly another writer's.
-    versions_tell = True
+    versions_identify_writers = True
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class ZooKeeperOffsetStore:
         while waiting:
             for partition, found in (stored := await self.read(waiting)).items():
                 is_set = found.offset is not None and found.mzxid > created and not is_known(partition, found)
-                if is_set and self.versions_tell:
+                if is_set and self.versions_identify_writers:
                     current[partition] = found
             versions = {p: stored[p].version if p in stored else ANY_VERSION for p in waiting if p not in current}
             written, changed = await self._put({p: (earliest[p], version) for p, version in versions.items()}, renew)
@@ -345,7 +345,7 @@ class ZooKeeperOffsetStore:
                 lambda partition, refused, failure: self.on_refused(partition, refused, failure, offsets[partition][0]),
                 renew=renew,
             )
-            await self.restore_folders(outcome.dropped)
+            await self.restore_parents(outcome.dropped)
             for partition, versions in outcome.done.items():
                 # A znode that was created again starts at version 0.
                 stored[partition] = StoredOffset(wanted[partition][0], versions[0] or 0)
@@ -364,7 +364,7 @@ class ZooKeeperOffsetStore:
             return (Create(self._layout.offset(partition), encode_offset(offset)),)
         return None
 
-    async def restore_folders(self, dropped: Mapping[TopicPartition, Failure]) -> set[TopicPartition]:
+    async def restore_parents(self, dropped: Mapping[TopicPartition, Failure]) -> set[TopicPartition]:
         """Create deleted parent znodes of offsets again; returns the refused partitions that had lost theirs."""
         orphaned = {partition for partition, failure in dropped.items() if failure is Failure.NO_NODE}
         folders = sorted({self._layout.topic_offsets(partition.topic) for partition in orphaned})

@@ -11,12 +11,12 @@ from __future__ import annotations
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s
 from kiel_groups.group.member.lease import lease_deadline
 
-__all__ = ["Gate"]
+__all__ = ["DeliveryGate"]
 
 _NEVER = float("-inf")
 
 
-class Gate:
+class DeliveryGate:
     """The gate of one session."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.zookeeper.kazoo_client import Connection
 from kiel_groups.coordination.zookeeper.runtime import boot_time_s, ticker
 from kiel_groups.coordination.zookeeper.transaction_results import MOVED, reports_move
@@ -43,7 +43,7 @@ class Heartbeat:
     def __init__(
         self,
         connection: Connection,
-        gate: Gate,
+        gate: DeliveryGate,
         proof: str,
         metrics: Metrics,
         on_dead: Callable[[str], None],

@@ -17,7 +17,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, overhear_connect
+from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, observe_connect
 from kiel_groups.group.member.lease import answer_limit_s
 
 __all__ = ["SessionClose"]
@@ -127,7 +127,7 @@ class SessionClose:
     def _resume(self, session: tuple[int, bytes]) -> None:
         self._is_own, self._stopping_s = False, None
         self._client = client = runtime.client(self._config, session)
-        overhear_connect(client, self._config.session_timeout_ms, self.granted)
+        observe_connect(client, self._config.session_timeout_ms, self.granted)
         client.add_listener(self.state_changed)
         client.start_async()
 

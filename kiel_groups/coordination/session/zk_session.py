@@ -26,10 +26,10 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState, WatchedEvent
 
 from kiel_groups.config import ZooKeeperConfig
-from kiel_groups.coordination.session.delivery_gate import Gate
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.coordination.session.session_close import SessionClose
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.coordination.zookeeper.kazoo_client import Connection, overhear_connect
+from kiel_groups.coordination.zookeeper.kazoo_client import Connection, observe_connect
 from kiel_groups.coordination.zookeeper.pending_requests import PendingRequests
 from kiel_groups.coordination.zookeeper.transaction_results import MOVED, answer_of, reports_move, transaction_of
 from kiel_groups.errors import ChrootMissingError, CoordinationError, SessionLostError
@@ -95,7 +95,7 @@ class Session:
     """
 
     def __init__(self, config: ZooKeeperConfig, metrics: Metrics, listener: Callable[[SessionEvent], None]) -> None:
-        self.gate = Gate()
+        self.gate = DeliveryGate()
         #: Called on kazoo's thread each time that the client has connected.
         self.on_connected: Callable[[], None] = _nothing
         self.ended: str | None = None
@@ -153,7 +153,7 @@ class Session:
             SessionLostError: The session is over already.
         """
         await runtime.check_hosts(self._config)
-        overhear_connect(self.client, self._config.session_timeout_ms, self._granted)
+        observe_connect(self.client, self._config.session_timeout_ms, self._granted)
         self.client.add_listener(self._state_changed)
         await runtime.in_thread(self.client.start_async, "connect")
         await self._connected.wait()

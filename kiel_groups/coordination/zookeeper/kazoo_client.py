@@ -23,7 +23,7 @@ from kazoo.protocol.states import KeeperState
 from kiel_groups.group.member.lease import answer_limit_s
 from kiel_groups.metrics import Metrics
 
-__all__ = ["Connection", "InterruptibleClient", "begin_stop", "connect_limit_s", "overhear_connect"]
+__all__ = ["Connection", "InterruptibleClient", "begin_stop", "connect_limit_s", "observe_connect"]
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Connection:
             log.debug("the socket was closed already", exc_info=True)
 
 
-def overhear_connect(client: KazooClient, asked_timeout_ms: int, granted: Callable[[int, int], None]) -> None:
+def observe_connect(client: KazooClient, asked_timeout_ms: int, granted: Callable[[int, int], None]) -> None:
     """
     Call ``granted(session_id, timeout_ms)`` on kazoo's thread with each server's response to Connect.
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 __all__ = [
     "Candidate",
-    "Standing",
+    "ElectionPhase",
     "Event",
     "Effect",
     "Run",
@@ -42,7 +42,7 @@ __all__ = [
 SEQUENCE_DIGITS = 10
 
 
-class Standing(Enum):
+class ElectionPhase(Enum):
     """The position of a candidate in the election."""
 
     #: Not a candidate: before the start and after the session's end.
@@ -67,13 +67,13 @@ class Candidate:
     """
 
     uuid: str
-    standing: Standing = Standing.OUT
+    standing: ElectionPhase = ElectionPhase.OUT
     name: str | None = None
     followed: bool = False
 
     @property
     def leads(self) -> bool:
-        return self.standing is Standing.LEADING
+        return self.standing is ElectionPhase.LEADING
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +159,17 @@ def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, .
     match event:
         case SessionEnded():
             resign = (ResignLeader(),) if candidate.leads else ()
-            return replace(candidate, standing=Standing.OUT, name=None), resign
-        case Run() if candidate.standing is Standing.OUT:
-            return replace(candidate, standing=Standing.CREATING), (CreateCandidate(),)
-        case Created(name) if candidate.standing is Standing.CREATING:
-            return replace(candidate, standing=Standing.READING, name=name), (ReadCandidates(),)
-        case PredecessorGone() if candidate.standing is Standing.FOLLOWING:
-            return replace(candidate, standing=Standing.READING), (ReadCandidates(),)
-        case Resumed() if candidate.standing in (Standing.FOLLOWING, Standing.LEADING, Standing.READING):
+            return replace(candidate, standing=ElectionPhase.OUT, name=None), resign
+        case Run() if candidate.standing is ElectionPhase.OUT:
+            return replace(candidate, standing=ElectionPhase.CREATING), (CreateCandidate(),)
+        case Created(name) if candidate.standing is ElectionPhase.CREATING:
+            return replace(candidate, standing=ElectionPhase.READING, name=name), (ReadCandidates(),)
+        case PredecessorGone() if candidate.standing is ElectionPhase.FOLLOWING:
+            return replace(candidate, standing=ElectionPhase.READING), (ReadCandidates(),)
+        case Resumed() if candidate.standing in (ElectionPhase.FOLLOWING, ElectionPhase.LEADING, ElectionPhase.READING):
             # A leader continues to lead while it reads: it stops only if its znode is gone.
             return candidate, (ReadCandidates(),)
-        case Candidates(names) if candidate.standing not in (Standing.OUT, Standing.CREATING):
+        case Candidates(names) if candidate.standing not in (ElectionPhase.OUT, ElectionPhase.CREATING):
             return _place(candidate, names)
     return candidate, ()
 
@@ -181,11 +181,13 @@ def _place(candidate: Candidate, names: Iterable[str]) -> tuple[Candidate, tuple
     # The uuid finds the candidate's znode even if the answer to its creation was lost.
     own = next(((number, name) for number, name in ranked if name.startswith(candidate.uuid)), None)
     if own is None:
-        return replace(candidate, standing=Standing.CREATING, name=None), (*resign, CreateCandidate())
+        return replace(candidate, standing=ElectionPhase.CREATING, name=None), (*resign, CreateCandidate())
     lower = [name for number, name in ranked if (number, name) < own]
     if not lower:
-        return replace(candidate, standing=Standing.LEADING, name=own[1]), (BecomeLeader(own[1], candidate.followed),)
-    return replace(candidate, standing=Standing.FOLLOWING, name=own[1], followed=True), (
+        return replace(candidate, standing=ElectionPhase.LEADING, name=own[1]), (
+            BecomeLeader(own[1], candidate.followed),
+        )
+    return replace(candidate, standing=ElectionPhase.FOLLOWING, name=own[1], followed=True), (
         *resign,
         WatchPredecessor(lower[-1]),
     )

@@ -14,7 +14,7 @@ from kiel_groups.group.leader.planner import Target
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 
-__all__ = ["MOST_PATH_BYTES", "TOO_MANY", "capped"]
+__all__ = ["MOST_PATH_BYTES", "TOO_MANY", "limit_claims"]
 
 #: Less than half of what survived: the claims that a member is still draining come on top of its assignment.
 MOST_PATH_BYTES = 512 << 10
@@ -26,7 +26,7 @@ _OTHERS_BYTES = 2 << 10
 TOO_MANY = f"more than one session can own ({MOST_PATH_BYTES >> 10} KiB of paths); start more members"
 
 
-def capped(target: Target, layout: GroupLayout, chroot: str) -> Target:
+def limit_claims(target: Target, layout: GroupLayout, chroot: str) -> Target:
     """
     Return the target without the partitions that would be too many for one session.
 

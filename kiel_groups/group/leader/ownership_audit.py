@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from kiel_groups.model import MemberId, TopicPartition
 
-__all__ = ["Suspicion", "Alarm", "suspect", "alarms"]
+__all__ = ["OwnerMismatch", "Alarm", "find_mismatches", "alarms"]
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class OwnerMismatch:
     """A partition assigned to one member has had another owner, or none (None), since ``since_s``."""
 
     wanted: MemberId
@@ -28,12 +28,12 @@ class Alarm:
     text: str
 
 
-def suspect(
-    before: Mapping[TopicPartition, Suspicion],
+def find_mismatches(
+    before: Mapping[TopicPartition, OwnerMismatch],
     wanted: Mapping[TopicPartition, MemberId],
     owners: Mapping[TopicPartition, MemberId | None],
     now_s: float,
-) -> dict[TopicPartition, Suspicion]:
+) -> dict[TopicPartition, OwnerMismatch]:
     """
     Return the partitions whose owner differs from the plan.
 
@@ -52,18 +52,18 @@ def suspect(
                 found[partition] = known
         elif (owner := owners[partition]) != member:
             same = known is not None and (known.wanted, known.owner) == (member, owner)
-            found[partition] = known if same and known is not None else Suspicion(member, owner, now_s)
+            found[partition] = known if same and known is not None else OwnerMismatch(member, owner, now_s)
     return found
 
 
 def alarms(
-    suspicions: Mapping[TopicPartition, Suspicion], members: Container[MemberId], now_s: float, limit_s: float
+    suspicions: Mapping[TopicPartition, OwnerMismatch], members: Container[MemberId], now_s: float, limit_s: float
 ) -> Iterator[Alarm]:
     """
     Yield one alarm per pair of assigned member and owner for partitions that have been suspicious for ``limit_s``.
 
     Args:
-        suspicions: The result of ``suspect``.
+        suspicions: The result of ``find_mismatches``.
         members: The live members; a partition with any other owner is orphaned.
         now_s: The present time, on the clock of the suspicions.
         limit_s: The age from which a suspicion raises an alarm, in seconds.

@@ -35,7 +35,7 @@ __all__ = [
     "Phase",
     "Event",
     "Effect",
-    "Wanted",
+    "AssignmentRead",
     "Subscribed",
     "Replaced",
     "OwnerGone",
@@ -48,7 +48,7 @@ __all__ = [
     "Leave",
     "SessionEnded",
     "Claim",
-    "Await",
+    "WatchOwner",
     "Open",
     "Start",
     "Drain",
@@ -70,7 +70,7 @@ class Phase(Enum):
     #: Entry: the owner znode is this session's. Duty: read the fencing token and the position. Exit: both are read.
     OPENING = "opening"
     #: Entry: the position is read. Duty: fetch and deliver. Exit: revoked, leaving, or lost.
-    HELD = "held"
+    OWNED = "held"
     #: Entry: revoked. Duty: let in-flight records finish, notify the listener. Exit: finished.
     DRAINING = "draining"
     #: Entry: nothing is in flight. Duty: commit and delete the owner znode in one transaction. Exit: it is gone.
@@ -82,8 +82,8 @@ MOVES: Mapping[Phase | None, frozenset[Phase | None]] = {
     None: frozenset({Phase.CLAIMING}),
     Phase.WAITING: frozenset({Phase.CLAIMING, Phase.OPENING, None}),
     Phase.CLAIMING: frozenset({Phase.OPENING, Phase.WAITING, None}),
-    Phase.OPENING: frozenset({Phase.HELD, Phase.RELEASING, None}),
-    Phase.HELD: frozenset({Phase.DRAINING, None}),
+    Phase.OPENING: frozenset({Phase.OWNED, Phase.RELEASING, None}),
+    Phase.OWNED: frozenset({Phase.DRAINING, None}),
     Phase.DRAINING: frozenset({Phase.RELEASING, None}),
     Phase.RELEASING: frozenset({None}),
 }
@@ -129,7 +129,7 @@ class Claims:
         """Whether the member owns exactly its assignment; for a leaving member, whether no claim is left."""
         if self.leaving or self.ended:
             return not self.phases
-        owned = self.in_phase(Phase.HELD)
+        owned = self.in_phase(Phase.OWNED)
         return owned == self.want and len(owned) == len(self.phases)
 
 
@@ -137,7 +137,7 @@ class Claims:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AssignmentRead:
     """The assignment was read; None: it is absent or unreadable."""
 
     partitions: Partitions | None
@@ -215,7 +215,7 @@ class SessionEnded:
 
 
 Event: TypeAlias = (
-    Wanted
+    AssignmentRead
     | Subscribed
     | Replaced
     | OwnerGone
@@ -241,7 +241,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Await:
+class WatchOwner:
     """Watch the owner znodes; answer with OwnerGone."""
 
     partitions: Partitions
@@ -282,16 +282,16 @@ class Lose:
     partitions: Partitions
 
 
-Effect: TypeAlias = Claim | Await | Open | Start | Drain | Release | Lose
+Effect: TypeAlias = Claim | WatchOwner | Open | Start | Drain | Release | Lose
 
 _ORDER: tuple[tuple[Phase, Callable[[Partitions], Effect]], ...] = (
     # Releases precede claims: another member may be waiting.
     (Phase.DRAINING, Drain),
     (Phase.RELEASING, Release),
     (Phase.CLAIMING, Claim),
-    (Phase.WAITING, Await),
+    (Phase.WAITING, WatchOwner),
     (Phase.OPENING, Open),
-    (Phase.HELD, Start),
+    (Phase.OWNED, Start),
 )
 
 
@@ -305,11 +305,11 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
         return claims, ()
     match event:
         case SessionEnded():
-            lost = claims.in_phase(Phase.HELD, Phase.DRAINING, Phase.RELEASING)
+            lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING)
             return replace(claims, phases={}, ended=True), ((Lose(lost),) if lost else ())
         case ClaimGone(partitions):
             return _claim_gone(claims, partitions)
-        case Wanted(want):
+        case AssignmentRead(want):
             return _reconcile(replace(claims, want=want), {})
         case Subscribed(topics):
             after = replace(claims, topics=topics)
@@ -332,7 +332,7 @@ def step(claims: Claims, event: Event) -> tuple[Claims, tuple[Effect, ...]]:
             moves = _moves(claims, partitions, Phase.CLAIMING, lambda p: Phase.WAITING if claims.may_claim(p) else None)
         case Opened(partitions):
             moves = _moves(
-                claims, partitions, Phase.OPENING, lambda p: Phase.HELD if claims.keeps(p) else Phase.RELEASING
+                claims, partitions, Phase.OPENING, lambda p: Phase.OWNED if claims.keeps(p) else Phase.RELEASING
             )
         case Drained(partitions):
             moves = _moves(claims, partitions, Phase.DRAINING, lambda _: Phase.RELEASING)
@@ -353,8 +353,8 @@ def _moves(
 
 def _claim_gone(claims: Claims, partitions: Partitions) -> tuple[Claims, tuple[Effect, ...]]:
     """Free the partitions; those that may have been delivered from are lost first, before they are claimed again."""
-    claimed = claims.in_phase(Phase.OPENING, Phase.HELD, Phase.DRAINING, Phase.RELEASING) & partitions
-    lost = claims.in_phase(Phase.HELD, Phase.DRAINING, Phase.RELEASING) & partitions
+    claimed = claims.in_phase(Phase.OPENING, Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
+    lost = claims.in_phase(Phase.OWNED, Phase.DRAINING, Phase.RELEASING) & partitions
     after, effects = _reconcile(claims, dict.fromkeys(claimed))
     return after, ((Lose(lost), *effects) if lost else effects)
 
@@ -376,7 +376,7 @@ def _reconcile(claims: Claims, moves: dict[TopicPartition, Phase | None]) -> tup
         move(partition, target)
     for partition in claims.to_release(phases):
         phase = phases[partition]
-        if phase is Phase.HELD:
+        if phase is Phase.OWNED:
             move(partition, Phase.DRAINING)
         elif phase is Phase.WAITING:
             move(partition, None)

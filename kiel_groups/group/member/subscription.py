@@ -229,7 +229,7 @@ class SubscriptionState:
             state.newest = max(state.newest, created)
         return frozenset(partition for partition, state in states.items() if state.newest == created)
 
-    def start_over(self, partition: TopicPartition, offset: int, version: int, created: int) -> None:
+    def reset_recreated(self, partition: TopicPartition, offset: int, version: int, created: int) -> None:
         """Restart a partition at ``offset`` of the topic incarnation that ``created`` identifies."""
         self._assigned[partition].created = created
         self.seek(partition, offset)

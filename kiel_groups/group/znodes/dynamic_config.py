@@ -67,14 +67,14 @@ class DynamicConfig:
         """Return the debounce of a leader whose own setting is ``own``."""
         return replace(own, **dict(self.debounce))
 
-    def misspelt(self) -> Iterator[str]:
+    def unknown_field_hints(self) -> Iterator[str]:
         """Yield a sentence for each unknown field, with the known field that was probably meant."""
         for name in self.unknown:
             near = get_close_matches(name, _FIELDS, 1)
             meant = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(_FIELDS)}"
             yield f"field {name!r} means nothing here; {meant}"
 
-    def strangers(self, slots: Collection[Slot]) -> tuple[Slot, ...]:
+    def unknown_drained(self, slots: Collection[Slot]) -> tuple[Slot, ...]:
         """
         Return the drained slots that are probably misspelt: neither among ``slots`` nor ids of departed members.
 

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from kiel_groups.spark.options.read_options import ReadOptions
-from kiel_groups.spark.tasks.shipping import Shipped
+from kiel_groups.spark.tasks.shipping import PortablePickle
 from kiel_groups.spark.tasks.task_inputs import fetch_settings, task_partitions, task_rows
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchReader"]
 
 
-class BatchReader(Shipped, DataSourceReader):
+class BatchReader(PortablePickle, DataSourceReader):
     """A reader that Spark creates in a planner's process for ``partitions``, and pickles for workers, for ``read``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -20,10 +20,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange, Positions, Span
-from kiel_groups.spark.jobs.archive_home import ArchiveHome
+from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
 from kiel_groups.spark.jobs.archive_plan import plan_archive
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.jobs.query_run import Batch, LateWorkerError, run_query, spark_errors_told
+from kiel_groups.spark.jobs.query_run import Batch, LateWorkerError, run_query, shortened_spark_errors
 from kiel_groups.spark.offsets.group_offsets import GroupOffsets
 from kiel_groups.spark.offsets.log_view import LogView
 from kiel_groups.spark.stream.query_driver import group_name
@@ -84,16 +84,16 @@ def archive(
         KielGroupsError: Spark failed; completed batches remain, and the next run continues after them.
     """
     brokers = plan_archive(settings, spark).brokers
-    home = ArchiveHome(settings, spark)
+    home = ArchiveFolders(settings, spark)
     batches: list[Batch] = []
 
     def record_batch(batch: Batch) -> None:
         batches.append(batch)
         on_batch(batch)
 
-    with spark_errors_told(), home.locked(spark):
+    with shortened_spark_errors(), home.locked(spark):
         # Read the folders again: another run may have changed them before the lock was taken.
-        home = ArchiveHome(settings, spark)
+        home = ArchiveFolders(settings, spark)
         home.claim(brokers)
         home.sweep()
         before, files = home.positions(), home.files()

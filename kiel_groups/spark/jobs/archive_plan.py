@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange, Positions, Span
-from kiel_groups.spark.jobs.archive_home import ArchiveHome
+from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
 from kiel_groups.spark.offsets.group_offsets import committed_offsets, refuse_live_group
 from kiel_groups.spark.offsets.log_view import LogView
-from kiel_groups.spark.offsets.query_bounds import judge_loss, resolve
+from kiel_groups.spark.offsets.query_bounds import handle_data_loss, resolve
 from kiel_groups.spark.options.read_options import GROUP, ReadOptions
 from kiel_groups.spark.stream.microbatches import BatchBounds
 
@@ -54,7 +54,7 @@ def plan_archive(settings: ArchiveSettings, spark: SparkSession | None = None) -
         BrokerError: The brokers could not be reached.
     """
     options = settings.read_options()
-    home = ArchiveHome(settings, spark)
+    home = ArchiveFolders(settings, spark)
     refuse_live_group(options)
     reached = home.positions()
     with LogView(options, patient=False) as view:
@@ -95,7 +95,7 @@ def _ranges(options: ReadOptions, starts: Mapping[TopicPartition, int], view: Lo
     earliest = view.earliest(ends)
     for partition, span in spans.items():
         if span.to < earliest[partition]:
-            judge_loss(
+            handle_data_loss(
                 f"{partition}: offset {span.to} is to be read next, and the log begins at {earliest[partition]}",
                 fail_on_data_loss=options.fail_on_data_loss,
             )

@@ -27,7 +27,7 @@ __all__ = [
     "draft_of",
     "local_path",
     "located",
-    "made_folder",
+    "make_folder_durably",
     "moved",
     "names_a_host",
     "obstacle",
@@ -85,10 +85,10 @@ def moved(source: Path, target: Path) -> None:
         _synced(folder)
 
 
-def made_folder(path: Path) -> None:
+def make_folder_durably(path: Path) -> None:
     """Create a folder of this machine and its parents so that they survive a crash of the machine."""
     if not path.is_dir():
-        made_folder(path.parent)
+        make_folder_durably(path.parent)
         path.mkdir(exist_ok=True)
         _synced(path.parent)
 
@@ -141,7 +141,7 @@ class LocalFolder:
     def write(self, name: str, text: str) -> None:
         path = self._path / name
         try:
-            made_folder(path.parent)
+            make_folder_durably(path.parent)
             draft = path.with_name(draft_of(path.name))
             draft.write_text(text, encoding="utf-8")
             moved(draft, path)

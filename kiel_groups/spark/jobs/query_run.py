@@ -18,10 +18,10 @@ from kiel_groups import errors
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.spark.checkpoint.query_offsets import Positions
 
-__all__ = ["JAVA_IS_GONE", "Batch", "LateWorkerError", "plain_error", "run_query", "spark_errors_told"]
+__all__ = ["JAVA_ENDED", "Batch", "LateWorkerError", "plain_error", "run_query", "shortened_spark_errors"]
 
 #: What calls into Spark's Java process raise after it has died: the first call, and later ones.
-JAVA_IS_GONE = (Py4JNetworkError, ConnectionError)
+JAVA_ENDED = (Py4JNetworkError, ConnectionError)
 #: How often to poll the query, in seconds: each poll is a call to Spark's Java process.
 _POLL_S = 0.2
 #: An error of this package, raised in any process: Spark passes on its text, with a traceback or two.
@@ -74,7 +74,7 @@ def run_query(query: StreamingQuery, on_batch: Callable[[Batch], None], stopping
         KielGroupsError: The query failed; the message is one line.
     """
     last, awaited = -1, None
-    with spark_errors_told():
+    with shortened_spark_errors():
         while not query.awaitTermination(_POLL_S):  # type: ignore[arg-type]  # it takes fractions
             last = _report_batches(query, last, on_batch)
             if not stopping.is_set():
@@ -105,7 +105,7 @@ def _left(progress: dict[str, Any]) -> int | None:
 
 
 @contextmanager
-def spark_errors_told() -> Iterator[None]:
+def shortened_spark_errors() -> Iterator[None]:
     """
     Turn Spark's errors in the block into errors with a message of one line.
 
@@ -116,7 +116,7 @@ def spark_errors_told() -> Iterator[None]:
     """
     try:
         yield
-    except JAVA_IS_GONE as error:
+    except JAVA_ENDED as error:
         raise KielGroupsError(
             "Spark's Java process has ended in the middle of its work (was it killed, or was there no memory for it?);"
             " what was done stays: run it again, with more memory or smaller batches if need be"

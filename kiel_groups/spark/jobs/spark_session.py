@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.spark.environment import check_java
-from kiel_groups.spark.jobs.query_run import JAVA_IS_GONE, spark_errors_told
+from kiel_groups.spark.jobs.query_run import JAVA_ENDED, shortened_spark_errors
 
 __all__ = ["start_session", "stop_session"]
 
@@ -64,7 +64,7 @@ def start_session(name: str, *, master: str | None, settings: Sequence[str] = ()
         builder = builder.master(master)
     for key, value in {**_SETTINGS, **(_LOCAL_SETTINGS if local else {}), **pairs}.items():
         builder = builder.config(key, value)
-    with _errors_to(log), spark_errors_told():
+    with _errors_to(log), shortened_spark_errors():
         try:
             return builder.getOrCreate()
         except PySparkException as error:
@@ -77,7 +77,7 @@ def stop_session(spark: SparkSession) -> None:
     """Stop a session; if its Java process has died, only log that, because the job has reported it already."""
     try:
         spark.stop()
-    except JAVA_IS_GONE as error:
+    except JAVA_ENDED as error:
         log.info("Spark could not be stopped, as its Java process has ended: %s", error)
 
 

@@ -235,7 +235,7 @@ class BatchHandler:
 
     def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """Note the partitions' leaders, for lookups of log offsets."""
-        self._cluster.believe(leaders, brokers)
+        self._cluster.override_leaders(leaders, brokers)
 
     def in_progress(self) -> tuple[Work, ...]:
         """Return nothing: a batch may take any time; the group leader's alarm names a job that delays others."""

@@ -11,7 +11,7 @@ from kiel_groups.spark.offsets.log_view import LogView
 from kiel_groups.spark.options.read_options import EARLIEST, GROUP, LATEST, Place
 from kiel_groups.wording import some
 
-__all__ = ["check_bounds", "judge_loss", "resolve"]
+__all__ = ["check_bounds", "handle_data_loss", "resolve"]
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def check_bounds(
         if start > end and end < last:
             raise ConfigError(f"endingOffsets: {partition} ends at offset {end}, before it starts at {start}")
         if start < first or max(start, end) > last:
-            judge_loss(
+            handle_data_loss(
                 f"{partition}: offsets {start} to {end} are to be read, and the log has {first} to {last}",
                 fail_on_data_loss=fail_on_data_loss,
             )
@@ -97,7 +97,7 @@ def check_bounds(
     return found
 
 
-def judge_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
+def handle_data_loss(what: str, *, fail_on_data_loss: bool, offset_znode: str | None = None) -> None:
     """
     Raise an error or warn, as the options say, because messages that were to be read are missing.
 

@@ -37,7 +37,7 @@ from kiel_groups.spark.options.option_values import (
     whole_number,
 )
 
-__all__ = ["EARLIEST", "GROUP", "LATEST", "Place", "ReadOptions", "Texts"]
+__all__ = ["EARLIEST", "GROUP", "LATEST", "Place", "ReadOptions", "OptionTexts"]
 
 #: Where to start or end: a word, or an offset for each partition (-2 for the earliest, -1 for the latest).
 Place: TypeAlias = str | Mapping[TopicPartition, int]
@@ -50,7 +50,7 @@ _EARLIEST_OFFSET = -2
 _LATEST_OFFSET = -1
 
 
-class Texts:
+class OptionTexts:
     """The texts of options as Spark passes them, found by their documented names in any case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -126,7 +126,7 @@ class ReadOptions:
                 valid; or two options contradict each other. The message names the option and the reason.
         """
         check_known(options, "stream" if streaming else "batch")
-        texts = Texts(options)
+        texts = OptionTexts(options)
         texts.get("includeHeaders", refuse_headers, None)
         default = LATEST if streaming else EARLIEST
         read = cls(
@@ -201,7 +201,7 @@ def zookeeper_config(name: str, text: str) -> ZooKeeperConfig:
         raise ConfigError(str(error).replace("zk_hosts", name)) from error
 
 
-def _check_together(read: ReadOptions, texts: Texts) -> None:
+def _check_together(read: ReadOptions, texts: OptionTexts) -> None:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in texts]
     if len(chosen) != 1:
         given = " and ".join(chosen) or "none of them"
@@ -214,7 +214,7 @@ def _check_together(read: ReadOptions, texts: Texts) -> None:
         raise ConfigError(f"{spelled('failoncommiterror')} has nothing to watch where kiel.commit is false; drop one")
 
 
-def _check_bounds(read: ReadOptions, texts: Texts) -> None:
+def _check_bounds(read: ReadOptions, texts: OptionTexts) -> None:
     bounds = (
         ("minPartitions", read.min_partitions, "maxPartitions", read.max_partitions),
         ("minOffsetsPerTrigger", read.min_offsets_per_trigger, "maxOffsetsPerTrigger", read.max_offsets_per_trigger),

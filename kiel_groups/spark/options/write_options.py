@@ -11,7 +11,7 @@ from kiel_groups.config import CLIENT_ID, HostPort, check_name
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.options.option_names import check_known
 from kiel_groups.spark.options.option_values import one_of, refuse_headers, whole_number
-from kiel_groups.spark.options.read_options import Texts, zookeeper_config
+from kiel_groups.spark.options.read_options import OptionTexts, zookeeper_config
 
 __all__ = ["WriteColumns", "WriteOptions"]
 
@@ -55,7 +55,7 @@ class WriteOptions:
             ConfigError: An option is unknown or has no meaning in Kafka 0.8, or a value is not valid.
         """
         check_known(options, "write")
-        texts = Texts(options)
+        texts = OptionTexts(options)
         texts.get("includeHeaders", refuse_headers, None)
         texts.get("kiel.zookeeper.connect", zookeeper_config, None)
         return cls(

@@ -14,10 +14,10 @@ from pyspark.sql.streaming.datasource import (
 
 from kiel_groups.spark.stream.stream_reader import StreamReader
 
-__all__ = ["ControlledStreamReader"]
+__all__ = ["BoundedStreamReader"]
 
 
-class ControlledStreamReader(StreamReader, SupportsTriggerAvailableNow):
+class BoundedStreamReader(StreamReader, SupportsTriggerAvailableNow):
     """A stream reader whose batches the options bound."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -38,4 +38,4 @@ class ControlledStreamReader(StreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Stop the query where the logs end at this moment."""
-        self._driver.stop_at_present()
+        self._driver.stop_at_current_ends()

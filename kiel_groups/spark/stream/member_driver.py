@@ -73,8 +73,8 @@ class MemberDriver:
     def seen(self) -> Positions | None:
         return self._bounds.seen
 
-    def stop_at_present(self) -> None:
-        self._bounds.stop_at_present()
+    def stop_at_current_ends(self) -> None:
+        self._bounds.stop_at_current_ends()
 
     # ------------------------------------------------------------------ batches
 

@@ -16,9 +16,9 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint.query_offsets import Positions, Span, ranges_between
 from kiel_groups.spark.offsets.log_view import LogView
-from kiel_groups.spark.offsets.query_bounds import judge_loss
+from kiel_groups.spark.offsets.query_bounds import handle_data_loss
 from kiel_groups.spark.options.read_options import GROUP, ReadOptions
-from kiel_groups.spark.stream.read_limits import shared_out, waits_for_more
+from kiel_groups.spark.stream.read_limits import fair_shares, waits_for_more
 from kiel_groups.spark.tasks.task_inputs import task_bounds
 from kiel_groups.spark.tasks.task_planner import ReadTask, plan_tasks
 
@@ -47,7 +47,7 @@ class BatchBounds:
         #: Where the logs ended at the last lookup; None before the first one.
         self.seen: Positions | None = None
 
-    def stop_at_present(self) -> None:
+    def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs."""
         self._target = self._view.latest(self._view.partitions(all_must_exist=False))
 
@@ -76,7 +76,7 @@ class BatchBounds:
         return ends
 
     def within(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return these ends, capped at those of ``stop_at_present``: later messages are left to the next run."""
+        """Return these ends, capped at those of ``stop_at_current_ends``: later messages are left to the next run."""
         target = self._target
         if target is None:
             return dict(ends)
@@ -108,7 +108,7 @@ class BatchBounds:
     def _on_loss(self, partition: TopicPartition, what: str) -> None:
         options = self._options
         group = options.group if options.joins or options.starting == GROUP else None
-        judge_loss(
+        handle_data_loss(
             f"{partition}: {what}",
             fail_on_data_loss=options.fail_on_data_loss,
             offset_znode=None if group is None else GroupLayout(group).offset(partition),
@@ -127,7 +127,7 @@ class BatchBounds:
             if waits_for_more(total, options.min_offsets_per_trigger, waited_ms, options.max_trigger_delay_ms):
                 return dict(spans)
         if limited and options.max_offsets_per_trigger is not None:
-            available = shared_out(options.max_offsets_per_trigger, available)
+            available = fair_shares(options.max_offsets_per_trigger, available)
         if total:
             self._advanced_at_s = time.monotonic()
         return {partition: span.up_to(span.to + available[partition]) for partition, span in spans.items()}

@@ -51,7 +51,7 @@ class QueryDriver(Protocol):
     def seen(self) -> Positions | None:
         """Return where the logs ended at the last lookup, for progress reports; None before the first one."""
 
-    def stop_at_present(self) -> None:
+    def stop_at_current_ends(self) -> None:
         """From now on, read nothing beyond the present ends of the logs, as ``Trigger.AvailableNow`` asks."""
 
     def tasks(self, start: Positions, end: Positions) -> list[ReadTask]:
@@ -134,8 +134,8 @@ class LogDriver:
     def seen(self) -> Positions | None:
         return self._bounds.seen
 
-    def stop_at_present(self) -> None:
-        self._bounds.stop_at_present()
+    def stop_at_current_ends(self) -> None:
+        self._bounds.stop_at_current_ends()
 
     def _beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
         """Return spans of partitions that appeared later; they start at the earliest offset, whatever the options."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from kiel_groups.model import TopicPartition
 
-__all__ = ["shared_out", "waits_for_more"]
+__all__ = ["fair_shares", "waits_for_more"]
 
 
-def shared_out(most: int, available: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def fair_shares(most: int, available: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """
     Return how many messages of each partition to read: at most ``most`` in all, in proportion to what is available.
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from kiel_groups.spark.checkpoint.query_offsets import Positions
 from kiel_groups.spark.options.read_options import ReadOptions
-from kiel_groups.spark.tasks.shipping import Shipped
+from kiel_groups.spark.tasks.shipping import PortablePickle
 from kiel_groups.spark.tasks.task_inputs import fetch_settings, task_partitions, task_rows
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamReader"]
 
 
-class StreamReader(Shipped, DataSourceStreamReader):
+class StreamReader(PortablePickle, DataSourceStreamReader):
     """The stream reader for every Spark since 4.0; ``bounded_stream`` has what 4.2 adds."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

@@ -14,7 +14,7 @@ from kiel_groups.wire.error_codes import NO_ERROR, UNKNOWN
 from kiel_groups.wire.message_sets.columns import Columns, decode_columns
 from kiel_groups.wire.message_sets.decoder import PartialMessage
 
-__all__ = ["RangeReading", "ask_for"]
+__all__ = ["RangeReader", "ask_for"]
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _MAX_EMPTY_ANSWERS = 5
 
 
 @dataclass(slots=True, eq=False)
-class RangeReading:
+class RangeReader:
     """
     The state of reading one range.
 
@@ -170,7 +170,7 @@ class RangeReading:
             self.position = self.range.end
 
 
-def ask_for(readings: Iterable[RangeReading], most_bytes: int) -> dict[RangeReading, FetchPosition]:
+def ask_for(readings: Iterable[RangeReader], most_bytes: int) -> dict[RangeReader, FetchPosition]:
     """
     Choose the fetches of one request: those of the first unfinished ranges, as many as fill the answer.
 
@@ -182,7 +182,7 @@ def ask_for(readings: Iterable[RangeReading], most_bytes: int) -> dict[RangeRead
         most_bytes: The size of the answer; exceeded if one message needs more.
     """
     share, left = max(_MIN_SHARE_BYTES, most_bytes), most_bytes
-    asked: dict[TopicPartition, tuple[RangeReading, FetchPosition]] = {}
+    asked: dict[TopicPartition, tuple[RangeReader, FetchPosition]] = {}
     for reading in readings:
         if reading.finished or reading.topic_partition in asked:
             continue

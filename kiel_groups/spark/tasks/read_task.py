@@ -25,9 +25,9 @@ from kiel_groups.errors import BrokerError, KielGroupsError, NoBrokersError, Req
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.tasks.arrow_batches import merged, record_batch
 from kiel_groups.spark.tasks.broker_socket import BrokerSocket
-from kiel_groups.spark.tasks.range_reader import RangeReading, ask_for
+from kiel_groups.spark.tasks.range_reader import RangeReader, ask_for
 from kiel_groups.spark.tasks.task_planner import ReadTask
-from kiel_groups.spark.tasks.worker_connections import borrowed, calm_the_collector, find_leaders
+from kiel_groups.spark.tasks.worker_connections import borrowed, find_leaders, freeze_collector
 from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest, FetchResponse
 from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST, ListOffsetsRequest, OffsetQuery
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, NO_ERROR, OFFSET_OUT_OF_RANGE
@@ -72,15 +72,15 @@ def read_task(task: ReadTask, settings: FetchSettings, schema: pa.Schema) -> Ite
         BrokerError: A broker refuses for good, or no broker has sent anything for ``poll_timeout_ms``.
         ProtocolError: Messages cannot be decoded.
     """
-    calm_the_collector()
+    freeze_collector()
     return _TaskReader(task, settings, schema).batches()
 
 
 class _Sent(NamedTuple):
     """A request in flight: the lane that it belongs to, and what it fetches of each range."""
 
-    lane: Sequence[RangeReading]
-    positions: Mapping[RangeReading, FetchPosition]
+    lane: Sequence[RangeReader]
+    positions: Mapping[RangeReader, FetchPosition]
 
 
 class _TaskReader:
@@ -90,14 +90,14 @@ class _TaskReader:
         self._settings = settings
         self._schema = schema
         self._readings = [
-            RangeReading(each, settings.fail_on_data_loss, settings.max_message_bytes) for each in task.ranges
+            RangeReader(each, settings.fail_on_data_loss, settings.max_message_bytes) for each in task.ranges
         ]
         self._leaders: Mapping[TopicPartition, HostPort | None] = {
             each.topic_partition: task.leader for each in task.ranges
         }
         self._topics = {each.topic_partition.topic for each in task.ranges}
         #: Ranges that a broker has called out of range.
-        self._out_of_range: list[RangeReading] = []
+        self._out_of_range: list[RangeReader] = []
         #: The number of failures in a row.
         self._failures = 0
         #: When the task last made progress.
@@ -105,7 +105,7 @@ class _TaskReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         while unfinished := [reading for reading in self._readings if not reading.finished]:
-            by_leader: dict[HostPort | None, list[RangeReading]] = defaultdict(list)
+            by_leader: dict[HostPort | None, list[RangeReader]] = defaultdict(list)
             for reading in unfinished:
                 by_leader[self._leaders.get(reading.topic_partition)].append(reading)
             for leader, readings in by_leader.items():
@@ -115,7 +115,7 @@ class _TaskReader:
                     self._recover(error)
                     break
 
-    def _read_from(self, leader: HostPort | None, readings: Sequence[RangeReading]) -> Iterator[pa.RecordBatch]:
+    def _read_from(self, leader: HostPort | None, readings: Sequence[RangeReader]) -> Iterator[pa.RecordBatch]:
         if leader is None:
             partition = readings[0].topic_partition
             raise LEADER_NOT_AVAILABLE.exception(f"{partition} has no leader; is the broker that holds it down?")
@@ -141,7 +141,7 @@ class _TaskReader:
         return (self._settings.request_timeout_ms + _MAX_WAIT_MS) / 1000
 
     def _ask(
-        self, broker: BrokerSocket, lane: Sequence[RangeReading], in_flight: deque[_Sent]
+        self, broker: BrokerSocket, lane: Sequence[RangeReader], in_flight: deque[_Sent]
     ) -> KielGroupsError | None:
         """Send the next request of a lane, unless the lane is finished; return the error if sending failed."""
         positions = ask_for(lane, self._settings.fetch_max_bytes)
@@ -161,7 +161,7 @@ class _TaskReader:
     # ------------------------------------------------------------------ answers
 
     def _take(
-        self, asked: Mapping[RangeReading, FetchPosition], answer: FetchResponse
+        self, asked: Mapping[RangeReader, FetchPosition], answer: FetchResponse
     ) -> tuple[list[pa.RecordBatch], KielGroupsError | None]:
         """Return the messages of an answer, and its first error."""
         batches: list[pa.RecordBatch] = []
@@ -223,7 +223,7 @@ class _TaskReader:
         with suppress(NoBrokersError):
             self._leaders = find_leaders(addresses, self._settings.client_id, self._topics)
 
-    def _check_bounds(self, reading: RangeReading) -> None:
+    def _check_bounds(self, reading: RangeReader) -> None:
         """Look up the bounds of the log for a range that the broker has called out of range, and adapt the range."""
         leader = self._leaders.get(reading.topic_partition)
         if leader is None:

@@ -19,7 +19,7 @@ from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import ConfigError
 from kiel_groups.spark.options.write_options import WriteColumns, WriteOptions
-from kiel_groups.spark.tasks.shipping import Shipped
+from kiel_groups.spark.tasks.shipping import PortablePickle
 from kiel_groups.sync import LoopThread
 
 __all__ = ["BatchWriter", "StreamWriter"]
@@ -35,7 +35,7 @@ _MOST_BUFFERED_BYTES = 32 << 20
 _ACK_TIMEOUT_MS = 10_000
 
 
-class _RowWriter(Shipped):
+class _RowWriter(PortablePickle):
     """The part of batch and stream writers that runs on workers."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:

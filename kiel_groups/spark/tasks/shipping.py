@@ -11,12 +11,12 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-__all__ = ["Shipped"]
+__all__ = ["PortablePickle"]
 
 
 def unpacked(packed: bytes) -> Any:
     """
-    Unpickle what ``Shipped`` has packed, on a worker that may not have this package.
+    Unpickle what ``PortablePickle`` has packed, on a worker that may not have this package.
 
     Raises:
         RuntimeError: A module is missing; the message names it, the host, its Python and the remedy.
@@ -43,7 +43,7 @@ def unpacked(packed: bytes) -> Any:
 unpacked.__module__ = "__main__"
 
 
-class Shipped:
+class PortablePickle:
     """A base class of objects whose pickles explain what is missing if a worker cannot load them."""
 
     def __getstate__(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.tasks.broker_socket import BrokerSocket
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 
-__all__ = ["borrowed", "calm_the_collector", "find_leaders"]
+__all__ = ["borrowed", "freeze_collector", "find_leaders"]
 
 _CONNECT_S = 5.0
 _MAX_ANSWER_BYTES = 64 << 20
@@ -76,7 +76,7 @@ def find_leaders(
     raise NoBrokersError(f"no broker answered: {'; '.join(reasons)}")
 
 
-def calm_the_collector() -> None:
+def freeze_collector() -> None:
     """
     Exclude all present objects from Python's garbage collection, once in each process.
 

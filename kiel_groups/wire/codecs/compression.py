@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.wire.codecs import gzip, lz4, snappy
 
-__all__ = ["Codec", "codec_named", "codec_numbered"]
+__all__ = ["Codec", "codec_by_name", "codec_by_number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Codec:
     decompress: Callable[[bytes, int], bytes]
 
 
-def codec_named(name: str) -> Codec:
+def codec_by_name(name: str) -> Codec:
     """
     Return the codec of a name.
 
@@ -45,7 +45,7 @@ def codec_named(name: str) -> Codec:
     raise ConfigError(f"compression: {name!r} is not supported; expected {known} or None")
 
 
-def codec_numbered(number: int) -> Codec:
+def codec_by_number(number: int) -> Codec:
     """
     Return the codec of a number.
 

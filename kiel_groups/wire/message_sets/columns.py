@@ -87,7 +87,7 @@ def decode_columns(
     if not compiled_decoder.COMPILED:
         records = decode_message_set(message_set, topic_partition, position, max_decompressed_bytes=budget)
         return _columns_of(records, position, last_wanted)
-    found = compiled_decoder.checked_set(message_set, topic_partition, position, budget, last_wanted)
+    found = compiled_decoder.check_set(message_set, topic_partition, position, budget, last_wanted)
     offsets, keys, values = found.columns()
     if not offsets:
         found.raise_reason()

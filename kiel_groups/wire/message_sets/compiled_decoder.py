@@ -32,7 +32,7 @@ except ImportError:
 else:
     COMPILED = True
 
-__all__ = ["COMPILED", "LAST_OFFSET", "CheckedSet", "checked_set"]
+__all__ = ["COMPILED", "LAST_OFFSET", "CheckedSet", "check_set"]
 
 #: The highest possible offset.
 LAST_OFFSET = (1 << 63) - 1
@@ -79,7 +79,7 @@ class CheckedSet:
             raise partial(self.data, self.stop, self.source, self.position)
 
 
-def checked_set(
+def check_set(
     data: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int, last_wanted: int = LAST_OFFSET
 ) -> CheckedSet:
     """

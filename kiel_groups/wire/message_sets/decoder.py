@@ -37,7 +37,7 @@ def decode_message_set(
             offset that does not ascend, or garbage; names topic, partition and offset.
     """
     if compiled_decoder.COMPILED:
-        found = compiled_decoder.checked_set(message_set, topic_partition, position, max_decompressed_bytes)
+        found = compiled_decoder.check_set(message_set, topic_partition, position, max_decompressed_bytes)
         records = found.records()
         if not records:
             found.raise_reason()

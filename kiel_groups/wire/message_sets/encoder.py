@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.wire.codecs.compression import codec_named
+from kiel_groups.wire.codecs.compression import codec_by_name
 from kiel_groups.wire.message_sets.wrappers import wrap
 
 __all__ = ["encode_message_set"]
@@ -38,5 +38,5 @@ def encode_message_set(messages: Sequence[tuple[bytes | None, bytes | None]], co
     plain = bytes(builder.build())
     if compression is None:
         return plain
-    codec = codec_named(compression)
+    codec = codec_by_name(compression)
     return wrap(plain, codec, len(messages) - 1) if messages else b""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.codecs.compression import Codec, codec_numbered
+from kiel_groups.wire.codecs.compression import Codec, codec_by_number
 from kiel_groups.wire.primitives import Buffer
 
 __all__ = [
@@ -122,7 +122,7 @@ def unwrap(wrapper: bytes, source: TopicPartition, limit: int) -> bytes:
     if value_length != len(wrapper) - value_start:
         raise refusal(source, offset, f"a compressed message with a value of {value_length} bytes")
     try:
-        return codec_numbered(attributes & CODEC_BITS).decompress(wrapper[value_start:], limit)
+        return codec_by_number(attributes & CODEC_BITS).decompress(wrapper[value_start:], limit)
     except ProtocolError as error:
         raise type(error)(f"{source} at offset {offset}: a compressed message: {error}") from error
 

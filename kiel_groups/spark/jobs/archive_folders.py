@@ -22,10 +22,10 @@ from pyspark.sql import SparkSession
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.spark.checkpoint.query_offsets import Positions, Span
 from kiel_groups.spark.jobs.archive_settings import ArchiveSettings
-from kiel_groups.spark.jobs.folders import draft_of, local_path, made_folder, moved, obstacle, open_folder
+from kiel_groups.spark.jobs.folders import draft_of, local_path, make_folder_durably, moved, obstacle, open_folder
 from kiel_groups.wording import counted
 
-__all__ = ["ArchiveHome"]
+__all__ = ["ArchiveFolders"]
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _LEFTOVERS: Final = "_leftovers"
 _MAX_NAMES: Final = 3
 
 
-class ArchiveHome:
+class ArchiveFolders:
     """
     The folders of one archive; it writes nothing before ``claim``.
 
@@ -271,7 +271,7 @@ class ArchiveHome:
         left = [path for path in output.glob("topic=*/date=*/part-*.parquet") if path.name not in listed]
         for path in left:
             aside = output / _LEFTOVERS / path.relative_to(output)
-            made_folder(aside.parent)
+            make_folder_durably(aside.parent)
             moved(path, aside)
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         if left:

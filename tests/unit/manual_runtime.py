@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kiel_groups.coordination.zookeeper.runtime import Runtime
 
-__all__ = ["ManualMachine", "ManualTicker"]
+__all__ = ["ManualRuntime", "ManualTicker"]
 
 
 class ManualTicker:
@@ -31,7 +31,7 @@ class ManualTicker:
         self.due_s, self.ended = (None, True) if pause_s is None else (now_s + pause_s, False)
 
 
-class ManualMachine(Runtime):
+class ManualRuntime(Runtime):
     """To be put in the real one's place with ``machine.replaced``."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchiveSettings
-from kiel_groups.spark.jobs.archive_home import ArchiveHome
+from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
 from kiel_groups.spark.jobs.folders import FolderError, LocalFolder, local_path, located
 
 pytestmark = pytest.mark.unit
@@ -25,8 +25,8 @@ def settings(folder: Path, *topics: str, **given: Any) -> ArchiveSettings:
     return ArchiveSettings(topics=topics, output=output, brokers=BROKERS[0], **given)
 
 
-def home(wanted: ArchiveSettings) -> ArchiveHome:
-    return ArchiveHome(wanted, None)
+def home(wanted: ArchiveSettings) -> ArchiveFolders:
+    return ArchiveFolders(wanted, None)
 
 
 def begun(folder: Path, *topics: str, **given: Any) -> ArchiveSettings:
