@@ -242,6 +242,6 @@ def test_a_topic_that_does_not_exist_is_one_line(topic: str, produce: Produce, l
     status, (line,) = produce(b"line\n" * lines)
     assert status == 2
     assert line == (
-        f"error: no broker knows the topic {topic}; check the name, or create it first; 'kiel-groups topics list' lists"
+        f"error: no broker knows the topic {topic}; check the name, or create it first; 'kiel-groups topics list' shows"
         " the existing topics, 'topics create' creates one"
     )
