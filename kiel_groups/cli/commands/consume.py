@@ -168,7 +168,7 @@ def _in_group(
         parameter = next(each for each in context.command.params if each.name == "zookeeper")
         raise click.MissingParameter("A group needs it.", context, parameter)
     if start not in (None, "earliest", "latest"):
-        why = f"{start!r} given; a group resumes at its offsets; without any it starts at 'earliest' or 'latest'{aside}."
+        why = f"{start!r} given; a group resumes at its offsets; without any it starts 'earliest' or 'latest'{aside}."
         raise click.BadParameter(why, context, param_hint="'--from'")
     consumer = GroupedConsumer(
         options["brokers"],
