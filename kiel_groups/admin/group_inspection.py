@@ -32,7 +32,7 @@ __all__ = [
     "read_brokers",
     "read_group",
     "read_summaries",
-    "read_plan",
+    "read_assignments",
     "read_settings",
 ]
 
@@ -141,7 +141,7 @@ def read_summaries(client: Client, groups: Iterable[str], *, offsets: bool) -> d
     return found | _read(client, [path for layout in layouts for path in (layout.root, layout.group_state)])
 
 
-def read_plan(client: Client, group: str) -> dict[str, Znode]:
+def read_assignments(client: Client, group: str) -> dict[str, Znode]:
     """Read the group state of a group, and the assignments below it."""
     return _read_trees(client, [GroupLayout(group).group_state])
 

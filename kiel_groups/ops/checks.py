@@ -79,7 +79,7 @@ def _refused(view: GroupView, now_ms: int) -> Iterator[Finding]:
     remedy = "correct this znode; until then the leader keeps the previous config and the options it was started with"
     if view.refused:
         yield Finding("refused", f"config is refused: {view.refused}", remedy)
-    for text in view.tuning.unknown_field_hints() if view.tuning is not None else ():
+    for text in view.dynamic_config.unknown_field_hints() if view.dynamic_config is not None else ():
         yield Finding("misspelt", f"config: {text}", "correct this znode; the leader ignores the field")
 
 

@@ -15,9 +15,9 @@ from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.model import MemberId, Slot, TopicPartition
-from kiel_groups.ops.znode_values import Reading
+from kiel_groups.ops.znode_values import GroupReader
 
-__all__ = ["Foreigner", "GroupView", "MemberView", "PartitionView", "lag_of", "view_group"]
+__all__ = ["ForeignMember", "GroupView", "MemberView", "PartitionView", "lag_of", "view_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreigner:
+class ForeignMember:
     """A live member that does not speak our protocol: a Java consumer (under ``/consumers``), or a member of kiel's."""
 
     name: str
@@ -86,8 +86,8 @@ class GroupView:
     ``group_state`` is None before the first plan, ``settings`` before the first member. ``candidates`` are in order of
     election, the leader first; a candidate that is not a member is an allocator process. ``missing_topics`` are
     subscribed to, but do not exist. ``away`` has the assignments of static members that are gone and may return.
-    ``unreadable`` says which znodes cannot be parsed, and why. ``tuning`` is what operators have set for the group; it
-    is None if that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None if not counted.
+    ``unreadable`` says which znodes cannot be parsed, and why. ``dynamic_config`` is what operators have set for the
+    group, None if that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None if not counted.
     ``closed`` are the paths of znodes whose ACL denies reading: their data and children are unknown. ``history`` has
     the last generations, the newest first; ``weights`` is how many partitions have a weight. ``was_joined`` says
     whether a member has ever registered.
@@ -101,10 +101,10 @@ class GroupView:
     unreadable: tuple[str, ...]
     settings: GroupSettings | None = None
     candidates: tuple[MemberId, ...] = ()
-    foreign_members: tuple[Foreigner, ...] = ()
+    foreign_members: tuple[ForeignMember, ...] = ()
     missing_topics: tuple[str, ...] = ()
     away: Mapping[Slot, MemberAssignment] = field(default_factory=dict)
-    tuning: DynamicConfig | None = field(default_factory=DynamicConfig)
+    dynamic_config: DynamicConfig | None = field(default_factory=DynamicConfig)
     refused: str = ""
     brokers: int | None = None
     closed: tuple[str, ...] = ()
@@ -183,13 +183,13 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         znodes: The znodes of the group and of its topics.
         log_ends: The next offset of each partition, as far as known.
     """
-    reading = Reading(GroupLayout(group), znodes)
+    reading = GroupReader(GroupLayout(group), znodes)
     candidates, members = reading.candidates(), reading.members()
     leader = candidates[0] if candidates else None
     targets = {info.member_id: reading.target(info) for info in members}
     partitions = _partitions(reading, members, targets, log_ends or {})
     settings = reading.settings()
-    tuning, refused = reading.tuning()
+    dynamic_config, refused = reading.dynamic_config()
     return GroupView(
         group=group,
         group_state=reading.group_state(),
@@ -198,10 +198,10 @@ def view_group(group: str, znodes: Snapshot, log_ends: Mapping[TopicPartition, i
         partitions=partitions,
         settings=settings,
         candidates=candidates,
-        foreign_members=tuple(Foreigner(path.rpartition("/")[2], path) for path in reading.foreign_members()),
+        foreign_members=tuple(ForeignMember(path.rpartition("/")[2], path) for path in reading.foreign_members()),
         missing_topics=reading.missing_topics(members),
         away=reading.away(),
-        tuning=tuning,
+        dynamic_config=dynamic_config,
         refused=refused,
         history=reading.history(),
         weights=reading.weights(),
@@ -222,7 +222,7 @@ def _member(
 
 
 def _partitions(
-    reading: Reading,
+    reading: GroupReader,
     members: list[MemberInfo],
     targets: Mapping[MemberId, frozenset[TopicPartition]],
     log_ends: Mapping[TopicPartition, int],

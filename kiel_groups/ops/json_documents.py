@@ -71,7 +71,7 @@ def group_document(
         "settings": None
         if settings is None
         else {"store": settings.store, "mode": settings.mode, "auto_offset_reset": settings.auto_offset_reset},
-        "follows": _tuning(view),
+        "follows": _dynamic_config(view),
         "weights": view.weights,
         "brokers": view.brokers,
         "lag": view.known_lag,
@@ -99,15 +99,15 @@ def _generation(entry: HistoryEntry) -> dict[str, Any]:
     }
 
 
-def _tuning(view: GroupView) -> dict[str, Any] | None:
-    if view.tuning is None:
+def _dynamic_config(view: GroupView) -> dict[str, Any] | None:
+    if view.dynamic_config is None:
         return None
     return {
-        "allocator": view.tuning.allocator,
-        "debounce": dict(view.tuning.debounce),
-        "static_grace_ms": view.tuning.static_grace_ms,
-        "drained": sorted(view.tuning.drained),
-        "drained_strangers": list(view.tuning.unknown_drained(view.slots)),
+        "allocator": view.dynamic_config.allocator,
+        "debounce": dict(view.dynamic_config.debounce),
+        "static_grace_ms": view.dynamic_config.static_grace_ms,
+        "drained": sorted(view.dynamic_config.drained),
+        "drained_strangers": list(view.dynamic_config.unknown_drained(view.slots)),
     }
 
 

@@ -11,7 +11,7 @@ from kiel_groups.ops.checks import Finding, short_name
 from kiel_groups.ops.group_view import GroupView, PartitionView
 from kiel_groups.wording import counted, some
 
-__all__ = ["STUCK_MS", "WATCHED_MS", "Progress"]
+__all__ = ["STUCK_MS", "WATCHED_MS", "ProgressTracker"]
 
 #: The default time that a member has for a record; where its watchdog is on, its session ends then.
 STUCK_MS = 300_000
@@ -20,7 +20,7 @@ STUCK_MS = 300_000
 WATCHED_MS = 15_000
 
 
-class Progress:
+class ProgressTracker:
     """
     Tracks, over successive views of one group, which partitions are behind and since when without a commit.
 

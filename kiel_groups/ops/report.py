@@ -148,18 +148,18 @@ def _committer(group: str) -> str:
 
 def _follows(view: GroupView) -> Iterator[str]:
     """Yield what operators have set in the group's config; it overrides the options of the leader."""
-    tuning = view.tuning
-    if tuning is None:
+    dynamic_config = view.dynamic_config
+    if dynamic_config is None:
         yield "refused, see above"
         return
-    if tuning.allocator is not None:
-        yield f"allocator {tuning.allocator}"
-    for name, milliseconds in tuning.debounce:
+    if dynamic_config.allocator is not None:
+        yield f"allocator {dynamic_config.allocator}"
+    for name, milliseconds in dynamic_config.debounce:
         yield f"debounce {name} {milliseconds:,}"
-    if tuning.static_grace_ms is not None:
-        yield f"static_grace_ms {tuning.static_grace_ms:,}"
-    strangers = tuning.unknown_drained(view.slots)
-    for slot in sorted(tuning.drained):
+    if dynamic_config.static_grace_ms is not None:
+        yield f"static_grace_ms {dynamic_config.static_grace_ms:,}"
+    strangers = dynamic_config.unknown_drained(view.slots)
+    for slot in sorted(dynamic_config.drained):
         if slot in strangers:
             yield f"drained {slot} (not a member)"
         elif slot in view.slots:

@@ -23,12 +23,12 @@ from kiel_groups.group.znodes.partition_weights import parse_weights
 from kiel_groups.group.znodes.snapshot import Snapshot, Znode
 from kiel_groups.model import MemberId, Slot, TopicPartition
 
-__all__ = ["Reading"]
+__all__ = ["GroupReader"]
 
 _Value = TypeVar("_Value")
 
 
-class Reading:
+class GroupReader:
     """
     Parses the znodes of one group, one kind in each method.
 
@@ -93,7 +93,7 @@ class Reading:
     def settings(self) -> GroupSettings | None:
         return self._parsed(GroupSettings.parse, self._layout.config)
 
-    def tuning(self) -> tuple[DynamicConfig | None, str]:
+    def dynamic_config(self) -> tuple[DynamicConfig | None, str]:
         """Return what operators have set in the group's config, or None and why leaders refuse it."""
         znode = self._znodes.get(self._layout.config)
         if znode is None:

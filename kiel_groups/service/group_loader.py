@@ -18,7 +18,7 @@ from kiel_groups.group.znodes.contents import parse_broker
 from kiel_groups.group.znodes.snapshot import Snapshot
 from kiel_groups.ops.group_view import GroupView, view_group
 
-__all__ = ["Look", "look_at_group", "look_at_groups", "looks_at_group"]
+__all__ = ["Look", "load_group", "load_groups", "follow_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Look:
     seen_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
-def look_at_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Look:
+def load_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Look:
     """
     Load one group with its lag.
 
@@ -55,13 +55,13 @@ def look_at_group(zookeeper: str, group: str, *, timeout_s: float = 10.0) -> Loo
         return look()
 
 
-def looks_at_group(
+def follow_group(
     zookeeper: str, group: str, *, timeout_s: float = 10.0
 ) -> Generator[Look | KielGroupsError, None, None]:
     """
     Load the group each time that the caller asks for the next item; an item is an error if that load failed.
 
-    One session serves all loads until one fails. The arguments are those of ``look_at_group``.
+    One session serves all loads until one fails. The arguments are those of ``load_group``.
 
     Raises:
         ConfigError: The group does not exist (any more), or a name is not legal.
@@ -94,11 +94,11 @@ def _look(client: cluster_admin.Client, zookeeper: str, group: str, timeout_s: f
     return _with_lag((view_group(group, znodes),), brokers, cluster_admin.topics(client), timeout_s)
 
 
-def look_at_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> Look:
+def load_groups(zookeeper: str, *, with_lag: bool, timeout_s: float = 10.0) -> Look:
     """
     Load all groups in outline: their members and the state of their plans; ``with_lag`` also offsets and lag.
 
-    Raises the errors of ``look_at_group``.
+    Raises the errors of ``load_group``.
     """
     with cluster_admin.zookeeper(zookeeper, timeout_s=timeout_s) as client:
         groups, brokers = list_groups(client), read_brokers(client)

@@ -17,7 +17,7 @@ from contextvars import Context
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
-from kiel_groups.clients.calls.callers import call_as
+from kiel_groups.clients.calls.callers import set_caller
 from kiel_groups.errors import ClosedError
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 
@@ -90,7 +90,7 @@ class Blocking(Generic[C]):
         """Return the calling thread's context, by which the client attributes records in flight to this thread."""
         if not hasattr(self._callers, "context"):
             self._callers.context = Context()
-            self._callers.context.run(call_as, object())
+            self._callers.context.run(set_caller, object())
         context: Context = self._callers.context
         return context
 

@@ -87,7 +87,7 @@ class Member:
     def take(self, effect: c.Effect) -> None:
         """Check the order that the rules promise, and note what is to be done."""
         partitions = effect.partitions
-        if isinstance(effect, c.Start):
+        if isinstance(effect, c.Deliver):
             assert partitions <= self.opened, "started without being opened"
             assert not partitions & self.active
             self.active |= partitions

@@ -54,7 +54,7 @@ class Folder:
         self.born += 1
         contender = Contender(e.Candidate(f"{self.born:032x}"))
         self.contenders.append(contender)
-        contender.feed(e.Run())
+        contender.feed(e.EnterElection())
 
     @property
     def living(self) -> list[Contender]:

@@ -17,7 +17,7 @@ from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session, SessionEvent
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.errors import SessionLostError
-from kiel_groups.group.leader.candidate import Run
+from kiel_groups.group.leader.candidate import EnterElection
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.metrics import Metrics
@@ -216,7 +216,7 @@ def test_nobody_stands_for_election_on_the_session_that_kazoo_opens_by_itself(be
         while len(bench.process.sessions) == 1:  # noqa: ASYNC110 -- simulated time
             await asyncio.sleep(0.01)
         assert session.ended is None
-        election.feed(Run())
+        election.feed(EnterElection())
         await asyncio.sleep(1.0)
         assert bench.ensemble.truth.children(layout.election) == []
         await asyncio.sleep(3.0)

@@ -13,7 +13,7 @@ from kiel_groups.cli.app import run
 from kiel_groups.cli.terminal.archive_progress import progress
 from kiel_groups.cli.terminal.archive_report import plan_lines, summary_document, summary_lines
 from kiel_groups.cli.terminal.messages import Lines
-from kiel_groups.cli.terminal.termination import BlockingEnding
+from kiel_groups.cli.terminal.termination import BlockingTermination
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark import ArchivePlan, ArchiveSummary
@@ -198,7 +198,7 @@ def test_the_first_signal_asks_and_the_second_ends(number: int, status: int) -> 
     """Both signals alike, in any order: a second one finds the system's own way, which nothing holds up."""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        ending = BlockingEnding()
+        ending = BlockingTermination()
         assert (ending.asked.is_set(), ending.status) == (False, None)
         signal.raise_signal(number)
         assert (ending.asked.is_set(), ending.status) == (True, status)

@@ -109,7 +109,7 @@ def test_what_the_command_says_itself_is_not_logged(
     lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool
 ) -> None:
     """``produce`` names the lines that were not stored, so the sender's log lines would repeat it."""
-    show_logs(lines, verbose=verbose, told_otherwise=["kiel_groups.test"])
+    show_logs(lines, verbose=verbose, reported_elsewhere=["kiel_groups.test"])
     log.error("a record was not stored")
     logging.getLogger("kiel_groups.another").error("another error")
     told = "error: a record was not stored\n" if verbose else ""

@@ -15,6 +15,7 @@ from kiel_groups.group.member.claims import (
     ClaimGone,
     Claims,
     Contended,
+    Deliver,
     Drain,
     Drained,
     Effect,
@@ -29,7 +30,6 @@ from kiel_groups.group.member.claims import (
     Released,
     Replaced,
     SessionEnded,
-    Start,
     Subscribed,
     WatchOwner,
     step,
@@ -47,7 +47,7 @@ ON_ENTRY = {
     CLAIMING: Claim,
     WAITING: WatchOwner,
     OPENING: Open,
-    OWNED: Start,
+    OWNED: Deliver,
     DRAINING: Drain,
     RELEASING: Release,
 }
@@ -154,7 +154,7 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         claims(some(1), p1=OPENING),
         Opened(some(1)),
         claims(some(1), p1=OWNED),
-        (Start(some(1)),),
+        (Deliver(some(1)),),
     ),
     "what is not wanted any more is drained, the rest flows on": (
         claims(some(1, 2), p1=OWNED, p2=OWNED),
@@ -234,7 +234,7 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         claims(None, p1=OPENING),
         Opened(some(1)),
         claims(None, p1=OWNED),
-        (Start(some(1)),),
+        (Deliver(some(1)),),
     ),
     "an empty slice revokes everything": (
         claims(some(1, 2, 3), p1=OWNED, p2=OWNED, p3=WAITING),

@@ -15,12 +15,12 @@ from kiel_groups.group.leader.candidate import (
     Created,
     Effect,
     ElectionPhase,
+    EnterElection,
     Event,
     PredecessorGone,
     ReadCandidates,
     ResignLeader,
     Resumed,
-    Run,
     SessionEnded,
     WatchPredecessor,
     sequence,
@@ -43,8 +43,8 @@ def after(candidate: Candidate) -> Candidate:
 
 
 CASES: dict[str, tuple[Candidate, Event, Candidate, tuple[Effect, ...]]] = {
-    "who runs makes a znode": (me(OUT), Run(), me(CREATING), (CreateCandidate(),)),
-    "who runs already goes on": (me(FOLLOWING, OWN), Run(), me(FOLLOWING, OWN), ()),
+    "who runs makes a znode": (me(OUT), EnterElection(), me(CREATING), (CreateCandidate(),)),
+    "who runs already goes on": (me(FOLLOWING, OWN), EnterElection(), me(FOLLOWING, OWN), ()),
     "who has a znode reads": (me(CREATING), Created(OWN), me(READING, OWN), (ReadCandidates(),)),
     "an unknown outcome is looked up": (me(CREATING), Created(None), me(READING), (ReadCandidates(),)),
     "a create whose answer was lost is found": (
@@ -146,7 +146,7 @@ def test_recipe(case: str) -> None:
 def test_every_event_is_taken_in_every_standing() -> None:
     """Who begins to lead is told so, and who ceases to lead is told so, whatever happens."""
     events = (
-        *(Run(), PredecessorGone(), Resumed(), SessionEnded(), Created(None), Created(OWN)),
+        *(EnterElection(), PredecessorGone(), Resumed(), SessionEnded(), Created(None), Created(OWN)),
         *map(Candidates, ((), (OWN,), (A,), (A, OWN), (OWN, C), ("me-n_0000000001", OWN))),
     )
     for standing, name, event in product(ElectionPhase, (None, OWN), events):

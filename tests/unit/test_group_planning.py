@@ -417,7 +417,7 @@ BEFORE = Inputs(members=members("a", "b"), topics={"t": (0, 1)}, brokers=1)
 CHANGES = {
     "join of c, expiry of a": Inputs(members=members("b", "c"), topics=BEFORE.topics, brokers=1),
     "leave of a": Inputs(members=members("a", topics=()) | members("b"), topics=BEFORE.topics, brokers=1),
-    "config": replace(BEFORE, tuning=DynamicConfig(allocator="sticky")),
+    "config": replace(BEFORE, dynamic_config=DynamicConfig(allocator="sticky")),
     "weights": replace(BEFORE, weights={TopicPartition("t", 0): 2}),
     "subscription of b": Inputs(
         members=members("a") | members("b", topics=("t", "u")), topics=BEFORE.topics, brokers=1
@@ -492,7 +492,7 @@ def test_who_is_away_counts_with_the_topics_of_what_it_had() -> None:
         topics={},
         brokers=1,
         away={"one": KEPT},
-        tuning=DynamicConfig(drained=frozenset({"b"})),
+        dynamic_config=DynamicConfig(drained=frozenset({"b"})),
     )
     assert read.subscriptions == {"a": ("t",), "b": (), "one": ("t",)}
 

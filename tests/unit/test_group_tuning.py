@@ -18,17 +18,21 @@ OWN = DebounceConfig(quiet_ms=100, bound_ms=1_000, initial_delay_ms=300)
 
 def test_what_nobody_set_is_the_leaders_own() -> None:
     """The settings that members agree on stand in the same znode and mean nothing here."""
-    tuning = DynamicConfig.parse(b'{"version":1,"store":"zookeeper","mode":"cooperative"}', "/config")
-    assert tuning == DynamicConfig()
-    assert tuning.debounced(OWN) == OWN
+    dynamic_config = DynamicConfig.parse(b'{"version":1,"store":"zookeeper","mode":"cooperative"}', "/config")
+    assert dynamic_config == DynamicConfig()
+    assert dynamic_config.debounced(OWN) == OWN
 
 
 def test_what_was_set_wins() -> None:
     """Each field by itself, down to 0."""
     data = b'{"allocator":"sticky","debounce":{"quiet_ms":0},"static_grace_ms":5,"drained":["m1"]}'
-    tuning = DynamicConfig.parse(data, "/config")
-    assert (tuning.allocator, tuning.static_grace_ms, tuning.drained) == ("sticky", 5, frozenset({"m1"}))
-    assert tuning.debounced(OWN) == DebounceConfig(quiet_ms=0, bound_ms=1_000, initial_delay_ms=300)
+    dynamic_config = DynamicConfig.parse(data, "/config")
+    assert (dynamic_config.allocator, dynamic_config.static_grace_ms, dynamic_config.drained) == (
+        "sticky",
+        5,
+        frozenset({"m1"}),
+    )
+    assert dynamic_config.debounced(OWN) == DebounceConfig(quiet_ms=0, bound_ms=1_000, initial_delay_ms=300)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +86,8 @@ def test_drained_ids_that_are_no_members_are_named() -> None:
 )
 def test_a_drained_id_that_ends_in_the_session_of_a_member_is_named(given: str, named: bool) -> None:
     """It is misspelt before that. An id that ends in another session is that of a member which has gone."""
-    tuning = DynamicConfig(drained=frozenset({given}))
-    assert tuning.unknown_drained({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())
+    dynamic_config = DynamicConfig(drained=frozenset({given}))
+    assert dynamic_config.unknown_drained({"m", "g_host-1400000000000-100000000000002"}) == ((given,) if named else ())
 
 
 OWNED = frozenset({TopicPartition("t", 0)})

@@ -12,7 +12,7 @@ from kiel_groups.admin import cluster_admin
 from kiel_groups.errors import CoordinationError, KielGroupsError, UnknownGroupError
 from kiel_groups.ops.group_view import view_group
 from kiel_groups.service import group_loader
-from kiel_groups.service.group_loader import Look, looks_at_group
+from kiel_groups.service.group_loader import Look, follow_group
 
 pytestmark = pytest.mark.unit
 
@@ -45,7 +45,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
 
 def test_a_session_lasts_until_a_look_fails(sessions: list[SimpleNamespace]) -> None:
     """Then it is closed, the error is handed out, and the next look has another one; that is closed at the end."""
-    looks = looks_at_group("z:2181", "g")
+    looks = follow_group("z:2181", "g")
     assert [next(looks) for _ in range(3)] == [LOOK] * 3
     assert len(sessions) == 1
     sessions[0].connected = False
@@ -65,5 +65,5 @@ def test_a_group_that_is_gone_ends_the_looks(sessions: list[SimpleNamespace], mo
 
     monkeypatch.setattr(group_loader, "_look", unknown)
     with pytest.raises(UnknownGroupError):
-        next(looks_at_group("z:2181", "g"))
+        next(follow_group("z:2181", "g"))
     assert [session.closed for session in sessions] == [True]

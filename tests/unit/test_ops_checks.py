@@ -39,8 +39,10 @@ def plan(**differing: object) -> Znode:
     return Znode(GroupState(**(fields | differing)).encode())  # type: ignore[arg-type]
 
 
-def config(**tuning: object) -> Znode:
-    return Znode(json.dumps({"store": "zookeeper", "mode": "eager", "auto_offset_reset": "latest"} | tuning).encode())
+def config(**dynamic_config: object) -> Znode:
+    return Znode(
+        json.dumps({"store": "zookeeper", "mode": "eager", "auto_offset_reset": "latest"} | dynamic_config).encode()
+    )
 
 
 #: A group of two, in which all is well.

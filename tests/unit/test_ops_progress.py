@@ -13,7 +13,7 @@ from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, Memb
 from kiel_groups.group.znodes.snapshot import Znode
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
-from kiel_groups.ops.partition_progress import STUCK_MS, WATCHED_MS, Progress
+from kiel_groups.ops.partition_progress import STUCK_MS, WATCHED_MS, ProgressTracker
 from kiel_groups.service import group_loader
 from kiel_groups.service.group_loader import Look
 
@@ -45,7 +45,7 @@ def view(committed_ms: int = LONG_AGO_MS, *, claimed_ms: int = LONG_AGO_MS, end:
 
 def test_what_stood_still_between_two_looks_is_stuck() -> None:
     """It was behind before, and is so with the same commit, which is minutes old; its owner is named."""
-    progress = Progress()
+    progress = ProgressTracker()
     assert progress.take(view(), NOW_MS) == ()
     assert progress.suspects(NOW_MS)
     assert progress.take(view(), LATER_MS - 1) == ()
@@ -68,14 +68,14 @@ def test_what_stood_still_between_two_looks_is_stuck() -> None:
 )
 def test_what_gets_on_is_not(first: GroupView, second: GroupView) -> None:
     """Idle for hours and behind for a moment is what a quiet topic looks like."""
-    progress = Progress()
+    progress = ProgressTracker()
     progress.take(first, NOW_MS)
     assert progress.take(second, LATER_MS) == ()
 
 
 def test_what_was_committed_minutes_ago_is_no_suspect() -> None:
     """A check does not take longer for a group that is well."""
-    progress = Progress()
+    progress = ProgressTracker()
     progress.take(view(LONG_AGO_MS + 1), NOW_MS)
     assert not progress.suspects(NOW_MS)
 
@@ -87,7 +87,7 @@ def test_check_looks_twice_where_it_must(monkeypatch: pytest.MonkeyPatch, capsys
 
     def checked(*looks: GroupView) -> tuple[int, list[str]]:
         seen = [Look((each,), 1, seen_ms=NOW_MS + number * WATCHED_MS) for number, each in enumerate(looks)]
-        monkeypatch.setattr(group_loader, "look_at_group", lambda *_, **__: seen.pop(0))
+        monkeypatch.setattr(group_loader, "load_group", lambda *_, **__: seen.pop(0))
         status = run(["describe", "g", "--zookeeper", "z", "--check", "--json"])
         assert seen == []
         said = capsys.readouterr()

@@ -132,7 +132,7 @@ def consume(
 
     from kiel_groups.cli.records.record_lines import json_line, plain_line
     from kiel_groups.cli.records.record_output import standard_output
-    from kiel_groups.cli.records.record_printer import Printing
+    from kiel_groups.cli.records.record_printer import RecordPrinter
     from kiel_groups.cli.terminal.log_handler import show_logs
     from kiel_groups.config import check_name
 
@@ -145,7 +145,7 @@ def consume(
         options["group"] = None
     consumer, subscribe = (_alone if options["group"] is None else _in_group)(context, topics, options)
     line = json_line if as_json else plain_line(separator_bytes(key_separator))
-    printing = Printing(consumer, standard_output(), line, most=most, timeout_s=timeout_s)
+    printing = RecordPrinter(consumer, standard_output(), line, most=most, timeout_s=timeout_s)
     status = asyncio.run(printing.run(subscribe))
     if not quiet and status != READER_GONE:
         rate = printing.printed / max(printing.took_s, 1e-3)

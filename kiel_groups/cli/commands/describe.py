@@ -99,7 +99,7 @@ def describe(
     Offsets and owners come from ZooKeeper, the ends of logs from the brokers that are registered there.
     """
     from kiel_groups.cli.terminal.watch import watch
-    from kiel_groups.service.group_loader import look_at_group, looks_at_group
+    from kiel_groups.service.group_loader import follow_group, load_group
 
     if as_json and listed:
         raise click.UsageError("--partitions does not go with --json, which has all partitions.")
@@ -108,13 +108,13 @@ def describe(
     wanted = cast("Listed | None", listed)
     presenter = _Presenter(zookeeper, as_json=as_json, listed=wanted, generations=generations or 0)
     if interval_s is not None:
-        with closing(looks_at_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)) as looks:
+        with closing(follow_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)) as looks:
             watch(lines, looks, presenter.show_next, interval_s)
-    look = look_at_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
+    look = load_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
     if check and presenter.needs_time(look):
         lines.say("info", f"some partitions are behind without a recent commit; looking again in {_WATCHED_S:g} s")
         time.sleep(_WATCHED_S)
-        look = look_at_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
+        look = load_group(zookeeper, group, timeout_s=ZOOKEEPER_WAIT_S)
     is_well = presenter.show(look)
     return FAILED if check and not is_well else DONE
 
@@ -127,13 +127,13 @@ class _Presenter:
     """
 
     def __init__(self, zookeeper: str, *, as_json: bool, listed: Listed | None, generations: int) -> None:
-        from kiel_groups.ops.partition_progress import Progress
+        from kiel_groups.ops.partition_progress import ProgressTracker
 
         self._zookeeper = zookeeper
         self._as_json = as_json
         self._listed = listed
         self._generations = generations
-        self._progress = Progress()
+        self._progress = ProgressTracker()
 
     def needs_time(self, look: Look) -> bool:
         """Whether a second look, ``_WATCHED_S`` later, may find a problem that one look cannot."""

@@ -28,10 +28,10 @@ def groups(lines: Lines, *, zookeeper: str, with_lag: bool, as_json: bool) -> in
     from kiel_groups.cli.terminal.rendering import show, show_json
     from kiel_groups.ops.json_documents import outline_document
     from kiel_groups.ops.report import groups_table
-    from kiel_groups.service.group_loader import look_at_groups
+    from kiel_groups.service.group_loader import load_groups
     from kiel_groups.wording import some
 
-    look = look_at_groups(zookeeper, with_lag=with_lag, timeout_s=ZOOKEEPER_WAIT_S)
+    look = load_groups(zookeeper, with_lag=with_lag, timeout_s=ZOOKEEPER_WAIT_S)
     for view in look.groups:
         if view.closed:
             lines.say("warning", f"an ACL denies reading parts of group {view.group}: {some(view.closed)}")

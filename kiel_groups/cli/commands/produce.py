@@ -80,7 +80,7 @@ def produce(
     import asyncio
 
     from kiel_groups.cli.records.line_input import open_input
-    from kiel_groups.cli.records.line_sender import Sending, check_topic
+    from kiel_groups.cli.records.line_sender import LineSender, check_topic
     from kiel_groups.cli.records.sending_progress import progress, summarize
     from kiel_groups.cli.terminal.log_handler import show_logs
     from kiel_groups.clients import Producer, hash_partitioner, random_partitioner
@@ -88,7 +88,7 @@ def produce(
     from kiel_groups.errors import KielGroupsError
 
     check_name(topic, "topic")
-    show_logs(lines, verbose=verbose, told_otherwise=_REPORTED_BY_LINE)
+    show_logs(lines, verbose=verbose, reported_elsewhere=_REPORTED_BY_LINE)
     source = open_input(None if file is None or str(file) == "-" else file)
     producer = Producer(
         brokers,
@@ -98,7 +98,7 @@ def produce(
         compression=None if codec == "none" else codec,
         required_acks=-1 if acks == "all" else int(acks),
     )
-    sending = Sending(
+    sending = LineSender(
         producer,
         topic,
         key_separator=separator_bytes(key_separator),

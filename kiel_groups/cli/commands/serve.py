@@ -14,7 +14,7 @@ from kiel_groups.cli.parameters.name_completion import complete_allocators, comp
 from kiel_groups.cli.parameters.shared_options import ZOOKEEPER_WAIT_S, quiet_option, verbose_option, zookeeper_option
 from kiel_groups.cli.terminal.exit_codes import DONE, EPILOG
 from kiel_groups.cli.terminal.messages import Lines
-from kiel_groups.cli.terminal.termination import Ending
+from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.errors import KielGroupsError
 
 if TYPE_CHECKING:
@@ -173,13 +173,13 @@ def _overridden(data: bytes) -> str:
     from kiel_groups.group.znodes.dynamic_config import DynamicConfig
 
     try:
-        tuning = DynamicConfig.parse(data, "config")
+        dynamic_config = DynamicConfig.parse(data, "config")
     except ProtocolError:
         # The leader logs what is wrong with it, and which settings apply until then.
         return ""
-    named = [f"allocator {tuning.allocator}"] if tuning.allocator is not None else []
-    named += [f"debounce.{name} {value}" for name, value in tuning.debounce]
-    named += [f"static_grace_ms {tuning.static_grace_ms}"] if tuning.static_grace_ms is not None else []
+    named = [f"allocator {dynamic_config.allocator}"] if dynamic_config.allocator is not None else []
+    named += [f"debounce.{name} {value}" for name, value in dynamic_config.debounce]
+    named += [f"static_grace_ms {dynamic_config.static_grace_ms}"] if dynamic_config.static_grace_ms is not None else []
     return ", ".join(named)
 
 
@@ -188,7 +188,7 @@ async def _run(config: GroupConfig, zookeeper: ZooKeeperConfig, allocator: Alloc
     from kiel_groups.coordination.member.allocator_process import AllocatorProcess
     from kiel_groups.metrics import Metrics
 
-    ending = Ending()
+    ending = Termination()
     failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     candidate = AllocatorProcess(config, zookeeper, allocator, Metrics(), failure.set_exception)
     try:

@@ -161,10 +161,10 @@ def _run(
 ) -> int:
     from kiel_groups.cli.terminal.archive_progress import progress
     from kiel_groups.cli.terminal.archive_report import print_document, summary_document, summary_lines
-    from kiel_groups.cli.terminal.termination import BlockingEnding
+    from kiel_groups.cli.terminal.termination import BlockingTermination
     from kiel_groups.spark import archive as archive_topics
 
-    ending = BlockingEnding()
+    ending = BlockingTermination()
     if not quiet:
         threading.Thread(target=_report_ending, args=(lines, ending.asked), daemon=True).start()
     total = plan.records if settings.interval_s is None else None

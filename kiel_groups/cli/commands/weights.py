@@ -48,7 +48,9 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     with session(zookeeper, timeout_s=ZOOKEEPER_WAIT_S) as client:
         group_inspection.check_group(client, group, zookeeper)
         found = read_weights(client, group)
-        plan = view_plan(group, group_inspection.read_plan(client, group), group_inspection.list_members(client, group))
+        plan = view_plan(
+            group, group_inspection.read_assignments(client, group), group_inspection.list_members(client, group)
+        )
     if as_json:
         rendering.show_json(printed_weights(found))
     elif found:
@@ -97,7 +99,7 @@ def set_weights(
             put_weights(client, group, given)
             total = len(given)
         hint = view_plan(
-            group, group_inspection.read_plan(client, group), group_inspection.list_members(client, group)
+            group, group_inspection.read_assignments(client, group), group_inspection.list_members(client, group)
         ).hint
     lines: Lines = context.obj
     lines.say(

@@ -10,14 +10,14 @@ from functools import partial
 from itertools import groupby
 
 from kiel_groups.cli.records.line_input import LineInput
-from kiel_groups.cli.terminal.termination import Ending
+from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.clients import Producer, RecordMetadata
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OutcomeUnknownError
 from kiel_groups.metrics import Metrics
 
-__all__ = ["Sending", "check_topic", "ranges"]
+__all__ = ["LineSender", "check_topic", "ranges"]
 
 #: Errors that every further line would meet, too.
 _FATAL = (ConfigError, NoBrokersError)
@@ -25,7 +25,7 @@ _MOST_RANGES = 10
 _SHOW_INTERVAL_S = 0.1
 
 
-class Sending:
+class LineSender:
     """
     Sends each line of an input as a record; used once.
 
@@ -103,7 +103,7 @@ class Sending:
         Raises:
             KielGroupsError: The input cannot be read, no broker answers, or no line can be stored at all.
         """
-        ending = Ending()
+        ending = Termination()
         self._reading = asyncio.current_task()
         try:
             async with _called_regularly(self.show), self._producer:

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 from kiel_groups.cli.records.record_lines import RecordLine
 from kiel_groups.cli.records.record_output import Output
 from kiel_groups.cli.terminal.exit_codes import DONE, READER_GONE
-from kiel_groups.cli.terminal.termination import Ending
+from kiel_groups.cli.terminal.termination import Termination
 from kiel_groups.clients import GroupedConsumer, SingleConsumer
 
-__all__ = ["Printing"]
+__all__ = ["RecordPrinter"]
 
 
-class Printing:
+class RecordPrinter:
     """
     Prints a consumer's records; used once.
 
@@ -61,7 +61,7 @@ class Printing:
         Raises:
             KielGroupsError: Connecting, reading or writing the output failed.
         """
-        ending = Ending()
+        ending = Termination()
         self._output.when_reader_goes(lambda: ending.end(signal.SIGPIPE))
         try:
             await subscribe()

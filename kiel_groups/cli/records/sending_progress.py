@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kiel_groups.cli.records.line_input import LineInput
-from kiel_groups.cli.records.line_sender import Sending
+from kiel_groups.cli.records.line_sender import LineSender
 from kiel_groups.cli.terminal.messages import Lines
 from kiel_groups.cli.terminal.progress_bar import bar, has_bar
 from kiel_groups.wording import counted
@@ -15,7 +15,7 @@ __all__ = ["progress", "summarize"]
 
 
 @contextmanager
-def progress(source: LineInput, sending: Sending, *, quiet: bool) -> Iterator[None]:
+def progress(source: LineInput, sending: LineSender, *, quiet: bool) -> Iterator[None]:
     """Show a bar within the block, but neither in logs nor where lines are typed at the terminal."""
     if quiet or source.is_terminal or not has_bar():
         yield
@@ -30,7 +30,7 @@ def progress(source: LineInput, sending: Sending, *, quiet: bool) -> Iterator[No
         show()
 
 
-def summarize(lines: Lines, sending: Sending, *, acks: str, quiet: bool) -> None:
+def summarize(lines: Lines, sending: LineSender, *, acks: str, quiet: bool) -> None:
     """Print how many lines were stored, how fast, which were not, and which have an unknown outcome."""
     done = "sent" if acks == "0" else "stored"
     if not quiet:
@@ -41,5 +41,5 @@ def summarize(lines: Lines, sending: Sending, *, acks: str, quiet: bool) -> None
         lines.say("error", f"may or may not be stored: {counted(sending.unknown, 'line')}, {sending.unknown_lines}")
 
 
-def _rate(sending: Sending) -> str:
+def _rate(sending: LineSender) -> str:
     return f"{sending.stored / max(sending.took_s, 1e-3):,.0f} records/s"

@@ -13,7 +13,7 @@ __all__ = ["show_logs"]
 _KAZOO = ("kiel_groups.kazoo", "kiel_groups.admin.cluster_admin.kazoo")
 
 
-def show_logs(lines: Lines, *, verbose: bool, told_otherwise: Sequence[str] = (), timed: bool = False) -> None:
+def show_logs(lines: Lines, *, verbose: bool, reported_elsewhere: Sequence[str] = (), timed: bool = False) -> None:
     """
     Print warnings and errors of the log from now on, one line each.
 
@@ -29,7 +29,7 @@ def show_logs(lines: Lines, *, verbose: bool, told_otherwise: Sequence[str] = ()
         # Kazoo warns of every refused connection, one a second; the group already logs once that ZooKeeper is away.
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.ERROR)
     if not verbose:
-        handler.addFilter(lambda record: record.name not in told_otherwise)
+        handler.addFilter(lambda record: record.name not in reported_elsewhere)
 
 
 class _LineHandler(logging.Handler):

@@ -16,7 +16,16 @@ from rich.text import Text
 
 from kiel_groups.errors import KielGroupsError
 
-__all__ = ["console", "dense", "plain_table", "rendered", "rows_to_clear", "show", "show_json", "show_lines"]
+__all__ = [
+    "console",
+    "without_blank_lines",
+    "plain_table",
+    "rendered",
+    "rows_to_clear",
+    "show",
+    "show_json",
+    "show_lines",
+]
 
 #: The width for files and pipes: nothing is cut or wrapped there.
 _UNBOUNDED = 100_000
@@ -73,7 +82,7 @@ def rendered(*things: RenderableType) -> list[str]:
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n").split("\n")
 
 
-def dense(lines: Sequence[str]) -> list[str]:
+def without_blank_lines(lines: Sequence[str]) -> list[str]:
     """Return the lines without those that are blank on the terminal."""
     return [line for line in lines if Text.from_ansi(line).plain.strip()]
 

@@ -7,13 +7,13 @@ import signal
 import threading
 from types import FrameType
 
-__all__ = ["BlockingEnding", "Ending"]
+__all__ = ["BlockingTermination", "Termination"]
 
 #: The exit status of a process that a signal ended is this plus the number of the signal.
 _SIGNALLED = 128
 
 
-class Ending:
+class Termination:
     """
     Cancels the current task at the first SIGINT or SIGTERM, or by ``end``; a second signal kills the process.
 
@@ -45,7 +45,7 @@ class Ending:
         self.end(number)
 
 
-class BlockingEnding:
+class BlockingTermination:
     """
     Sets the event ``asked`` at the first signal, for a command without an event loop; a second one kills the process.
 

@@ -88,15 +88,15 @@ def _fitted(report: Callable[[Listed], Sequence[RenderableType]], rows: int) -> 
 
     If the report does not fit even without partitions, its last lines are cut.
     """
-    from kiel_groups.cli.terminal.rendering import dense, rendered
+    from kiel_groups.cli.terminal.rendering import rendered, without_blank_lines
 
     lines = rendered(*report("all"))
     if len(lines) <= rows:
         return lines
-    lines = dense(rendered(*report("none")))
+    lines = without_blank_lines(rendered(*report("none")))
     # A table has lines for its heading, so fewer partitions may fit than there are rows left.
     for count in range(rows - len(lines), 0, -1):
-        filled = dense(rendered(*report(count)))
+        filled = without_blank_lines(rendered(*report(count)))
         if len(filled) <= rows:
             return filled
     if len(lines) <= rows:

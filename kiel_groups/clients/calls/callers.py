@@ -14,7 +14,7 @@ from contextvars import Context, ContextVar, copy_context
 
 __all__ = [
     "ConsumeCall",
-    "call_as",
+    "set_caller",
     "current_caller",
     "context_without_calls",
     "new_consume_call",
@@ -101,7 +101,7 @@ def context_without_calls() -> Context:
 _CALLER: ContextVar[object] = ContextVar("caller", default=None)
 
 
-def call_as(caller: object) -> None:
+def set_caller(caller: object) -> None:
     """Attribute all calls in the running context to this caller, such as a thread that waits for each call."""
     _CALLER.set(caller)
 

@@ -124,7 +124,7 @@ class MemberAttributes(ConsumerAttributes):
             None if it is not owned.
         """
         if isinstance(of, Record):
-            return None if self._consuming is None else self._consuming.delivery.token_of(of)
+            return None if self._consuming is None else self._consuming.delivery.fencing_token_of(of)
         state = self._subscription.state(of)
         return None if state is None else state.token
 

@@ -25,14 +25,14 @@ UNCLAIMED_S = 1.0
 class InFlight(Protocol):
     """What one loop, or the callers of one topic, have in flight; possibly nothing."""
 
-    def busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+    def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those of these partitions of which something is in flight."""
 
-    def disown(self, partitions: Collection[TopicPartition]) -> None:
+    def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
         """Stop counting in-flight records of these partitions. The application may still be processing them."""
 
     def cut(self, partition: TopicPartition, end: int) -> None:
-        """Do as ``disown``, for what is in flight of a partition from the offset ``end`` on."""
+        """Do as ``stop_counting``, for what is in flight of a partition from the offset ``end`` on."""
 
 
 class RecordInFlight:
@@ -44,7 +44,7 @@ class RecordInFlight:
         self.record: Record | None = None
         self.state: PartitionState | None = None
 
-    def busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+    def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         if self.record is None or self.record.topic_partition not in partitions:
             return frozenset()
         return frozenset({self.record.topic_partition})
@@ -54,12 +54,12 @@ class RecordInFlight:
         if self.record is not None and self.state is not None:
             self.state.finished = self.record.offset + 1
 
-    def token_of(self, record: Record) -> int | None:
+    def fencing_token_of(self, record: Record) -> int | None:
         """The fencing token under which a record was delivered; None if it is not in flight, or does not count."""
         # Compares identities, not offsets: the same offset may be in flight again, under a later claim.
         return self.state.token if record is self.record and self.state is not None else None
 
-    def disown(self, partitions: Collection[TopicPartition]) -> None:
+    def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
         if self.record is not None and self.record.topic_partition in partitions:
             self.state = None
 
@@ -121,7 +121,7 @@ class ValuesInFlight:
         """Add the values that a call returns."""
         self._delivered.append(_Delivered(taker, spans, now_s))
 
-    def busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+    def in_flight_of(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         return frozenset(tp for delivered in self._delivered for tp in delivered.spans).intersection(partitions)
 
     def busy(self) -> list[tuple[ConsumeCall, frozenset[TopicPartition]]]:
@@ -179,7 +179,7 @@ class ValuesInFlight:
         self._delivered = [delivered for delivered in self._delivered if delivered.spans]
         return resume_at
 
-    def disown(self, partitions: Collection[TopicPartition]) -> None:
+    def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
         for delivered in self._delivered:
             for partition in delivered.spans.keys() & set(partitions):
                 delivered.spans[partition] = delivered.spans[partition]._replace(state=None)

@@ -242,9 +242,9 @@ class RecordDelivery:
         """Count the record in flight as finished, although the application may still be processing it."""
         self._loop_record.count()
 
-    def token_of(self, record: Record) -> int | None:
+    def fencing_token_of(self, record: Record) -> int | None:
         """The fencing token under which the record in flight was delivered; None of any other record, or once lost."""
-        return self._loop_record.token_of(record)
+        return self._loop_record.fencing_token_of(record)
 
     def finish(self) -> None:
         """Finish the record in flight."""
@@ -301,7 +301,7 @@ class RecordDelivery:
             self.put_back()
 
     def _busy_with(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        return frozenset().union(*(each.busy_with(partitions) for each in self._in_flight()))
+        return frozenset().union(*(each.in_flight_of(partitions) for each in self._in_flight()))
 
     def _in_flight(self) -> list[InFlight]:
         return [self._loop_record, *self._topics.values()]
@@ -431,13 +431,13 @@ class RecordDelivery:
         self._ready.remove(partitions)
         self._drop(partitions)
         for each in self._in_flight():
-            each.disown(partitions)
+            each.stop_counting(partitions)
         self._calls.lost(partitions)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
         """Deliver from ``offset`` on, once the assigned hook has ended; what is in flight does not count any more."""
         for each in self._in_flight():
-            each.disown([partition])
+            each.stop_counting([partition])
         if (state := self._subscription.state(partition)) is not None:
             state.position = offset
         self._fetch([partition])

@@ -375,9 +375,9 @@ class ClusterMetadata:
             raise BrokerConnectionError("no broker is known")
         return self._pool.get(self._pool.best(addresses), CONTROL)
 
-    def blame(self, connection: Connection) -> None:
+    def note_failure(self, connection: Connection) -> None:
         """Note that a request on this connection failed: other brokers are preferred for a while."""
-        self._pool.blame(connection.address)
+        self._pool.note_failure(connection.address)
 
     async def send(
         self,

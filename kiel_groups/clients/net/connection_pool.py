@@ -40,7 +40,7 @@ class ConnectionPool:
             connection = self._connections[key] = Connection(address, self._config, self._metrics)
         return connection
 
-    def blame(self, address: HostPort) -> None:
+    def note_failure(self, address: HostPort) -> None:
         """Note that a request to this broker failed."""
         self._blamed_at_s[address] = time.monotonic()
 

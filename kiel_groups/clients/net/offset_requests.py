@@ -184,11 +184,11 @@ async def _ask(
     try:
         answers = await connection.request(request, timeout_ms)
     except (BrokerError, ProtocolError):
-        cluster.blame(connection)
+        cluster.note_failure(connection)
         raise
     assert answers is not None, "offset requests have answers"
     if any(error_of(answer).retriable for answer in answers.values()):
-        cluster.blame(connection)
+        cluster.note_failure(connection)
     return answers
 
 

@@ -267,7 +267,7 @@ class LeaderDriver:
 
     def _apply_tuning(self, inputs: Inputs) -> None:
         """Apply the group's dynamic settings, and plan again when the next grace of a static member ends."""
-        self._feed(leader_state.DebounceChanged(inputs.tuning.debounced(self._config.debounce)))
+        self._feed(leader_state.DebounceChanged(inputs.dynamic_config.debounced(self._config.debounce)))
         if self._grace_timer is not None:
             self._grace_timer.cancel()
             self._grace_timer = None
@@ -291,8 +291,8 @@ class LeaderDriver:
 
     async def _allocate(self, inputs: Inputs) -> Target:
         allocator = self._allocator
-        if inputs.tuning.allocator is not None:
-            allocator = named_allocator(inputs.tuning.allocator, "allocator")
+        if inputs.dynamic_config.allocator is not None:
+            allocator = named_allocator(inputs.dynamic_config.allocator, "allocator")
         try:
             target = await self._run(allocator, inputs)
         except AllocatorError as error:

@@ -55,7 +55,7 @@ class PlanReader:
         self._known: dict[str, Any] = {}
         self._reading: dict[str, object] = {}
         self._member_names: set[MemberId] = set()
-        self._tuning = DynamicConfig()
+        self._dynamic_config = DynamicConfig()
         #: The last weights that could be read; None before the first read.
         self._weights: Weights | None = None
         #: The warnings about settings that were logged and still apply.
@@ -64,7 +64,7 @@ class PlanReader:
     @property
     def grace_ms(self) -> int:
         """How long an absent static member keeps its partitions, in milliseconds, as last read."""
-        given = self._tuning.static_grace_ms
+        given = self._dynamic_config.static_grace_ms
         return self._config.static_grace_ms if given is None else given
 
     def forget(self) -> None:
@@ -74,7 +74,7 @@ class PlanReader:
 
     async def read(self) -> Inputs:
         """Read all inputs of a plan; from now on, changes are notified."""
-        brokers, members, group_state, assignments, history, (self._tuning, weights) = await asyncio.gather(
+        brokers, members, group_state, assignments, history, (self._dynamic_config, weights) = await asyncio.gather(
             self._cached("brokers", self._read_brokers),
             self._live_members(),
             self._session.get(self._layout.group_state),
@@ -98,7 +98,7 @@ class PlanReader:
             assignments=assignments,
             away=away,
             history=tuple(sorted(number for name in history or () if (number := generation_of(name)) is not None)),
-            tuning=self._tuning,
+            dynamic_config=self._dynamic_config,
             weights=weights,
         )
 
@@ -199,7 +199,7 @@ class PlanReader:
         except ProtocolError as error:
             log.error("group %s: %s; keeping the previous settings", self._layout.group, error)
             self._metrics.count("group_settings_refused")
-            return self._tuning
+            return self._dynamic_config
 
     async def _read_weights(self) -> Weights:
         """
@@ -221,8 +221,8 @@ class PlanReader:
 
     def _warn_of_settings(self, slots: Collection[Slot]) -> None:
         """Log settings that are probably mistakes, each once while it lasts."""
-        warnings = set(self._tuning.unknown_field_hints())
-        warnings |= {f"drained: {slot} is no member" for slot in self._tuning.unknown_drained(slots)}
+        warnings = set(self._dynamic_config.unknown_field_hints())
+        warnings |= {f"drained: {slot} is no member" for slot in self._dynamic_config.unknown_drained(slots)}
         for warning in sorted(warnings - self._warnings):
             log.warning("group %s: %s: %s", self._layout.group, self._layout.config, warning)
         self._warnings = warnings

@@ -118,7 +118,7 @@ class GroupMember:
     def settled(self) -> bool:
         """Whether the session is alive and the member owns exactly the partitions of its assignment."""
         member_session = self._member_session
-        return member_session is not None and not member_session.over.done() and member_session.holding.settled
+        return member_session is not None and not member_session.over.done() and member_session.owned_partitions.settled
 
     def check_subscription(self, topics: Collection[str]) -> None:
         """
@@ -183,7 +183,7 @@ class GroupMember:
         if member_session is None or not member_session.session.gate.is_open(boot_time_s()):
             raise SessionLostError(f"group {self._config.group}: no session to commit with at the moment")
         try:
-            return await write(member_session.holding)
+            return await write(member_session.owned_partitions)
         except CoordinationError as error:
             if not error.retriable:
                 member_session.fail(error)

@@ -104,7 +104,7 @@ class GroupSession:
         self._joined = True
         self._heartbeat.start()
         self._watchdog.start()
-        self._election.feed(election.Run())
+        self._election.feed(election.EnterElection())
         self._tasks.start(self._look_regularly())
         self._step = "what follows the registration"
         await self._on_joined()

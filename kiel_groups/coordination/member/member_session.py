@@ -78,7 +78,7 @@ class MemberSession(GroupSession):
         await self._register()
 
     async def _on_joined(self) -> None:
-        self.holding.start()
+        self.owned_partitions.start()
         await self._warn_of_missing_topics(self._registered or ())
         # The subscription may have changed while the member joined.
         await self.resubscribe()
@@ -101,7 +101,7 @@ class MemberSession(GroupSession):
             metrics,
             commits=config.autocommit,
         )
-        self.holding = OwnedPartitions(
+        self.owned_partitions = OwnedPartitions(
             session,
             layout,
             self.member_id,
@@ -232,7 +232,7 @@ class MemberSession(GroupSession):
         One transaction deletes and creates the member's znodes. The claims are not affected, and the leader's watch on
         the member znode fires.
         """
-        self.holding.follow_subscription()
+        self.owned_partitions.follow_subscription()
         async with self._registering:
             while self._registered != self._subscription.subscription:
                 wanted = self._subscription.subscription
@@ -270,7 +270,7 @@ class MemberSession(GroupSession):
 
     def _look_again(self) -> None:
         super()._look_again()
-        self.holding.look_again()
+        self.owned_partitions.look_again()
 
     def _in_progress(self) -> Collection[Work]:
         return self._handler.in_progress()
@@ -279,7 +279,7 @@ class MemberSession(GroupSession):
         self._handler.stalled(stall)
 
     def _on_end(self) -> None:
-        self.holding.end()
+        self.owned_partitions.end()
 
     async def leave(self) -> None:
         """Commit finished records and release all partitions, then close the session."""
@@ -297,16 +297,16 @@ class MemberSession(GroupSession):
         A member that gets a partition then already waits for its release. A static member skips the first step because
         it is expected back, and so does a leader that is the only member.
         """
-        if self._config.instance_id is None and not self.holding.idle and not self._leader_driver.alone:
+        if self._config.instance_id is None and not self.owned_partitions.idle and not self._leader_driver.alone:
             # If the session ends meanwhile, there is nothing left to release.
             with suppress(TimeoutError, SessionLostError):
                 async with asyncio.timeout(self._config.debounce.bound_ms / 1000 + PATIENCE_S):
                     await self._retire()
-        await self.holding.release_all()
+        await self.owned_partitions.release_all()
 
     async def _retire(self) -> None:
         """Register an empty subscription, and wait until the next plan has revoked all partitions one by one."""
         async with self._registering:
             if isinstance(await self._register_anew(()), Refused):
                 return
-        await self.holding.all_released()
+        await self.owned_partitions.all_released()

@@ -259,7 +259,7 @@ class OwnedPartitions:
                 self._to_open |= partitions
                 if not self._claiming:
                     self._open_claimed()
-            case claims.Start(partitions):
+            case claims.Deliver(partitions):
                 self._tasks.start(self._handler.assigned(partitions))
             case claims.Drain(partitions):
                 self._drain(partitions)

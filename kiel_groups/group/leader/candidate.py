@@ -22,7 +22,7 @@ __all__ = [
     "ElectionPhase",
     "Event",
     "Effect",
-    "Run",
+    "EnterElection",
     "Created",
     "Candidates",
     "PredecessorGone",
@@ -77,7 +77,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EnterElection:
     """Enter the election."""
 
 
@@ -110,7 +110,7 @@ class SessionEnded:
     """The session is over, and the znode with it."""
 
 
-Event: TypeAlias = Run | Created | Candidates | PredecessorGone | Resumed | SessionEnded
+Event: TypeAlias = EnterElection | Created | Candidates | PredecessorGone | Resumed | SessionEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def step(candidate: Candidate, event: Event) -> tuple[Candidate, tuple[Effect, .
         case SessionEnded():
             resign = (ResignLeader(),) if candidate.leads else ()
             return replace(candidate, standing=ElectionPhase.OUT, name=None), resign
-        case Run() if candidate.standing is ElectionPhase.OUT:
+        case EnterElection() if candidate.standing is ElectionPhase.OUT:
             return replace(candidate, standing=ElectionPhase.CREATING), (CreateCandidate(),)
         case Created(name) if candidate.standing is ElectionPhase.CREATING:
             return replace(candidate, standing=ElectionPhase.READING, name=name), (ReadCandidates(),)

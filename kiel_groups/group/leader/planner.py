@@ -58,7 +58,7 @@ class Inputs:
     assignments: Mapping[Slot, MemberAssignment | None] = field(default_factory=dict)
     away: Mapping[Slot, MemberAssignment] = field(default_factory=dict)
     history: tuple[int, ...] = ()
-    tuning: DynamicConfig = field(default_factory=DynamicConfig)
+    dynamic_config: DynamicConfig = field(default_factory=DynamicConfig)
     weights: Weights = field(default_factory=dict)
 
     @property
@@ -70,7 +70,7 @@ class Inputs:
         """
         wanted = {slot: member.subscription for slot, member in self.members.items()}
         wanted |= {slot: tuple(sorted({p.topic for p in stored.partitions})) for slot, stored in self.away.items()}
-        return {slot: () if slot in self.tuning.drained else topics for slot, topics in wanted.items()}
+        return {slot: () if slot in self.dynamic_config.drained else topics for slot, topics in wanted.items()}
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
@@ -333,7 +333,10 @@ def describe_change(before: Inputs | None, after: Inputs) -> str:
             for slot in sorted(after.assignments.keys() - after.members.keys() - after.away.keys())
         ]
         return _shortened(causes)
-    causes = [*_membership_changes(before, after), *(["config"] if after.tuning != before.tuning else [])]
+    causes = [
+        *_membership_changes(before, after),
+        *(["config"] if after.dynamic_config != before.dynamic_config else []),
+    ]
     # Until the znode is read again, both are the same object: skip the comparison of up to 100,000 weights.
     if after.weights is not before.weights and after.weights != before.weights:
         causes.append("weights")

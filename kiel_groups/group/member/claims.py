@@ -50,7 +50,7 @@ __all__ = [
     "Claim",
     "WatchOwner",
     "Open",
-    "Start",
+    "Deliver",
     "Drain",
     "Release",
     "Lose",
@@ -255,7 +255,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class Deliver:
     """Start to fetch and deliver these partitions."""
 
     partitions: Partitions
@@ -282,7 +282,7 @@ class Lose:
     partitions: Partitions
 
 
-Effect: TypeAlias = Claim | WatchOwner | Open | Start | Drain | Release | Lose
+Effect: TypeAlias = Claim | WatchOwner | Open | Deliver | Drain | Release | Lose
 
 _ORDER: tuple[tuple[Phase, Callable[[Partitions], Effect]], ...] = (
     # Releases precede claims: another member may be waiting.
@@ -291,7 +291,7 @@ _ORDER: tuple[tuple[Phase, Callable[[Partitions], Effect]], ...] = (
     (Phase.CLAIMING, Claim),
     (Phase.WAITING, WatchOwner),
     (Phase.OPENING, Open),
-    (Phase.OWNED, Start),
+    (Phase.OWNED, Deliver),
 )
 
 

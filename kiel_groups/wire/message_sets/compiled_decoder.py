@@ -17,7 +17,7 @@ from kiel_groups.wire.message_sets.wrappers import (
     BAD_LENGTH,
     Run,
     check_content,
-    examine,
+    check_wrapper,
     offset_at,
     partial,
     refusal,
@@ -110,7 +110,7 @@ def _check_into(found: CheckedSet, budget: int) -> None:
             found.passed = True
             return
         _refuse(verdict, data, found.stop, source)
-        wrapper_end = examine(data, found.stop, found.last_offset, source)
+        wrapper_end = check_wrapper(data, found.stop, found.last_offset, source)
         if wrapper_end is None:
             return
         wrapper_offset = offset_at(data, found.stop)
@@ -127,7 +127,7 @@ def _checked_content(
 ) -> tuple[bytes, int, int]:
     stop, last_offset, verdict = _messages.check(content, 0, last_offset, LAST_OFFSET)
     _refuse(verdict, content, stop, source)
-    run = Run(stop, last_offset, examine(content, stop, last_offset, source))
+    run = Run(stop, last_offset, check_wrapper(content, stop, last_offset, source))
     check_content(content, run, wrapper_offset, source)
     return content, 0, stop
 

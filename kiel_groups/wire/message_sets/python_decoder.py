@@ -25,7 +25,7 @@ from kiel_groups.wire.message_sets.wrappers import (
     OVERHEAD_BYTES,
     Run,
     check_content,
-    examine,
+    check_wrapper,
     offset_at,
     partial,
     refusal,
@@ -86,9 +86,9 @@ def _scan(data: bytes, start: int, last_offset: int, source: TopicPartition) -> 
         offset, length, flags = header(data, position)
         following = position + OVERHEAD_BYTES + length
         if flags & _NOT_PLAIN or offset <= last_offset or length < LEAST_SIZE or following > size:
-            return Run(position, last_offset, examine(data, position, last_offset, source))
+            return Run(position, last_offset, check_wrapper(data, position, last_offset, source))
         position, last_offset = following, offset
-    return Run(position, last_offset, examine(data, position, last_offset, source))
+    return Run(position, last_offset, check_wrapper(data, position, last_offset, source))
 
 
 def _decode_plain(data: bytes, source: TopicPartition) -> list[Record]:

@@ -25,7 +25,7 @@ __all__ = [
     "PartialMessage",
     "Run",
     "check_content",
-    "examine",
+    "check_wrapper",
     "offset_at",
     "partial",
     "refusal",
@@ -83,7 +83,7 @@ def offset_at(data: Buffer, position: int) -> int:
     return offset
 
 
-def examine(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
+def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
     """Check the wrapper at ``position`` and return its end; None if the data ends there, or inside the message."""
     if len(data) - position < OVERHEAD_BYTES:
         return None
