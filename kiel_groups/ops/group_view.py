@@ -87,7 +87,7 @@ class GroupView:
     election, the leader first; a candidate that is not a member is an allocator process. ``missing_topics`` are
     subscribed to, but do not exist. ``away`` has the assignments of static members that are gone and may return.
     ``unreadable`` says which znodes cannot be parsed, and why. ``dynamic_config`` is what operators have set for the
-    group, None if that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None if not counted.
+    group, None if that is refused, for the reason ``refused``. ``brokers`` is how many are registered, None if unknown.
     ``closed`` are the paths of znodes whose ACL denies reading: their data and children are unknown. ``history`` has
     the last generations, the newest first; ``weights`` is how many partitions have a weight. ``was_joined`` says
     whether a member has ever registered.

@@ -154,7 +154,7 @@ class Consumer:
     def wanted(self) -> Collection[TopicPartition] | None:
         """The partitions of its slice as it has read it last; None where it knows none."""
         membership = self.member._member_session
-        return None if membership is None else membership.holding._claims.want
+        return None if membership is None else membership.owned_partitions._claims.want
 
     def has_chosen(self, partition: TopicPartition) -> bool:
         """Whether a reset is chosen that is not stored yet."""
@@ -163,7 +163,7 @@ class Consumer:
     def in_phase(self, phase: Phase) -> frozenset[TopicPartition]:
         """The partitions that stand in a phase at its present member."""
         membership = self.member._member_session
-        return frozenset() if membership is None else membership.holding._claims.in_phase(phase)
+        return frozenset() if membership is None else membership.owned_partitions._claims.in_phase(phase)
 
     def goes_on(self, partition: TopicPartition, epoch: int) -> None:
         """What it hands out of a partition, and has in hand, belongs to this epoch."""

@@ -80,7 +80,7 @@ def test_a_release_waits_for_a_commit_that_is_under_way(monkeypatch: pytest.Monk
             claimed.append(world.layout.owner(PARTITION) in world.ensemble.truth.znodes)
             return await holding.send_commit(offsets, metadata)
 
-        monkeypatch.setattr(membership.holding._store, "send_commit", slowly)
+        monkeypatch.setattr(membership.owned_partitions._store, "send_commit", slowly)
         process_some(world, holding)
         holding.process.start(holding.member.commit_on_session())
         holding.subscribe(["t1"])

@@ -76,12 +76,12 @@ def test_a_slice_that_is_not_followed_is_noticed(world: World, monkeypatch: pyte
     (follower,) = (consumer for consumer in world.consumers if not consumer.member.leads)
     membership = follower.member._member_session
     assert membership is not None
-    wanted = claims.AssignmentRead(membership.holding._claims.want)
+    wanted = claims.AssignmentRead(membership.owned_partitions._claims.want)
 
     async def read_nothing_new() -> claims.AssignmentRead:
         return wanted
 
-    monkeypatch.setattr(membership.holding, "_read_assignment", read_nothing_new)
+    monkeypatch.setattr(membership.owned_partitions, "_read_assignment", read_nothing_new)
     for _ in range(2):
         world.join(world.topics)
     with pytest.raises(Violation, match=f"{follower.name} has not followed its slice for 15 s"):

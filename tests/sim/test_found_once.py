@@ -107,7 +107,7 @@ def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatc
                 await asyncio.sleep(0.1)
             return await ask(partitions, policy)
 
-        monkeypatch.setattr(consumer.member._member_session.holding._store._first, "_look_up", ask_late)  # type: ignore[union-attr]
+        monkeypatch.setattr(consumer.member._member_session.owned_partitions._store._first, "_look_up", ask_late)  # type: ignore[union-attr]
         world.topics["new"] = 3
         world.operator.create(topic_path("new"), world.topic_data("new"))
         consumer.subscribe(["t0", "new"])

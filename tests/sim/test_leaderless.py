@@ -131,7 +131,7 @@ def test_two_members_that_know_different_leaders_do_not_begin_at_two_moments(mon
 
         for consumer in world.consumers:
             look_up = know_half.__get__(consumer)  # type: ignore[attr-defined]
-            monkeypatch.setattr(consumer.member._member_session.holding._store._first, "_look_up", look_up)  # type: ignore[union-attr]
+            monkeypatch.setattr(consumer.member._member_session.owned_partitions._store._first, "_look_up", look_up)  # type: ignore[union-attr]
         create_topic(world, 4)
         world.run_for(5.0)
         world.settle(10.0)

@@ -89,7 +89,7 @@ def test_first_offsets_are_stored_all_the_same(world: World, monkeypatch: pytest
             await delete(min(partitions).topic)
             return await log_offsets(partitions, policy)  # noqa: B023 -- all answer the same
 
-        monkeypatch.setattr(consumer.member._member_session.holding._store._first, "_look_up", delete_and_ask)  # type: ignore[union-attr]
+        monkeypatch.setattr(consumer.member._member_session.owned_partitions._store._first, "_look_up", delete_and_ask)  # type: ignore[union-attr]
         monkeypatch.setattr(consumer, "log_offsets", delete_and_ask)
     if is_new:
         world.topics["new"] = 2
@@ -146,7 +146,7 @@ def test_who_hears_late_of_a_new_log_starts_over_only_where_it_was_in_the_old_on
     with at_rest(members=2, topics=(4,), reset="earliest") as world:
         late, prompt = world.consumers
         before = set(prompt.flowing)
-        slow.append(late.member._member_session.holding._topics)  # type: ignore[union-attr]
+        slow.append(late.member._member_session.owned_partitions._topics)  # type: ignore[union-attr]
         world.operator.delete(topic_path("t0"))
         world.operator.create(topic_path("t0"), world.topic_data("t0"))
         world.run_for(0.5)

@@ -164,7 +164,7 @@ def test_garbage_in_the_place_of_the_chosen_offset_is_written_over() -> None:
         world.operator.set(world.layout.offset(P0), b"garbage")
         membership = consumer.member._member_session
         assert membership is not None
-        following = consumer.process.start(membership.holding._offsets.adopt_foreign_offsets())
+        following = consumer.process.start(membership.owned_partitions._offsets.adopt_foreign_offsets())
         world.timeline.run_until(following.done, 1.0)
         world.timeline.run_until(lambda: not consumer.has_chosen(P0), 5.0)
         assert world.ensemble.truth.znodes[world.layout.offset(P0)].data == b"%d" % chosen

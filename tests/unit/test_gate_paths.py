@@ -230,7 +230,7 @@ async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualRun
         Metrics(),
         lambda error: None,
     )
-    member._supervisor.current = cast(Any, SimpleNamespace(session=owner.session, holding=OwnedPartitions()))
+    member._supervisor.current = cast(Any, SimpleNamespace(session=owner.session, owned_partitions=OwnedPartitions()))
     assert await member.commit_on_session("first") == {P0}
     if end == "suspended":
         owner.session.gate.suspended = True
