@@ -325,7 +325,7 @@ def test_a_member_that_comes_later_has_its_offsets_to_itself(
     cluster_39: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query reads on, and commits again when the member has gone."""
-    monkeypatch.setattr(group_offsets, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(group_offsets, "_CHECK_INTERVAL_S", 0.0)
     name, group = filled(cluster_39, unique("topic"), 1, VALUES), unique("group")
     options = {"subscribe": name, "kafka_group_id": group, "kiel_zookeeper_connect": cluster_39.zk_hosts}
     query = Query(cluster_39, **options, startingOffsets="earliest", maxOffsetsPerTrigger="10")
