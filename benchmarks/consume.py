@@ -38,31 +38,34 @@ READER = """
 import asyncio, sys, time
 from kiel_groups import GroupedConsumer
 
+def clocks():
+    return time.perf_counter(), time.process_time()
+
 async def by_loop(consumer, count):
     await consumer.subscribe(["topic"])
+    began = None
     async for record in consumer:
+        if began is None:
+            began = clocks()
         count -= 1
-        yield 1
         if not count:
-            return
+            return began
 
 async def by_consume(consumer, count):
+    began = None
     while count > 0:
         values = await consumer.consume("topic")
+        if values and began is None:
+            began = clocks()
         count -= len(values)
-        yield len(values)
+    return began
 
 async def main(way, broker, zookeeper, group, count):
     settings = {"debounce_quiet_ms": 0, "debounce_initial_delay_ms": 0}
-    async with GroupedConsumer([broker], group, [zookeeper], auto_offset_reset="earliest", **settings) as consumer:
-        began_s = began_cpu_s = None
-        seen = 0
-        async for number in {"async for": by_loop, "consume()": by_consume}[way](consumer, count):
-            if began_s is None and number:
-                began_s, began_cpu_s = time.perf_counter(), time.process_time()
-            seen += number
-        took_s, used_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-        print(seen / took_s, 1e6 * used_s / seen, flush=True)
+    async with GroupedConsumer([broker], group, [zookeeper], lambda value: value, **settings) as consumer:
+        began_s, began_cpu_s = await {"async for": by_loop, "consume()": by_consume}[way](consumer, count)
+        ended_s, ended_cpu_s = clocks()
+        print(count / (ended_s - began_s), 1e6 * (ended_cpu_s - began_cpu_s) / count, flush=True)
 
 asyncio.run(main(*sys.argv[1:5], int(sys.argv[5])))
 """
