@@ -1,8 +1,8 @@
 """
 The layers, lowest first, and what each library and each purity rule holds for.
 
-A layer imports itself and what stands below it. It is named by its path below ``kiel_groups``; a package that is listed
-besides its sub-packages stands for the modules that lie in it directly.
+A layer imports itself and the layers below it. It is named by its path below ``kiel_groups``; a package that is listed
+besides its sub-packages means the modules directly in it.
 """
 
 from __future__ import annotations

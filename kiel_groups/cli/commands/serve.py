@@ -149,7 +149,7 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
 
 
 def _clean_up(zookeeper: str, group: str) -> None:
-    """Remove the empty znodes of a group that nobody joined, or ``groups`` would list a misspelt name for ever."""
+    """Remove the empty znodes of a group that no member joined, or ``groups`` would list a misspelt name for ever."""
     from kiel_groups.admin import cluster_admin
     from kiel_groups.admin.empty_groups import remove_empty_group
 

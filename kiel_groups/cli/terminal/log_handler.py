@@ -20,7 +20,7 @@ def show_logs(lines: Lines, *, verbose: bool, reported_elsewhere: Sequence[str] 
     Args:
         lines: Prints them.
         verbose: Print log records of level INFO, too.
-        told_otherwise: Loggers to show only with ``verbose``, because the command reports the same in its own words.
+        reported_elsewhere: Loggers to show only with ``verbose``, because the command itself reports the same.
         timed: Begin each line with its time, for commands that run for days.
     """
     handler = _LineHandler(lines, timed=timed)

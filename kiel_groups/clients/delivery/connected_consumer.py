@@ -30,7 +30,6 @@ from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Batch, Record, TopicPartition
-from kiel_groups.wire.api.list_offsets_v0 import EARLIEST, LATEST
 
 __all__ = ["ConnectedConsumer", "ConsumerSettings"]
 
@@ -42,8 +41,6 @@ VALUES_PATIENCE_S = 2.0
 
 #: How long a close without an event loop waits for ZooKeeper, in seconds.
 ABANDON_S = 2.0
-
-_TIMES = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
