@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.failures.__main__ import ELSEWHERE
-from tests.servers import (  # noqa: F401 -- fixtures
+from tests.helpers.servers import (  # noqa: F401 -- fixtures
     cluster,
     cluster_39,
     kafka_version,

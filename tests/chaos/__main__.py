@@ -20,12 +20,12 @@ from rich.console import Console
 
 from kiel_groups.cli.terminal.progress_bar import bar, has_bar
 from kiel_groups.errors import KielGroupsError
-from tests.arguments import positive, positive_number
 from tests.chaos.judge import Limits, judge
 from tests.chaos.places import REPOSITORY
 from tests.chaos.report import print_report, report
 from tests.chaos.run import Progress, Run
 from tests.chaos.schedule import Schedule, ScheduleError, make_schedule
+from tests.helpers.arguments import positive, positive_number
 
 #: Exit statuses: every promise was kept; one was broken; the run says nothing about the group.
 KEPT, BROKEN, UNUSABLE, INTERRUPTED = 0, 1, 2, 130

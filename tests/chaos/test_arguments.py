@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos import __main__ as chaos
 from tests.chaos.schedule import make_schedule
-from tests.integration.commands import environment
+from tests.helpers.commands import environment
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.schedule import make_schedule
-from tests.integration.commands import environment
+from tests.helpers.commands import environment
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("chaos")]
 

@@ -55,12 +55,12 @@ ELSEWHERE = {
         "a_log_that_was_emptied_with_earliest",
         "during_an_assigned_hook",
     ),
-    "unit/test_topic_watch.py": ("a_look_on_a_lost_session_is_not_made_again",),
-    "unit/test_zombie_leaders.py": (
+    "unit/coordination/offsets/test_topic_incarnations.py": ("a_look_on_a_lost_session_is_not_made_again",),
+    "unit/clients/net/test_deposed_leaders.py": (
         "a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset",
         "a_bootstrap_name_of_a_deposed_leader_is_no_other_broker",
     ),
-    "unit/test_position_reset.py": (
+    "unit/clients/delivery/test_position_reset.py": (
         "a_log_that_is_cut_under_a_reader",
         "a_record_in_flight_that_is_cut_off_does_not_count",
         "a_position_that_is_in_the_log_again_is_kept",
@@ -111,11 +111,11 @@ ELSEWHERE = {
         "a_producer_is_stopped_by_ctrl_c",
         "a_producer_is_closed_while_its_broker_is_frozen",
     ),
-    "unit/test_clients_connection.py": (
+    "unit/clients/net/test_connection.py": (
         "answers_out_of_order_find_their_requests",
         "an_answer_to_no_request_leaves_the_others_unknown",
     ),
-    "unit/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),
+    "unit/spark/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),
     "spark/test_broker_faults.py": ("an_empty_answer_skips_nothing",),
     "integration/test_old_tools.py": (
         "a_java_consumer_that_comes_later_is_an_alarm",

@@ -17,9 +17,9 @@ import pytest
 from kazoo.protocol.serialization import Connect
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
-from tests.failures.network import AnswerLoser
-from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, trial
-from tests.integration.members import Member, eventually, group_of, owners, produce, zookeeper
+from tests.helpers.answer_losers import AnswerLoser
+from tests.helpers.members import Member, eventually, group_of, owners, produce, zookeeper
+from tests.helpers.trial import RECOVERY_S, SESSION_TIMEOUT_MS, trial
 
 pytestmark = pytest.mark.failures
 

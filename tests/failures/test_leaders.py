@@ -12,9 +12,9 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING
 from kiel_groups.group.znodes.history import HistoryEntry
-from tests.failures.program import Program
-from tests.failures.trial import RECOVERY_S, Trial, trial
-from tests.integration.members import Member, eventually
+from tests.helpers.member_program import Program
+from tests.helpers.members import Member, eventually
+from tests.helpers.trial import RECOVERY_S, Trial, trial
 
 pytestmark = pytest.mark.failures
 

@@ -12,9 +12,9 @@ import pytest
 from kiel_groups.admin.force_release import force_release
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.leader import claim_limit
-from tests.failures.network import AnswerLoser
-from tests.failures.trial import RECOVERY_S, trial
-from tests.integration.members import Member, eventually
+from tests.helpers.answer_losers import AnswerLoser
+from tests.helpers.members import Member, eventually
+from tests.helpers.trial import RECOVERY_S, trial
 
 pytestmark = pytest.mark.failures
 

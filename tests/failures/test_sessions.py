@@ -14,9 +14,9 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.faults.fault_proxy import FaultProxy
 from kiel_groups.errors import NoZooKeeperError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.failures.network import AnswerLoser, WatchLoser
-from tests.failures.trial import RECOVERY_S, SESSION_TIMEOUT_MS, Trial, trial
-from tests.integration.members import Member, eventually, group_of, produce, zookeeper
+from tests.helpers.answer_losers import AnswerLoser, WatchLoser
+from tests.helpers.members import Member, eventually, group_of, produce, zookeeper
+from tests.helpers.trial import RECOVERY_S, SESSION_TIMEOUT_MS, Trial, trial
 from tests.integration.test_group_membership import end_session
 
 pytestmark = pytest.mark.failures

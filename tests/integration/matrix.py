@@ -19,7 +19,7 @@ from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.jars.kafka_releases import KAFKAS
 from kiel_groups.errors import BrokerError, ConfigError
-from tests.integration.members import Group, eventually, group_of, stored_offsets, zookeeper
+from tests.helpers.members import Group, eventually, group_of, stored_offsets, zookeeper
 
 __all__ = ["CODECS", "STORES", "RELEASES", "Works", "try_store", "table_in_docs"]
 

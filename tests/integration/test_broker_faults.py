@@ -15,7 +15,7 @@ from kiel_groups.embedded import Cluster, Direction, KafkaProxy
 from kiel_groups.embedded.faults.kafka_proxy import Answer, Exchange, Partial, Reply, failing
 from kiel_groups.errors import NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.integration.members import eventually, group_of, produce, stored_offsets, zookeeper
+from tests.helpers.members import eventually, group_of, produce, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ import pytest
 from kiel_groups import Producer
 from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import SingleConsumer
-from tests.integration.commands import Running, kiel_groups
-from tests.integration.members import eventually
+from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.members import eventually
 
 pytestmark = pytest.mark.integration
 

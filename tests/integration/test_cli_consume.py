@@ -18,8 +18,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from tests.integration.commands import REPOSITORY, Running, kiel_groups
-from tests.integration.members import eventually, owners, produce, stored_offsets, zookeeper
+from tests.helpers.commands import REPOSITORY, Running, kiel_groups
+from tests.helpers.members import eventually, owners, produce, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 

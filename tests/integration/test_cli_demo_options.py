@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import kiel_groups
+from tests.helpers.commands import kiel_groups
 
 pytestmark = pytest.mark.integration
 

@@ -19,8 +19,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from tests.integration.commands import REPOSITORY, Running, environment
-from tests.integration.members import eventually, owners, zookeeper
+from tests.helpers.commands import REPOSITORY, Running, environment
+from tests.helpers.members import eventually, owners, zookeeper
 
 pytestmark = pytest.mark.integration
 

@@ -15,8 +15,8 @@ from kazoo.security import make_digest_acl
 from kiel_groups.admin import cluster_admin
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.integration.commands import Running, kiel_groups
-from tests.integration.members import Group, eventually, group_of, produce, zookeeper
+from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.members import Group, eventually, group_of, produce, zookeeper
 
 pytestmark = pytest.mark.integration
 

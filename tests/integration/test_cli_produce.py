@@ -17,7 +17,7 @@ import pytest
 from kiel_groups.clients import BEGINNING, SingleConsumer
 from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.faults.kafka_proxy import Exchange, Reply
-from tests.integration.commands import REPOSITORY, environment
+from tests.helpers.commands import REPOSITORY, environment
 
 pytestmark = pytest.mark.integration
 

@@ -19,8 +19,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
-from tests.integration.commands import Running, kiel_groups
-from tests.integration.members import eventually, group_of, produce, zookeeper
+from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.members import eventually, group_of, produce, zookeeper
 
 pytestmark = pytest.mark.integration
 

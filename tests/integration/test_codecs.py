@@ -25,7 +25,7 @@ from kiel_groups.embedded.jars.jar_cache import java_class_path
 from kiel_groups.errors import BrokerError, MessageTooLargeError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.codecs import compression
-from tests.reference_compression import NUMBERS, lz4_frame
+from tests.helpers.reference_compression import NUMBERS, lz4_frame
 
 pytestmark = pytest.mark.integration
 

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pytest
 
 from kiel_groups.embedded import Cluster
-from tests.integration.commands import Running, kiel_groups
-from tests.integration.members import eventually, produce
-from tests.unit.test_compose import services
+from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.members import eventually, produce
+from tests.unit.embedded.test_example_files import services
 
 pytestmark = pytest.mark.integration
 

@@ -17,8 +17,8 @@ import pytest
 
 from kiel_groups import Record
 from kiel_groups.embedded import Cluster
-from tests.integration.commands import REPOSITORY, Running, environment
-from tests.integration.members import eventually, produce, stored_offsets, zookeeper
+from tests.helpers.commands import REPOSITORY, Running, environment
+from tests.helpers.members import eventually, produce, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 
 from kiel_groups.coordination.zookeeper.kazoo_client import begin_stop, observe_connect
 from kiel_groups.embedded import Cluster
-from tests.integration.fake_and_real import FakePlace, Place, RealPlace
+from tests.helpers.fake_and_real_zookeeper import FakePlace, Place, RealPlace
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
 from kiel_groups.embedded import ZooKeeperEnsemble
-from tests.integration.fake_and_real import FakeServers, Place, RealServers, Servers, closing
+from tests.helpers.fake_and_real_zookeeper import FakeServers, Place, RealServers, Servers, closing
 
 pytestmark = pytest.mark.integration
 

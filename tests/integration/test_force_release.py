@@ -12,8 +12,8 @@ from kiel_groups.errors import ConfigError
 from kiel_groups.group.znodes.contents import MemberInfo, encode_owner
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from tests.integration.commands import kiel_groups
-from tests.integration.members import eventually, group_of, produce, zookeeper
+from tests.helpers.commands import kiel_groups
+from tests.helpers.members import eventually, group_of, produce, zookeeper
 
 pytestmark = pytest.mark.integration
 

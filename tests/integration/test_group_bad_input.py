@@ -24,7 +24,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.znodes.contents import GroupSettings, GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.integration.members import eventually, group_of, produce, zookeeper
+from tests.helpers.members import eventually, group_of, produce, zookeeper
 
 pytestmark = pytest.mark.integration
 

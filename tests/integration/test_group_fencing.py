@@ -9,7 +9,7 @@ import pytest
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.integration.members import Member, eventually, group_of, owners, produce, zookeeper
+from tests.helpers.members import Member, eventually, group_of, owners, produce, zookeeper
 
 pytestmark = pytest.mark.integration
 

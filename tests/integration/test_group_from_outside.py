@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.integration.members import Group, eventually, group_of, owners, produce, zookeeper
+from tests.helpers.members import Group, eventually, group_of, owners, produce, zookeeper
 
 pytestmark = pytest.mark.integration
 

@@ -14,7 +14,7 @@ from kiel_groups.group.znodes.contents import GroupState, encode_owner
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from tests.integration.members import Group, eventually, group_of, produce, zookeeper
+from tests.helpers.members import Group, eventually, group_of, produce, zookeeper
 
 pytestmark = pytest.mark.integration
 

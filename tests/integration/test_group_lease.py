@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.coordination.session.delivery_gate import DeliveryGate
 from kiel_groups.embedded import Cluster, FaultProxy
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.integration.members import Member, eventually, group_of, produce, zookeeper
+from tests.helpers.members import Member, eventually, group_of, produce, zookeeper
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
 

@@ -14,7 +14,7 @@ from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
-from tests.integration.members import eventually, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import eventually, group_of, owners, produce, stored_offsets, zookeeper
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
 

@@ -13,7 +13,7 @@ from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.listeners import Stall
-from tests.integration.members import Member, eventually, group_of, produce, zookeeper
+from tests.helpers.members import Member, eventually, group_of, produce, zookeeper
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
 

@@ -9,8 +9,8 @@ import pytest
 
 from kiel_groups.clients import SingleConsumer
 from kiel_groups.embedded import Cluster
-from tests.integration.commands import Running
-from tests.integration.members import zookeeper
+from tests.helpers.commands import Running
+from tests.helpers.members import zookeeper
 from tests.integration.test_kiel_api_grouped import offsets, produce
 
 pytestmark = pytest.mark.integration

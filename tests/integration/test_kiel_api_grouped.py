@@ -16,7 +16,7 @@ from kiel_groups.clients import GroupedConsumer, Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import MessageTooLargeError
 from kiel_groups.exc import NoBrokersError
-from tests.integration.members import eventually, stored_offsets, zookeeper
+from tests.helpers.members import eventually, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import pytest
 
 from kiel_groups.clients import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
-from tests.integration.members import zookeeper
+from tests.helpers.members import zookeeper
 from tests.integration.test_kiel_api_grouped import consumer_of
 
 pytestmark = pytest.mark.integration

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from kiel_groups.embedded import Cluster
-from tests.integration.commands import REPOSITORY, Running
-from tests.integration.members import eventually, owners, stored_offsets, zookeeper
+from tests.helpers.commands import REPOSITORY, Running
+from tests.helpers.members import eventually, owners, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 

@@ -19,8 +19,8 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.offsets_v0 import OffsetAndMetadata, OffsetCommitRequest
 from kiel_groups.wire.error_codes import NO_ERROR
-from tests.integration.commands import REPOSITORY
-from tests.integration.members import eventually, stored_offsets, zookeeper
+from tests.helpers.commands import REPOSITORY
+from tests.helpers.members import eventually, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 

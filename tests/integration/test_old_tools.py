@@ -16,9 +16,9 @@ from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ForeignMemberError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.integration.commands import kiel_groups
-from tests.integration.members import Group, eventually, group_of, owners, produce, stored_offsets, zookeeper
-from tests.integration.old_tools import console_consumer, offset_checker, offset_table, zk_cli, zk_offsets_tool
+from tests.helpers.commands import kiel_groups
+from tests.helpers.members import Group, eventually, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.old_tools import console_consumer, offset_checker, offset_table, zk_cli, zk_offsets_tool
 
 pytestmark = pytest.mark.integration
 

@@ -15,8 +15,8 @@ import pytest
 from kiel_groups.cli.app import app
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.integration.commands import REPOSITORY, Running, environment
-from tests.integration.members import eventually, owners, zookeeper
+from tests.helpers.commands import REPOSITORY, Running, environment
+from tests.helpers.members import eventually, owners, zookeeper
 
 pytestmark = pytest.mark.integration
 

@@ -15,9 +15,9 @@ from kazoo.client import KazooClient
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.integration.commands import REPOSITORY
-from tests.integration.members import Group, eventually, group_of, produce, zookeeper
-from tests.integration.old_tools import zk_cli
+from tests.helpers.commands import REPOSITORY
+from tests.helpers.members import Group, eventually, group_of, produce, zookeeper
+from tests.helpers.old_tools import zk_cli
 
 pytestmark = pytest.mark.integration
 

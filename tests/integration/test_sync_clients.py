@@ -15,8 +15,8 @@ from kiel_groups.errors import ClosedError, ConfigError, UnknownTopicError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Batch, TopicPartition
 from kiel_groups.sync import GroupedConsumer, Producer, SingleConsumer
-from tests.integration.commands import Running
-from tests.integration.members import eventually, group_of, owners, stored_offsets, zookeeper
+from tests.helpers.commands import Running
+from tests.helpers.members import eventually, group_of, owners, stored_offsets, zookeeper
 
 pytestmark = pytest.mark.integration
 

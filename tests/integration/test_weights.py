@@ -20,8 +20,8 @@ from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
-from tests.integration.commands import kiel_groups
-from tests.integration.members import Member, eventually, group_of, zookeeper
+from tests.helpers.commands import kiel_groups
+from tests.helpers.members import Member, eventually, group_of, zookeeper
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.arguments import positive
+from tests.helpers.arguments import positive
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.trials import Outcome, Trials, Verdict, fits

@@ -16,14 +16,14 @@ _DELIVERY = "clients/delivery/record_delivery.py"
 _IN_FLIGHT = "clients/delivery/in_flight.py"
 _CONNECTION = "clients/net/connection.py"
 
-_CLUSTER_TESTS = "tests/unit/test_clients_cluster.py"
-_SINGLE_TESTS = "tests/unit/test_clients_single.py"
-_FETCHER_TESTS = "tests/unit/test_clients_fetcher.py"
-_DELIVERY_TESTS = "tests/unit/test_handing_out.py"
-_TOPIC_TESTS = "tests/unit/test_handing_out_topics.py"
-_ZOMBIE_TESTS = "tests/unit/test_zombie_leaders.py"
-_UNREACHABLE_TESTS = "tests/unit/test_brokers_unreachable.py"
-_DAMAGE_TESTS = "tests/unit/test_fetcher_damage.py"
+_CLUSTER_TESTS = "tests/unit/clients/net/test_cluster_metadata.py"
+_SINGLE_TESTS = "tests/unit/clients/test_single.py"
+_FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
+_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
+_TOPIC_TESTS = "tests/unit/clients/delivery/test_value_delivery.py"
+_ZOMBIE_TESTS = "tests/unit/clients/net/test_deposed_leaders.py"
+_UNREACHABLE_TESTS = "tests/unit/clients/net/test_unreachable_brokers.py"
+_DAMAGE_TESTS = "tests/unit/clients/fetch/test_damaged_answers.py"
 
 MUTANTS = (
     # Start positions
@@ -81,14 +81,14 @@ MUTANTS = (
         _COMMITS,
         "for tp, answer in answers.items() if answer.error == NO_ERROR}",
         "for tp, answer in answers.items()}",
-        "tests/unit/test_clients_offset_commits.py",
+        "tests/unit/clients/net/test_offset_requests.py",
     ),
     Mutant(
         "a refused offset fetch that is retried",
         _COMMITS,
         "            if not _may_pass(code):\n",
         "            if False:\n",
-        "tests/unit/test_clients_offset_commits.py",
+        "tests/unit/clients/net/test_offset_requests.py",
     ),
     # Metadata
     Mutant(
@@ -153,7 +153,7 @@ MUTANTS = (
         "clients/delivery/position_reset.py",
         "                if not error.retriable:\n                    raise\n",
         "                raise\n",
-        "tests/unit/test_position_reset.py",
+        "tests/unit/clients/delivery/test_position_reset.py",
     ),
     Mutant(
         "a leader that was just confirmed and is doubted again",
@@ -216,21 +216,21 @@ MUTANTS = (
         _DELIVERY,
         "                    positions[partition] = reset.lost\n                    lost.add(partition)\n",
         "                    state.reset = None\n",
-        "tests/unit/test_position_reset.py",
+        "tests/unit/clients/delivery/test_position_reset.py",
     ),
     Mutant(
         "a topic that comes back and commits beyond the end of its log",
         _DELIVERY,
         "state.finished, state.reset = min(state.finished, reset.end), None",
         "state.reset = None",
-        "tests/unit/test_delivery_and_claims.py",
+        "tests/unit/clients/delivery/test_delivery_and_claims.py",
     ),
     Mutant(
         "a fetch from a silent broker for each metadata request that is not answered",
         _FETCHER,
         "                await asyncio.sleep(self._cluster.delay_s(failures))\n                continue\n",
         "                pass\n",
-        "tests/unit/test_brokers_unreachable.py",
+        "tests/unit/clients/net/test_unreachable_brokers.py",
     ),
     Mutant(
         "a reset of a single consumer that no other broker confirms",
@@ -408,7 +408,7 @@ MUTANTS = (
         "clients/delivery/listener_calls.py",
         "            running.task.cancel()\n",
         "            pass\n",
-        "tests/unit/test_listening.py",
+        "tests/unit/clients/delivery/test_listener_calls.py",
     ),
     # Closes
     Mutant(
@@ -423,28 +423,28 @@ MUTANTS = (
         _CONNECTION,
         "                asked.answer.set_exception(copy(error))\n",
         "                pass\n",
-        "tests/unit/test_clients_connection.py",
+        "tests/unit/clients/net/test_connection.py",
     ),
     Mutant(
         "brokers that stay unreachable although they are back, where nothing is fetched",
         _CLUSTER,
         "                await self._sources.lost.wait()\n",
         "                await asyncio.Event().wait()\n",
-        "tests/unit/test_brokers_unreachable.py::test_unreachable_brokers_are_asked_until_one_answers",
+        "tests/unit/clients/net/test_unreachable_brokers.py::test_unreachable_brokers_are_asked_until_one_answers",
     ),
     Mutant(
         "a claim that is not open and no finding where an old offset stands",
         "ops/checks.py",
         "not each.opened",
         "each.committed_ms is None",
-        "tests/unit/test_ops_checks.py",
+        "tests/unit/ops/test_checks.py",
     ),
     Mutant(
         "claims without a position of which no warning comes",
         "coordination/member/unopened_claims.py",
         "            if not failure.is_warned and",
         "            if False and",
-        "tests/unit/test_unopened_claims.py",
+        "tests/unit/coordination/member/test_unopened_claims.py",
     ),
     Mutant(
         "a claim that is deleted before it is open and not made again",

@@ -12,11 +12,11 @@ _DESERIALIZING = "clients/delivery/deserializer.py"
 _CLAIMS = "group/member/claims.py"
 _SLICE_TOPICS = "coordination/member/unsubscribed_topics.py"
 
-_TOPIC_TESTS = "tests/unit/test_handing_out_topics.py"
-_CLAIM_TESTS = "tests/unit/test_delivery_and_claims.py"
-_DESERIALIZING_TESTS = "tests/unit/test_clients_deserializing.py"
-_CORE_TESTS = "tests/unit/test_group_claims.py"
-_SLICE_TESTS = "tests/unit/test_slice_topics.py"
+_TOPIC_TESTS = "tests/unit/clients/delivery/test_value_delivery.py"
+_CLAIM_TESTS = "tests/unit/clients/delivery/test_delivery_and_claims.py"
+_DESERIALIZING_TESTS = "tests/unit/clients/delivery/test_deserializer.py"
+_CORE_TESTS = "tests/unit/group/member/test_claims.py"
+_SLICE_TESTS = "tests/unit/coordination/member/test_unsubscribed_topics.py"
 
 MUTANTS = (
     # Drains
@@ -168,7 +168,7 @@ MUTANTS = (
         "clients/delivery/listener_calls.py",
         "if running.lost == running.partitions:",
         "if running.lost:",
-        "tests/unit/test_listening.py",
+        "tests/unit/clients/delivery/test_listener_calls.py",
     ),
     Mutant(
         "values that a drain gave up and that a caller still gets",
@@ -189,13 +189,13 @@ MUTANTS = (
         _DELIVERY,
         "        if self._drains:\n            self._progress.set()\n        while not self._ended",
         "        while not self._ended",
-        "tests/unit/test_handing_out.py",
+        "tests/unit/clients/delivery/test_record_delivery.py",
     ),
     Mutant(
         "a start that is not found within the call",
         "clients/single.py",
         "found = offsets.found or await list_offsets(self._cluster, partitions, at)",
         "found = offsets.found",
-        "tests/unit/test_clients_single.py",
+        "tests/unit/clients/test_single.py",
     ),
 )

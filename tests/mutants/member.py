@@ -33,7 +33,7 @@ MUTANTS = (
         _CLAIMS,
         "moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.OPENING)\n",
         "moves = _moves(claims, partitions, Phase.CLAIMING, lambda _: Phase.HELD)\n",
-        "tests/unit/test_group_claims.py",
+        "tests/unit/group/member/test_claims.py",
     ),
     Mutant(
         "a claim that is kept although it is not wanted",
@@ -79,7 +79,7 @@ MUTANTS = (
         _CLAIMS,
         "replace(claims, leaving=True, replaced=True)",
         "replace(claims, replaced=True)",
-        "tests/unit/test_group_claims.py",
+        "tests/unit/group/member/test_claims.py",
     ),
     Mutant(
         "a reset that an idle owner does not see",
@@ -172,7 +172,7 @@ MUTANTS = (
         "clients/delivery/connected_consumer.py",
         '            except Exception:\n                log.exception("an automatic commit failed',
         '            except KeyError:\n                log.exception("an automatic commit failed',
-        "tests/unit/test_commits_regularly.py",
+        "tests/unit/clients/delivery/test_automatic_commit.py",
     ),
     Mutant(
         "a member that looks only where it is told to",
@@ -214,7 +214,7 @@ MUTANTS = (
         "coordination/offsets/topic_incarnations.py",
         "                except SessionLostError:\n",
         "                except KeyError:\n",
-        "tests/unit/test_topic_watch.py",
+        "tests/unit/coordination/offsets/test_topic_incarnations.py",
     ),
     # Joining, and the application's callbacks
     Mutant(
@@ -236,21 +236,21 @@ MUTANTS = (
         "group/leader/claim_limit.py",
         "left -= chroot_bytes + len(layout.owner(partition))",
         "left -= len(layout.owner(partition))",
-        "tests/unit/test_group_planning.py",
+        "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "two callbacks of a listener at once",
         _LISTENING,
         "        async with self._lock:\n",
         "        if True:\n",
-        "tests/unit/test_listening.py",
+        "tests/unit/clients/delivery/test_listener_calls.py",
     ),
     Mutant(
         "a loss that waits for the callback that runs",
         _LISTENING,
         "            running.task.cancel()\n",
         "            pass\n",
-        "tests/unit/test_listening.py",
+        "tests/unit/clients/delivery/test_listener_calls.py",
     ),
     # Releases by force
     Mutant(

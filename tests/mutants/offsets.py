@@ -110,7 +110,7 @@ MUTANTS = (
         "coordination/session/fenced_writes.py",
         "            await asyncio.sleep(0)\n            await self._catch_up()\n",
         "            await self._catch_up()\n",
-        "tests/unit/test_gate_paths.py",
+        "tests/unit/coordination/session/test_gated_writes.py",
     ),
     Mutant(
         "a write that may have to wait after it was asked whether it still holds",
@@ -173,28 +173,28 @@ MUTANTS = (
         "clients/net/offset_lookup.py",
         "                _log_missing(failures)\n            return LogOffsets",
         "                raise failures[min(failures)].error\n            return LogOffsets",
-        "tests/unit/test_clients_cluster.py",
+        "tests/unit/clients/net/test_cluster_metadata.py",
     ),
     Mutant(
         "a frozen leader that is waited for as long as any request",
         "clients/net/offset_lookup.py",
         "cluster.send(leader, request, timeout_ms=timeout_ms)",
         "cluster.send(leader, request)",
-        "tests/unit/test_clients_cluster.py",
+        "tests/unit/clients/net/test_cluster_metadata.py",
     ),
     Mutant(
         "a look-up without patience for an election",
         "clients/net/offset_lookup.py",
         "if not missing or now_s() + pause_s > until_s:",
         "if True:",
-        "tests/unit/test_clients_cluster.py",
+        "tests/unit/clients/net/test_cluster_metadata.py",
     ),
     Mutant(
         "a leader that answers nonsense for all leaders",
         "clients/net/offset_lookup.py",
         "    except KielGroupsError as error:\n        return dict.fromkeys(partitions",
         "    except BrokerError as error:\n        return dict.fromkeys(partitions",
-        "tests/unit/test_clients_cluster.py",
+        "tests/unit/clients/net/test_cluster_metadata.py",
     ),
     Mutant(
         "a partition without a leader that keeps its topic from being stored",
@@ -257,14 +257,14 @@ MUTANTS = (
         "coordination/offsets/topic_incarnations.py",
         "except (Exception, asyncio.CancelledError):",
         "except asyncio.CancelledError:",
-        "tests/unit/test_topic_watch.py",
+        "tests/unit/coordination/offsets/test_topic_incarnations.py",
     ),
     Mutant(
         "brokers that are asked, after an outage, for what is outdated",
         "coordination/offsets/broker_store.py",
         " and not is_outdated(partition)",
         "",
-        "tests/unit/test_gate_paths.py",
+        "tests/unit/coordination/session/test_gated_writes.py",
     ),
     Mutant(
         "a start in a new log at any version",
@@ -432,7 +432,7 @@ MUTANTS = (
         "clients/delivery/connected_consumer.py",
         'return asyncio.shield(spawn(self.member.commit_on_session(metadata), "commit"))',
         'return spawn(self.member.commit_on_session(metadata), "commit")',
-        "tests/unit/test_commit_goes_on.py",
+        "tests/unit/clients/delivery/test_cancelled_commit.py",
     ),
     Mutant(
         "two commits at once",
@@ -460,7 +460,7 @@ MUTANTS = (
         _CLAIMING,
         " or self._store.sent(partition, found.offset)",
         "",
-        "tests/unit/test_late_broker_writes.py",
+        "tests/unit/coordination/offsets/test_late_broker_writes.py",
     ),
     Mutant(
         "a late write of a broker that is taken for an operator's offset in a new log",
@@ -474,7 +474,7 @@ MUTANTS = (
         "coordination/offsets/broker_store.py",
         "asyncio.timeout_at(until_s)",
         "asyncio.timeout_at(None)",
-        "tests/unit/test_gate_paths.py",
+        "tests/unit/coordination/session/test_gated_writes.py",
     ),
     # What people do to offsets
     Mutant(

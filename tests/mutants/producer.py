@@ -13,10 +13,10 @@ _SENDER = "clients/produce/sender.py"
 _CONNECTION = "clients/net/connection.py"
 _RANGES = "spark/tasks/range_reader.py"
 
-_INTERRUPT_TESTS = "tests/unit/test_interrupts.py"
-_INTERRUPTED_TESTS = "tests/unit/test_producer_interrupted.py"
-_PRODUCER_TESTS = "tests/unit/test_clients_producer.py"
-_CONNECTION_TESTS = "tests/unit/test_clients_connection.py"
+_INTERRUPT_TESTS = "tests/unit/clients/calls/test_interrupts.py"
+_INTERRUPTED_TESTS = "tests/unit/clients/test_interrupted_producer.py"
+_PRODUCER_TESTS = "tests/unit/clients/test_producer.py"
+_CONNECTION_TESTS = "tests/unit/clients/net/test_connection.py"
 _RANGE_TESTS = "tests/spark/test_range_reading.py"
 
 MUTANTS = (
@@ -148,13 +148,13 @@ MUTANTS = (
         "spark/jobs/folders.py",
         "    _synced(source)\n    source.replace(target)\n",
         "    source.replace(target)\n",
-        "tests/unit/test_archive_folders.py",
+        "tests/unit/spark/test_archive_folders.py",
     ),
     Mutant(
         "records of an unknown topic that a close does not count",
         "clients/producer.py",
         '        self.metrics.count("produce_failures", len(records))\n        for record',
         "        for record",
-        "tests/unit/test_clients_producer.py",
+        "tests/unit/clients/test_producer.py",
     ),
 )

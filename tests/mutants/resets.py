@@ -9,8 +9,8 @@ __all__ = ["MUTANTS"]
 _CLAIMING = "coordination/member/owner_znodes.py"
 _RESET = "clients/delivery/position_reset.py"
 _HANDING_OUT = "clients/delivery/record_delivery.py"
-_DELIVERY_TESTS = "tests/unit/test_handing_out.py"
-_AT_A_BROKER = "tests/unit/test_position_reset.py"
+_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
+_AT_A_BROKER = "tests/unit/clients/delivery/test_position_reset.py"
 
 MUTANTS = (
     Mutant(
@@ -60,14 +60,14 @@ MUTANTS = (
         "group/member/pending_reset.py",
         "return min(owed, self.position) if owed < min(self.lost, self.end) else self.position",
         "return self.position",
-        "tests/unit/test_group_reset.py",
+        "tests/unit/group/member/test_pending_reset.py",
     ),
     Mutant(
         "a reset that keeps to what retention has deleted",
         "group/member/pending_reset.py",
         "if owed < min(self.lost, self.end) else",
         "if owed < self.end else",
-        "tests/unit/test_group_reset.py",
+        "tests/unit/group/member/test_pending_reset.py",
     ),
     Mutant(
         "a commit beyond the end of a log that was cut",
@@ -81,7 +81,7 @@ MUTANTS = (
         "group/member/subscription.py",
         "self.finished if autocommit else self.committed)",
         "self.finished)",
-        "tests/unit/test_group_reset.py",
+        "tests/unit/group/member/test_pending_reset.py",
     ),
     Mutant(
         "a reset while something older is in flight",
@@ -152,7 +152,7 @@ MUTANTS = (
         "clients/fetch/fetch_buffer.py",
         "            self.ready.remove(state)\n",
         "            pass\n",
-        "tests/unit/test_clients_fetcher.py",
+        "tests/unit/clients/fetch/test_fetcher.py",
     ),
     Mutant(
         "a log's range that brokers refuse to tell, taken for the policy's word",

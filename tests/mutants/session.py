@@ -57,7 +57,7 @@ MUTANTS = (
         _CONNECTING,
         "used is self._dropped or used is not self.current or",
         "",
-        "tests/unit/test_lease.py",
+        "tests/unit/coordination/session/test_lease_renewal.py",
     ),
     Mutant(
         "what was asked before the end is answered after it",

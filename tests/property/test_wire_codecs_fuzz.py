@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.wire.codecs.compression import codec_by_name
-from tests.message_sets import damaged
-from tests.reference_compression import NUMBERS, RefusedError, lz4_frame, packed, raw_snappy, unpacked
+from tests.helpers.message_sets import damaged
+from tests.helpers.reference_compression import NUMBERS, RefusedError, lz4_frame, packed, raw_snappy, unpacked
 
 pytestmark = pytest.mark.property
 

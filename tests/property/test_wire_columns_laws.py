@@ -13,7 +13,7 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets import compiled_decoder
 from kiel_groups.wire.message_sets.columns import BinaryColumn, decode_columns
 from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
-from tests.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
+from tests.helpers.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
 
 pytestmark = pytest.mark.property
 

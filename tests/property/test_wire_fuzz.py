@@ -21,7 +21,7 @@ from kiel_groups.wire.api.produce_v0 import ProduceRequest
 from kiel_groups.wire.framing import Request, decode_size, split_response
 from kiel_groups.wire.message_sets.decoder import PartialMessage, decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
-from tests.message_sets import (
+from tests.helpers.message_sets import (
     WAYS,
     codecs,
     garbage_with_crc,
@@ -31,8 +31,8 @@ from tests.message_sets import (
     mutated,
     reading,
 )
-from tests.reference_codec import Message, decode, message, raw_message, wrapper
-from tests.reference_compression import RefusedError
+from tests.helpers.reference_codec import Message, decode, message, raw_message, wrapper
+from tests.helpers.reference_compression import RefusedError
 
 pytestmark = pytest.mark.property
 

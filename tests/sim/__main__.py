@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from random import SystemRandom
 
-from tests.arguments import positive
+from tests.helpers.arguments import positive
 from tests.sim.play import Outcome, play
 from tests.sim.story import make_story
 from tests.sim.telling import shortened, tell

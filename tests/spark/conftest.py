@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.sessions import SETTINGS, worker_environment
+from tests.helpers.spark.sessions import SETTINGS, worker_environment
 
 #: A session takes seconds to start, and on a busy machine minutes.
 _TIMEOUT_S = 600

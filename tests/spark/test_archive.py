@@ -23,9 +23,9 @@ from kiel_groups.spark import ArchiveSettings, archive, plan_archive
 from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.spark.jobs.archive_folders import ArchiveFolders
 from kiel_groups.spark.jobs.folders import FolderError, HadoopFolder
-from tests.integration.members import stored_offsets, zookeeper
-from tests.spark.archives import assert_complete, settings
-from tests.spark.queries import await_partitions, brokers_of, fill, filled
+from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.spark.archives import assert_complete, settings
+from tests.helpers.spark.queries import await_partitions, brokers_of, fill, filled
 
 # The session takes seconds to start, and on a busy machine a minute.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.integration.commands import at_a_terminal
+from tests.helpers.commands import at_a_terminal
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.spark.options.schema import READ_SCHEMA, arrow_schema
 from kiel_groups.spark.tasks.arrow_batches import merged, record_batch
 from kiel_groups.wire.message_sets.columns import Columns, decode_columns
-from tests.message_sets import PLAIN
-from tests.reference_codec import encode
+from tests.helpers.message_sets import PLAIN
+from tests.helpers.reference_codec import encode
 
 pytestmark = pytest.mark.spark
 

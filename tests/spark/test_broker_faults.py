@@ -17,7 +17,7 @@ from kiel_groups.embedded import Cluster, KafkaProxy
 from kiel_groups.embedded.faults.kafka_proxy import Exchange
 from kiel_groups.errors import OffsetOutOfRangeError
 from kiel_groups.spark.tasks.task_planner import ReadTask
-from tests.spark.queries import Query, batch_tasks, brokers_of, fill, filled, records, running
+from tests.helpers.spark.queries import Query, batch_tasks, brokers_of, fill, filled, records, running
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark-session")]
 

@@ -12,9 +12,9 @@ import pytest
 
 from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
-from tests.integration.commands import Running
-from tests.spark.queries import brokers_of, fill
-from tests.spark.sessions import worker_environment
+from tests.helpers.commands import Running
+from tests.helpers.spark.queries import brokers_of, fill
+from tests.helpers.spark.sessions import worker_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -32,7 +32,7 @@ def test_an_executor_that_is_killed_in_a_task_loses_nothing(
     fill(cluster_39, topic, values)
     for name, value in worker_environment().items():
         monkeypatch.setenv(name, value)
-    with Running(["-m", "tests.spark.executor_job", brokers_of(cluster_39), topic, str(tmp_path)]) as job:
+    with Running(["-m", "tests.helpers.spark.executor_job", brokers_of(cluster_39), topic, str(tmp_path)]) as job:
         job.wait_for_lines(1, PATIENCE_S)
         os.kill(executors_of(job.process.pid)[0], signal.SIGKILL)
         (tmp_path / "go").touch()

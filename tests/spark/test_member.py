@@ -17,9 +17,9 @@ from kiel_groups.errors import GroupConfigError, OffsetOutOfRangeError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import GroupedConsumer
-from tests.integration.commands import Running
-from tests.integration.members import owners, stored_offsets, zookeeper
-from tests.spark.queries import Checkpoint, Query, await_partitions, fill, running
+from tests.helpers.commands import Running
+from tests.helpers.members import owners, stored_offsets, zookeeper
+from tests.helpers.spark.queries import Checkpoint, Query, await_partitions, fill, running
 
 pytestmark = pytest.mark.spark
 

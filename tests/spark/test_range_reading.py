@@ -12,7 +12,7 @@ from kiel_groups.spark.checkpoint.query_offsets import OffsetRange
 from kiel_groups.spark.tasks.range_reader import RangeReader, ask_for
 from kiel_groups.wire.api.fetch_v0 import FetchedPartition
 from kiel_groups.wire.error_codes import NO_ERROR
-from tests.reference_codec import encode
+from tests.helpers.reference_codec import encode
 
 pytestmark = pytest.mark.spark
 

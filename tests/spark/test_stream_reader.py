@@ -20,8 +20,8 @@ from kiel_groups.model import Record
 from kiel_groups.spark.offsets import group_offsets
 from kiel_groups.spark.options.read_options import ReadOptions
 from kiel_groups.spark.stream.stream_reader import StreamReader
-from tests.integration.members import stored_offsets, zookeeper
-from tests.spark.queries import Query, await_partitions, fill, filled, read_batch, running, source
+from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.spark.queries import Query, await_partitions, fill, filled, read_batch, running, source
 
 pytestmark = pytest.mark.spark
 

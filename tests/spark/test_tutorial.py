@@ -15,8 +15,8 @@ import pytest
 from docutils import nodes
 from docutils.core import publish_doctree
 
-from tests.integration.commands import REPOSITORY, environment
-from tests.spark.sessions import worker_environment
+from tests.helpers.commands import REPOSITORY, environment
+from tests.helpers.spark.sessions import worker_environment
 
 # Three Javas, one after the other, each of which takes seconds to start, and on a busy machine a minute.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.xdist_group("spark-session")]

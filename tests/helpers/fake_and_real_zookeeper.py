@@ -1,0 +1,325 @@
+"""One way to use the fake ZooKeeper and real ones, so that the same cases can run on all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, Protocol
+
+from kazoo.client import KazooClient
+
+from kiel_groups.embedded import ZooKeeperEnsemble, ZooKeeperServer
+from kiel_groups.testing import FakeEnsemble, Host, Timeline, fake_client
+from tests.helpers.answer_losers import AnswerLoser
+
+__all__ = ["Lossy", "Place", "FakePlace", "RealPlace", "FakeServers", "RealServers", "Servers"]
+
+TICK_MS = 500
+
+#: Operation code of ZooKeeper's protocol.
+CLOSE_SESSION = -11
+
+
+class Lossy(Protocol):
+    """The connection of one client, which breaks when it is told to."""
+
+    client: KazooClient
+
+    def lose(self, what: Literal["request", "reply"], path: str) -> None:
+        """The next transaction, which names this path, is to be lost on its way, or what the server says to it."""
+
+    def reconnect(self) -> None:
+        """It is lost: break the connection, and let the next one be."""
+
+
+class Place(Protocol):
+    """Where clients connect to."""
+
+    def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
+        """A started client; ``session``: it goes on with that one."""
+
+    def resuming(self, session: tuple[int, bytes]) -> KazooClient:
+        """A client that is not started yet, and is to go on with that session."""
+
+    def lossy(self) -> AbstractContextManager[Lossy]:
+        """A client whose answers, and requests, may be lost."""
+
+    def end(self, session: tuple[int, bytes]) -> None:
+        """End a session from elsewhere, while its client lives."""
+
+    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
+        """Let time pass until a condition holds."""
+
+    def now_s(self) -> float:
+        """Of a clock that goes on while it waits."""
+
+    def close(self) -> None:
+        """Stop all clients."""
+
+
+class _Clients:
+    def __init__(self) -> None:
+        self.started: list[KazooClient] = []
+
+    def close(self) -> None:
+        for client in self.started:
+            client.stop()
+            client.close()
+
+
+class _LossyFake:
+    def __init__(self, host: Host, client: KazooClient) -> None:
+        self.client = client
+        self._host = host
+
+    def lose(self, what: Literal["request", "reply"], path: str) -> None:
+        self._host.lose(what)
+
+    def reconnect(self) -> None:
+        """Its connection breaks by itself."""
+
+
+class _LossyReal:
+    def __init__(self, proxy: AnswerLoser, client: KazooClient) -> None:
+        self.client = client
+        self._proxy = proxy
+
+    def lose(self, what: Literal["request", "reply"], path: str) -> None:
+        self._proxy.lose_answer_to(path.encode(), request_too=what == "request")
+
+    def reconnect(self) -> None:
+        assert self._proxy.caught.wait(20.0)
+        self._proxy.reconnect()
+
+
+class FakePlace(_Clients):
+    """On simulated time."""
+
+    def __init__(self, ensemble: FakeEnsemble | None = None) -> None:
+        super().__init__()
+        self.ensemble = ensemble or FakeEnsemble(Timeline(), tick_ms=TICK_MS)
+
+    def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
+        client = fake_client(Host(self.ensemble), int(timeout_s * 1000))
+        return self._start(client, session)
+
+    def resuming(self, session: tuple[int, bytes]) -> KazooClient:
+        return fake_client(Host(self.ensemble), session=session)
+
+    def _start(self, client: KazooClient, session: tuple[int, bytes] | None) -> KazooClient:
+        if session is not None:
+            client._session_id, client._session_passwd = session
+        client.start()
+        self.started.append(client)
+        return client
+
+    @contextmanager
+    def lossy(self) -> Iterator[Lossy]:
+        host = Host(self.ensemble)
+        yield _LossyFake(host, self._start(fake_client(host), None))
+
+    def end(self, session: tuple[int, bytes]) -> None:
+        self.client(session=session).stop()
+
+    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
+        self.ensemble.timeline.run_until(condition, timeout_s)
+
+    def now_s(self) -> float:
+        return self.ensemble.timeline.now_s
+
+
+class RealPlace(_Clients):
+    """On a real server, under a chroot of its own."""
+
+    def __init__(self, hosts: str, chroot: str = "") -> None:
+        super().__init__()
+        self._hosts = hosts + chroot
+        if chroot:
+            maker = KazooClient(hosts)
+            maker.start()
+            maker.ensure_path(chroot)
+            maker.stop()
+            maker.close()
+
+    def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
+        client = KazooClient(self._hosts, timeout_s, client_id=session)
+        client.start()
+        self.started.append(client)
+        return client
+
+    def resuming(self, session: tuple[int, bytes]) -> KazooClient:
+        return KazooClient(self._hosts, client_id=session)
+
+    @contextmanager
+    def lossy(self) -> Iterator[Lossy]:
+        hosts, slash, chroot = self._hosts.partition("/")
+        with AnswerLoser(hosts) as proxy:
+            client = KazooClient(proxy.address + slash + chroot)
+            client.start()
+            try:
+                yield _LossyReal(proxy, client)
+            finally:
+                client.stop()
+                client.close()
+
+    def end(self, session: tuple[int, bytes]) -> None:
+        """In one packet: the session's own client connects again at once, and would take it back in between."""
+        number, password = session
+        connect = struct.pack("!iqiqi", 0, 0, 10_000, number, len(password)) + password + b"\0"
+        close = struct.pack("!ii", 1, CLOSE_SESSION)
+        host, port = self._hosts.partition("/")[0].split(",")[0].split(":")
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(b"".join(struct.pack("!i", len(request)) + request for request in (connect, close)))
+            while connection.recv(4096):
+                pass  # Until the server hangs up: the session is closed.
+
+    def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise AssertionError(f"not within {timeout_s:g} s: {what}")
+            time.sleep(0.005)
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+
+class Servers(Protocol):
+    """Three servers, to be maltreated."""
+
+    @property
+    def leader(self) -> object:
+        """Which one is 0: who led when all faults were last ended."""
+
+    @property
+    def reports_moves(self) -> bool:
+        """Whether a transaction by a connection that its session has left is answered, and not that connection shut."""
+
+    def place(self, server: int | None = None) -> Place:
+        """Clients of all servers, or of one of them: 0 is the leader, 1 and 2 follow it."""
+
+    def freeze(self, server: int) -> None: ...
+    def crash(self, server: int) -> None: ...
+    def lag(self, follower: int, lag_s: float) -> None:
+        """From now on it hears what the leader commits so much later."""
+
+    def heal(self) -> None:
+        """End all faults, and wait until three servers serve again; who leads may be another one then."""
+
+
+class FakeServers:
+    """Of the fake."""
+
+    def __init__(self, *, reports_moves: bool) -> None:
+        self._ensemble = FakeEnsemble(Timeline(), 3, tick_ms=TICK_MS, reports_moves=reports_moves)
+        self._ordered = list(self._ensemble.servers)
+
+    @property
+    def leader(self) -> object:
+        return self._ordered[0]
+
+    @property
+    def reports_moves(self) -> bool:
+        return self._ensemble.reports_moves
+
+    def place(self, server: int | None = None) -> Place:
+        if server is None:
+            return FakePlace(self._ensemble)
+        return _OneFake(self._ensemble, server, self._ordered)
+
+    def freeze(self, server: int) -> None:
+        self._ensemble.freeze(self._ordered[server])
+
+    def crash(self, server: int) -> None:
+        self._ensemble.crash(self._ordered[server])
+
+    def lag(self, follower: int, lag_s: float) -> None:
+        self._ordered[follower].lag_s = lag_s
+
+    def heal(self) -> None:
+        for server in self._ensemble.servers:
+            self._ensemble.heal(server)
+        self._ensemble.timeline.run_until(lambda: all(server.contact for server in self._ensemble.servers))
+        assert self._ensemble.leader is not None
+        self._ordered = sorted(self._ensemble.servers, key=lambda server: server is not self._ensemble.leader)
+
+
+class _OneHost(Host):
+    """A machine that reaches one server only."""
+
+    def __init__(self, ensemble: FakeEnsemble, only: Any) -> None:
+        super().__init__(ensemble)
+        self.servers = [only]
+
+
+class _OneFake(FakePlace):
+    def __init__(self, ensemble: FakeEnsemble, server: int, ordered: list[Any]) -> None:
+        super().__init__(ensemble)
+        self._only = ordered[server]
+
+    def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
+        return self._start(fake_client(_OneHost(self.ensemble, self._only), int(timeout_s * 1000)), session)
+
+
+class RealServers:
+    """Of one version."""
+
+    def __init__(self, ensemble: ZooKeeperEnsemble) -> None:
+        self._ensemble = ensemble
+        self._ordered: list[ZooKeeperServer] = []
+        self._order()
+
+    def _order(self) -> None:
+        leader = asyncio.run(self._all_in_quorum())
+        self._ordered = sorted(self._ensemble.servers, key=lambda server: server is not leader)
+
+    async def _all_in_quorum(self) -> ZooKeeperServer:
+        """The leader, once all follow: one that is killed while it catches up may not start again (ZOOKEEPER-2354)."""
+        async with asyncio.timeout(30.0):
+            while True:
+                leader = await self._ensemble.leader()
+                if all([await server.mode() for server in self._ensemble.servers]):
+                    return leader
+                await asyncio.sleep(0.02)
+
+    @property
+    def leader(self) -> object:
+        return self._ordered[0]
+
+    @property
+    def reports_moves(self) -> bool:
+        return self._ensemble.version.startswith("3.4.")
+
+    def place(self, server: int | None = None) -> Place:
+        return RealPlace(self._ensemble.hosts if server is None else self._ordered[server].hosts)
+
+    def freeze(self, server: int) -> None:
+        self._ordered[server].pause()
+
+    def crash(self, server: int) -> None:
+        asyncio.run(self._ordered[server].kill())
+
+    def lag(self, follower: int, lag_s: float) -> None:
+        self._ensemble.delay(lag_s, self._ordered[0], self._ordered[follower])
+
+    def heal(self) -> None:
+        self._ensemble.heal()
+        for server in self._ordered:
+            if not server.is_running:
+                asyncio.run(server.start())
+            else:
+                server.resume()
+        self._order()
+
+
+@contextmanager
+def closing(place: Place) -> Iterator[Place]:
+    """Stop its clients at the end."""
+    try:
+        yield place
+    finally:
+        place.close()

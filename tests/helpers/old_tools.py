@@ -1,0 +1,107 @@
+"""The tools of Kafka 0.8's and ZooKeeper's own, as operators run them: a Java process each, of about a second."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kiel_groups.embedded.jars.classpaths import ClassPath, kafka_class_path, zookeeper_class_path
+from kiel_groups.embedded.jars.jar_cache import java_class_path
+from tests.helpers.commands import Running
+
+__all__ = ["ConsumerOffset", "console_consumer", "offset_checker", "offset_table", "zk_cli", "zk_offsets_tool"]
+
+_LOG4J = """\
+log4j.rootLogger=WARN, stderr
+log4j.appender.stderr=org.apache.log4j.ConsoleAppender
+log4j.appender.stderr.target=System.err
+log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
+log4j.appender.stderr.layout.ConversionPattern=%p %c{1}: %m%n
+"""
+_QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.net.preferIPv4Stack=true")
+_LIMIT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOffset:
+    """A row of ConsumerOffsetChecker's, as text: an unknown offset is ``unknown``, no owner is ``none``."""
+
+    partition: int
+    offset: str
+    log_size: str
+    lag: str
+    owner: str
+
+
+@contextmanager
+def _command(classes: ClassPath, main: str, arguments: Sequence[str]) -> Iterator[list[str]]:
+    java = shutil.which("java")
+    assert java is not None, "tests need Java"
+    with tempfile.TemporaryDirectory() as folder:
+        logging = Path(folder) / "log4j.properties"
+        logging.write_text(_LOG4J, encoding="utf-8")
+        quiet = [f"-Dlog4j.configuration=file:{logging}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        yield [java, *_QUICK, *quiet, "-cp", java_class_path(classes), main, *arguments]
+
+
+def _run(classes: ClassPath, main: str, arguments: Sequence[str], typed: str = "") -> subprocess.CompletedProcess[str]:
+    with _command(classes, main, arguments) as command:
+        return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+
+
+def offset_checker(version: str, zookeeper: str, group: str) -> subprocess.CompletedProcess[str]:
+    """Run ``kafka.tools.ConsumerOffsetChecker``; it exits with 0 also when it failed: judge its text."""
+    return _run(
+        kafka_class_path(version),
+        "kafka.tools.ConsumerOffsetChecker",
+        ["--zookeeper" if version.startswith("0.8.2") else "--zkconnect", zookeeper, "--group", group],
+    )
+
+
+def offset_table(text: str) -> list[ConsumerOffset]:
+    """The rows that ConsumerOffsetChecker printed: group, topic, partition, offset, log size, lag, owner."""
+    rows = [line.split() for line in text.splitlines()]
+    return [ConsumerOffset(int(row[2]), *row[3:]) for row in rows if len(row) == 7 and row[2].isdigit()]
+
+
+def zk_offsets_tool(
+    main: str, version: str, zookeeper: str, file: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``kafka.tools.ExportZkOffsets`` or ``ImportZkOffsets`` with a file."""
+    option = "--output-file" if main.startswith("Export") else "--input-file"
+    return _run(
+        kafka_class_path(version), f"kafka.tools.{main}", ["--zkconnect", zookeeper, option, str(file), *arguments]
+    )
+
+
+def zk_cli(version: str, zookeeper: str, *commands: str) -> str:
+    """
+    What zkCli prints for commands that are typed in: both streams.
+
+    3.4.6 prints nothing for a command that is given as arguments.
+    """
+    typed = "".join(f"{command}\n" for command in (*commands, "quit"))
+    outcome = _run(zookeeper_class_path(version), "org.apache.zookeeper.ZooKeeperMain", ["-server", zookeeper], typed)
+    return outcome.stdout + outcome.stderr
+
+
+@contextmanager
+def console_consumer(version: str, zookeeper: str, group: str, topic: str) -> Iterator[Running]:
+    """The high-level consumer of Kafka's own, in a group, for the block; it prints values."""
+    with tempfile.TemporaryDirectory() as folder:
+        room, member = "consumer", ["--group", group]
+        if version.startswith("0.8.2"):
+            settings = Path(folder) / "consumer.properties"
+            settings.write_text(f"group.id={group}\nzookeeper.session.timeout.ms=4000\n", encoding="utf-8")
+            room, member = "tools", ["--consumer.config", str(settings)]
+        main, arguments = f"kafka.{room}.ConsoleConsumer", ["--zookeeper", zookeeper, "--topic", topic, *member]
+        with (
+            _command(kafka_class_path(version), main, arguments) as command,
+            Running(command[1:], program=command[0]) as process,
+        ):
+            yield process

@@ -1,0 +1,188 @@
+"""
+Makers that Ctrl-C ends under load, one after the other, each at a moment that its seed says. ::
+
+    python -m tests.helpers.stopped_programs STYLE BROKER TOPIC FIRST_SEED ROUNDS
+
+One line of JSON tells of each: what it had produced, how its ``close()`` ended, how long that took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tornado import gen, ioloop
+
+import kiel_groups.sync
+from kiel_groups.clients import Producer
+from kiel_groups.errors import KielGroupsError
+
+#: The latest moment of the Ctrl-C, in seconds after the first record; how long a swallowed one is waited for.
+LATEST_S, SWALLOWED_S = 0.06, 5.0
+
+
+class Maker:
+    """One round: produces until it is interrupted."""
+
+    def __init__(self, broker: str, topic: str, seed: int) -> None:
+        self.broker, self.topic, self.seed = broker, topic, seed
+        self.random = random.Random(seed)
+        self.accepted = 0
+        self.swallowed = False
+        self.began_s = self.closing_s = 0.0
+        self.errors: list[str] = []
+        self._over = threading.Event()
+
+    def next(self) -> dict[str, int]:
+        """The next value; with the first one, the time until Ctrl-C begins."""
+        if not self.accepted:
+            threading.Thread(target=self._interrupt, daemon=True).start()
+        self.accepted += 1
+        if self.swallowed:
+            raise SystemExit("the Ctrl-C was swallowed")
+        return {"seed": self.seed, "n": self.accepted - 1}
+
+    def _interrupt(self) -> None:
+        time.sleep(self.random.uniform(0, LATEST_S))
+        assert threading.main_thread().ident is not None
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        self.swallowed = not self._over.wait(SWALLOWED_S)
+
+    def over(self) -> None:
+        """The interrupt came out."""
+        self._over.set()
+        self.closing_s = time.monotonic()
+
+    def report(self, producer: Any) -> dict[str, Any]:
+        """What a line says."""
+        counted = producer.metrics.counter
+        return {
+            "seed": self.seed,
+            "accepted": self.accepted,
+            "stored": counted("records_produced"),
+            "failed": counted("produce_failures"),
+            "unknown": counted("produce_unknown"),
+            "retries": counted("produce_retries"),
+            "closed_ms": round((time.monotonic() - self.closing_s) * 1000, 1),
+            "errors": self.errors,
+        }
+
+
+def kiel(maker: Maker, batch_size: int = 50) -> dict[str, Any]:
+    """As kiel's makers do: a coroutine of Tornado's, the loop left by the interrupt, then ``close()``."""
+    producer = Producer([maker.broker], batch_size=batch_size)
+    loop = ioloop.IOLoop(make_current=True)
+
+    @gen.coroutine
+    def run() -> Any:
+        yield producer.connect()
+        while not producer.closing:
+            yield producer.produce(maker.topic, maker.next())
+
+    try:
+        loop.add_callback(run)
+        loop.start()
+    except KeyboardInterrupt:
+        maker.over()
+        closing = producer.close()
+        if error := closing.exception() if closing.done() else "not done":
+            maker.errors.append(repr(error))
+    report = maker.report(producer)
+    loop.close(all_fds=True)
+    return report
+
+
+def one_by_one(maker: Maker) -> dict[str, Any]:
+    """The default batch size, each record awaited."""
+    return kiel(maker, 1)
+
+
+async def flood(maker: Maker, producer: Producer) -> None:
+    """Produce without awaiting each record."""
+    while not producer.closing:
+        for _ in range(20):
+            producer.produce(maker.topic, maker.next())
+        await producer.drain()
+        await asyncio.sleep(0)
+
+
+def run_sync(maker: Maker) -> dict[str, Any]:
+    """``IOLoop.run_sync``, and a flood of records in lingering batches."""
+    producer = Producer([maker.broker], batch_size=100, linger_ms=5, max_buffered_bytes=20_000)
+    loop = ioloop.IOLoop(make_current=True)
+
+    async def run() -> None:
+        await producer.connect()
+        await flood(maker, producer)
+
+    try:
+        loop.run_sync(run)
+    except KeyboardInterrupt:
+        maker.over()
+        if error := producer.close().exception():
+            maker.errors.append(repr(error))
+    report = maker.report(producer)
+    loop.close(all_fds=True)
+    return report
+
+
+def asyncio_run(maker: Maker) -> dict[str, Any]:
+    """``asyncio.run``, and ``async with``."""
+    producer = Producer([maker.broker], batch_size=100, linger_ms=5, max_buffered_bytes=20_000)
+
+    async def run() -> None:
+        async with producer:
+            try:
+                await flood(maker, producer)
+            finally:
+                maker.over()
+
+    try:
+        asyncio.run(run())
+    except KeyboardInterrupt:
+        return maker.report(producer)
+    raise AssertionError("the interrupt was swallowed")
+
+
+def blocking(maker: Maker) -> dict[str, Any]:
+    """The blocking producer."""
+    producer = kiel_groups.sync.Producer([maker.broker], batch_size=100, linger_ms=5)
+    try:
+        with producer:
+            try:
+                while True:
+                    producer.produce(maker.topic, maker.next())
+            finally:
+                maker.over()
+    except KeyboardInterrupt:
+        return maker.report(producer)
+    except KielGroupsError as error:
+        maker.errors.append(repr(error))
+    raise AssertionError("the interrupt was swallowed")
+
+
+STYLES: dict[str, Callable[[Maker], dict[str, Any]]] = {
+    "kiel": kiel,
+    "one_by_one": one_by_one,
+    "run_sync": run_sync,
+    "asyncio_run": asyncio_run,
+    "blocking": blocking,
+}
+
+
+def main(style: str, broker: str, topic: str, first: str, rounds: str) -> None:
+    for seed in range(int(first), int(first) + int(rounds)):
+        maker = Maker(broker, topic, seed)
+        sys.stdout.write(json.dumps(STYLES[style](maker)) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

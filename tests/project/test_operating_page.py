@@ -1,0 +1,54 @@
+"""The operators' page names what there is."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import shlex
+
+import click
+import pytest
+from docutils import nodes
+from docutils.core import publish_doctree
+
+from kiel_groups.cli.app import app
+from kiel_groups.ops import checks, partition_progress
+from tests.helpers.commands import REPOSITORY
+
+pytestmark = pytest.mark.unit
+
+PAGE = (REPOSITORY / "docs" / "operating.rst").read_text(encoding="utf-8")
+
+
+def tree() -> nodes.document:
+    complaints = io.StringIO()
+    document = publish_doctree(PAGE, settings_overrides={"report_level": 2, "warning_stream": complaints})
+    assert complaints.getvalue() == ""
+    return document
+
+
+def commands() -> list[str]:
+    blocks = [block.astext() for block in tree().findall(nodes.literal_block)]
+    return [line for block in blocks for line in block.splitlines() if line.startswith("kiel-groups ")]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_each_command_line_is_a_legal_one(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options that are told of exist, and take what they are given."""
+    monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "127.0.0.1:2181")
+    _, name, *arguments = shlex.split(line)
+    with app.make_context("kiel-groups", [name, *arguments]) as context:
+        command = app.get_command(context, name)
+        assert isinstance(command, click.Command)
+        command.make_context(name, arguments, parent=context).close()
+
+
+def test_each_kind_of_finding_is_explained() -> None:
+    """The table has what the rules can find, and nothing else."""
+    sources = inspect.getsource(checks) + inspect.getsource(partition_progress)
+    found = set(re.findall(r'Finding\(\s*"([a-z-]+)"', sources))
+    kinds = PAGE.partition("kind               meaning")[2].split("=====\n\n")[0]
+    explained = set(re.findall(r"^``([a-z-]+)``  ", kinds, re.MULTILINE))
+    assert len(found) >= 13
+    assert explained == found

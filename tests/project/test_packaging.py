@@ -1,0 +1,99 @@
+"""What is built and installed elsewhere is whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kiel_groups import __version__
+
+pytestmark = pytest.mark.integration
+
+REPOSITORY = Path(__file__).parents[2]
+SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "kiel_groups", "pyspark_kiel.py")
+
+_TRY_OUT = """
+import importlib, pkgutil, kiel_groups
+from kiel_groups.demo.input_records import load_records
+for name in kiel_groups.__all__:
+    getattr(kiel_groups, name)
+for module in pkgutil.walk_packages(kiel_groups.__path__, "kiel_groups."):
+    if not module.name.endswith("__main__") and not module.name.startswith("kiel_groups.spark."):
+        importlib.import_module(module.name)
+try:
+    kiel_groups.spark.KielDataSource
+except kiel_groups.errors.ConfigError as error:
+    assert "kiel-groups[spark]" in str(error)
+else:
+    raise AssertionError("a source without Spark")
+assert len(load_records()) == 100_000
+print(kiel_groups.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the package is built from, so that nothing of an earlier build gets into it."""
+    sources = tmp_path_factory.mktemp("sources")
+    for name in SOURCES:
+        source = REPOSITORY / name
+        if source.is_dir():
+            shutil.copytree(source, sources / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        else:
+            shutil.copy(source, sources)
+    return sources
+
+
+@pytest.fixture(scope="module")
+def wheel(sources: Path) -> Path:
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", "dist", ".", folder=sources)
+    (built,) = (sources / "dist").iterdir()
+    return built
+
+
+def run(*command: object, folder: Path) -> str:
+    # Without PYTHONPATH, which would let the checkout shine through.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([*map(str, command)], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
+    """Nothing of the package stays behind, and nothing else comes along, but what was compiled."""
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    wanted = {
+        str(path.relative_to(REPOSITORY))
+        for pattern in ("*.py", "*.pyi", "py.typed", "*.gz")
+        for path in (REPOSITORY / "kiel_groups").rglob(pattern)
+    }
+    wanted.add("pyspark_kiel.py")
+    compiled = {name for name in packed if name.startswith("kiel_groups/wire/_messages.")} - wanted
+    assert packed - compiled == wanted
+    assert {name.endswith((".so", ".pyd")) for name in compiled} <= {True}
+
+
+def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    """With its declared requirements alone, every module imports, the input is there, and the command runs."""
+    run(sys.executable, "-m", "venv", "env", folder=tmp_path)
+    binaries = tmp_path / "env" / "bin"
+    run(binaries / "python", "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
+    assert run(binaries / "python", "-I", "-c", _TRY_OUT, folder=tmp_path).startswith(str(tmp_path))
+    assert run(binaries / "kiel-groups", "--version", folder=tmp_path) == f"kiel-groups {__version__}\n"
+
+
+def test_spark_finds_an_editable_install_from_anywhere(sources: Path, tmp_path: Path) -> None:
+    """It lists the modules of all folders on the path: a finder of the build backend alone has nothing to list."""
+    run(sys.executable, "-m", "venv", "env", folder=tmp_path)
+    python = tmp_path / "env" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--editable", sources, folder=tmp_path)
+    listing = (
+        "import pkgutil; print([each.name for each in pkgutil.iter_modules() if each.name.startswith('pyspark_')])"
+    )
+    assert run(python, "-c", listing, folder=tmp_path) == "['pyspark_kiel']\n"

@@ -1,0 +1,71 @@
+"""What is written about the command line: every example has options that exist, and help fits the terminal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from kiel_groups.cli import app as cli
+from kiel_groups.cli.app import app
+
+pytestmark = pytest.mark.unit
+
+PAGE = Path(__file__).parents[3] / "docs" / "cli.rst"
+
+
+def examples() -> list[str]:
+    """The commands in the page, without what the shell does before and after."""
+    found = re.findall(r'^    (?:.*\| |eval "\$\()?kiel-groups (.*?)(?: \| .*|\)")?$', PAGE.read_text(), re.MULTILINE)
+    return [str(example) for example in found]
+
+
+def paths(group: click.Group = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command and every group of commands."""
+    yield path
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from paths(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def test_every_family_of_commands_has_an_example() -> None:
+    """A command that nobody shows is a command that nobody finds."""
+    shown = {example.split()[0] for example in examples()}
+    assert {"cluster", "topics", "produce", "consume", "describe", "spark", "completion"} <= shown
+
+
+@pytest.mark.parametrize("example", examples())
+def test_an_example_has_options_that_exist(example: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each is understood, with the addresses in the environment as the page has it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "access.log").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("KIEL_GROUPS_BROKERS", "kafka:9092")
+    monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "zookeeper:2181")
+    words = shlex.split(example)
+    context, command = click.Context(app), app
+    while isinstance(command, click.Group):
+        name = words.pop(0)
+        found = command.get_command(context, name)
+        assert found is not None, f"there is no command {name}"
+        if not isinstance(found, click.Group):
+            found.make_context(name, words, parent=context)
+            return
+        command = found
+
+
+@pytest.mark.parametrize("path", list(paths()), ids=" ".join)
+def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], path: tuple[str, ...]) -> None:
+    """Nothing wraps in the smallest terminal that is still around, and everything says how it ends."""
+    assert cli.run([*path, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Exit status: 0 " in out

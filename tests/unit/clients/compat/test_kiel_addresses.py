@@ -1,0 +1,47 @@
+"""Where clients dial when programs leave ports out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kazoo.handlers.threading import SequentialThreadingHandler
+from tornado.tcpclient import TCPClient
+
+from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
+from kiel_groups.errors import NoBrokersError, NoZooKeeperError
+from tests.helpers.fake_broker import FakeBroker
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("make", [Producer, SingleConsumer, lambda hosts: GroupedConsumer(hosts, "g", ["zoo"])])
+async def test_brokers_listen_on_9092(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    """Each in turn, at its own port or at Kafka's; none of them answers, and the error names all."""
+    dialled: list[tuple[str, int]] = []
+
+    async def connect(self: TCPClient, host: str, port: int, **_: Any) -> Any:
+        dialled.append((host, port))
+        raise OSError("nobody is there")
+
+    monkeypatch.setattr(TCPClient, "connect", connect)
+    with pytest.raises(NoBrokersError, match=r"kafka-1:9092: .*kafka-2:9093: "):
+        await make(["kafka-1", "kafka-2:9093"]).connect()
+    assert dialled == [("kafka-1", 9092), ("kafka-2", 9093)]
+
+
+async def test_zookeeper_listens_on_2181(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chroot belongs to all servers, and is no part of an address."""
+    dialled: set[tuple[str, int]] = set()
+
+    def create_connection(self: SequentialThreadingHandler, address: tuple[str, int], *_: Any, **__: Any) -> Any:
+        dialled.add((address[0], address[1]))
+        raise OSError("nobody is there")
+
+    monkeypatch.setattr(SequentialThreadingHandler, "create_connection", create_connection)
+    async with FakeBroker({"t": 1}) as broker:
+        servers = ["127.0.0.1", "127.0.0.2:2182/kafka"]
+        consumer = GroupedConsumer([str(broker.address)], "g", servers, zk_timeout_ms=1_000)
+        with pytest.raises(NoZooKeeperError, match=r"127\.0\.0\.1:2181,127\.0\.0\.2:2182/kafka"):
+            await consumer.connect()
+    assert dialled == {("127.0.0.1", 2181), ("127.0.0.2", 2182)}

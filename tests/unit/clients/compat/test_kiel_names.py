@@ -1,0 +1,137 @@
+"""The names that programs written for kiel import, and what stands behind them."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from kiel_groups import constants, errors, exc
+from kiel_groups.clients.net.connection import Connection
+from kiel_groups.config import BrokerConfig
+from kiel_groups.metrics import Metrics
+from kiel_groups.wire.api.fetch_v0 import FetchRequest
+from kiel_groups.wire.api.list_offsets_v0 import ListOffsetsRequest
+from kiel_groups.wire.api.metadata_v0 import MetadataRequest
+from kiel_groups.wire.api.offsets_v0 import OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.api.produce_v0 import ProduceRequest
+from tests.helpers.fake_broker import FakeBroker
+
+pytestmark = pytest.mark.unit
+
+
+def test_errors_by_their_older_names() -> None:
+    """Who catches an error by kiel's name catches ours."""
+    assert exc.ConnectionError is exc.BrokerConnectionError is errors.BrokerConnectionError
+    assert exc.KielError is errors.KielGroupsError
+    assert issubclass(exc.NoBrokersError, exc.KielError)
+    assert issubclass(exc.NoOffsetsError, exc.KielError)
+
+
+def test_a_connection_error_as_kiel_makes_it() -> None:
+    """Of host, port and broker, which programs read off it; it says where, and survives pickling."""
+    error = pickle.loads(pickle.dumps(exc.ConnectionError("kafka-1", 9092, broker_id=3)))
+    assert (error.host, error.port, error.broker_id) == ("kafka-1", 9092, 3)
+    assert str(error) == "kafka-1:9092: the connection failed"
+    assert error.retriable
+
+
+async def test_a_connection_that_fails_says_to_whom() -> None:
+    """As ours do that are raised in earnest."""
+    async with FakeBroker() as dead:
+        pass
+    connection = Connection(dead.address, dead.config(), Metrics())
+    with pytest.raises(exc.ConnectionError) as caught:
+        await connection.request(MetadataRequest(()))
+    assert (caught.value.host, caught.value.port) == dead.address
+
+
+@pytest.mark.parametrize("kind", [exc.NoOffsetsError, exc.NoBrokersError])
+def test_errors_as_kiel_raises_them(kind: type[errors.BrokerError]) -> None:
+    """Without arguments; they say something all the same, and survive pickling."""
+    error = pickle.loads(pickle.dumps(kind()))
+    assert type(error) is kind
+    assert str(error)
+    assert error.code is None
+
+
+def test_an_error_that_is_only_caught() -> None:
+    """Programs import it."""
+    assert exc.UnhandledResponseError("fetch").api == "fetch"
+    assert issubclass(exc.UnhandledResponseError, exc.KielError)
+
+
+def test_constants_are_kafkas_numbers() -> None:
+    """Not ours to choose: brokers know them."""
+    assert (constants.BEGINNING, constants.END) == (-2, -1)
+    assert (constants.GZIP, constants.SNAPPY, constants.LZ4) == (1, 2, 3)
+    assert constants.SUPPORTED_COMPRESSION == (None, 1, 2, 3)
+    assert constants.DEFAULT_KAFKA_PORT == 9092
+    assert constants.CONSUMER_REPLICA_ID == -1
+    assert constants.API_VERSION == 0
+    assert BrokerConfig(hosts=()).client_id == constants.CLIENT_ID
+    for request in (ProduceRequest, FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest):
+        assert request.API_KEY in constants.API_KEYS.values()
+    assert constants.API_KEYS["offset"] == ListOffsetsRequest.API_KEY
+    assert constants.API_KEYS["group_coordinator"] == 10
+
+
+def test_errors_as_kiel_spells_them() -> None:
+    """Programs compare names; where kiel's differ from Kafka's, kiel's stand."""
+    assert constants.ERROR_CODES == {
+        -1: "unknown",
+        0: "no_error",
+        1: "offset_out_of_range",
+        2: "invalid_message",
+        3: "unknown_topic_or_partition",
+        4: "invalid_message_size",
+        5: "leader_not_available",
+        6: "not_partition_leader",
+        7: "request_timed_out",
+        8: "broker_not_available",
+        9: "replica_not_available",
+        10: "message_size_too_large",
+        11: "stale_controller_epoch",
+        12: "offset_metadata_too_large",
+        13: "stale_leader_epoch",
+        14: "offsets_load_in_progress",
+        15: "coordinator_not_available",
+        16: "not_coordinator",
+        17: "invalid_topic",
+        18: "record_list_too_large",
+        19: "not_enough_replicas",
+        20: "not_enough_replicas_after_append",
+        21: "invalid_required_acks",
+        22: "illegal_generation",
+        23: "inconsistent_group_protocol",
+        24: "invalid_group_id",
+        25: "unknown_member_id",
+        26: "invalid_session_timeout",
+        27: "rebalance_in_progress",
+        28: "invalid_commit_offset_size",
+        29: "topic_authorization_failed",
+        30: "group_authorization_failed",
+        31: "cluster_authorization_failed",
+    }
+    assert {
+        "invalid_message",
+        "unknown_topic_or_partition",
+        "leader_not_available",
+        "not_partition_leader",
+        "request_timed_out",
+        "offsets_load_in_progress",
+        "coordinator_not_available",
+        "not_coordinator",
+        "not_enough_replicas",
+        "not_enough_replicas_after_append",
+    } == constants.RETRIABLE_CODES
+
+
+@pytest.mark.parametrize("module", ["clients", "exc", "constants"])
+def test_importing_a_name_starts_nothing(module: str) -> None:
+    """A program that only catches an error does not load the clients' libraries for it."""
+    program = f"import sys, kiel_groups.{module}; print({{'kazoo', 'tornado'}} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "set()"

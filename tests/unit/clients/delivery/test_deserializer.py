@@ -1,0 +1,180 @@
+"""Values that the application's function fails on: all are counted, few lines are logged, no count is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients.calls.log_limit import LogLimit, Repeats
+from kiel_groups.clients.delivery import deserializer
+from kiel_groups.clients.delivery.deserializer import LOG_INTERVAL_S, Deserializer
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Record, TopicPartition
+from tests.unit.clients.delivery.test_record_delivery import P0, P1, Bench, patience  # noqa: F401 -- patience is a fixture
+from tests.unit.clients.delivery.test_value_delivery import take
+
+pytestmark = pytest.mark.unit
+
+
+class Clock:
+    """Seconds, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def record(offset: int, value: bytes | None = b"x", partition: TopicPartition = P0) -> Record:
+    return Record(partition.topic, partition.partition, offset, None, value)
+
+
+def fails(value: bytes) -> Any:
+    raise ValueError(f"no such value: {value!r}")
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What was logged since the last call."""
+
+    def read() -> list[str]:
+        texts = [entry.getMessage() for entry in caplog.records]
+        caplog.clear()
+        return texts
+
+    caplog.set_level(logging.INFO, "kiel_groups.clients.delivery.deserializer")
+    return read
+
+
+def test_one_line_a_minute_with_a_count(lines: Callable[[], list[str]], caplog: pytest.LogCaptureFixture) -> None:
+    """The first one at once, with the traceback; partitions do not hide each other."""
+    clock, metrics = Clock(), Metrics()
+    values = Deserializer(fails, metrics, clock)
+    assert values.values(record(offset) for offset in range(5, 1_005)) == []
+    assert [entry.exc_info is not None for entry in caplog.records] == [True]
+    assert lines() == [
+        "t:0: the deserializer failed on the value at offset 5, which is skipped: ValueError: no such value: b'x'"
+    ]
+    assert values.record(record(7, partition=P1)) is None
+    assert len(lines()) == 1
+    clock.now_s += LOG_INTERVAL_S
+    assert values.record(record(1_005, b"y")) is None
+    assert [entry.exc_info is not None for entry in caplog.records] == [False]
+    assert lines() == [
+        "t:0: the deserializer failed on 1000 more values, which are skipped, first at offset 6: ValueError: no"
+        " such value: b'x'"
+    ]
+    values.values([record(1_006), record(1_007)])
+    assert lines() == []
+    assert metrics.counter("deserializer_failures") == 1_004
+
+
+def test_what_was_counted_is_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
+    """Once, and without an event loop."""
+    values = Deserializer(fails, Metrics(), Clock())
+    values.values(record(offset) for offset in range(3))
+    lines()
+    values.close()
+    assert [line[:48] for line in lines()] == ["t:0: the deserializer failed on 2 more values, w"]
+    values.close()
+    assert lines() == []
+
+
+async def test_what_was_counted_is_logged_when_nothing_fails_any_more(
+    lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the interval is over, although no value asks for it."""
+    monkeypatch.setattr(deserializer, "LOG_INTERVAL_S", 0.05)
+    values = Deserializer(fails, Metrics())
+    values.values([record(1), record(2)])
+    found = lines()
+    async with asyncio.timeout(5):
+        while len(found) < 2:
+            await asyncio.sleep(0.005)
+            found += lines()
+    assert "on 1 more values" in found[1]
+
+
+def concatenates(value: Any) -> Any:
+    return "text " + value
+
+
+def splits(value: Any) -> Any:
+    return value.split(",")
+
+
+def encodes(value: Any) -> Any:
+    return value.encode()
+
+
+@pytest.mark.parametrize("expects_text", [concatenates, splits, encodes])
+def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]], expects_text: Any) -> None:
+    """The line says what it is given here, and how to decode it."""
+    Deserializer(expects_text, Metrics(), Clock()).values([record(1)])
+    assert "is given bytes" in lines()[0]
+    decoded = Deserializer(lambda value: expects_text(value.decode()), Metrics(), Clock())
+    assert len(decoded.values([record(1)])) == 1
+    assert lines() == []
+
+
+@pytest.mark.parametrize(("function", "value"), [(None, None), (json.loads, None), (json.loads, b"{"), (fails, b"1")])
+def test_other_failures_have_no_hint(lines: Callable[[], list[str]], function: Any, value: bytes | None) -> None:
+    """Also where JSON says of a missing value that it is no bytes."""
+    Deserializer(function, Metrics(), Clock()).values([record(1, value)])
+    (line,) = lines()
+    assert "is given bytes" not in line
+
+
+def test_an_error_without_a_text(lines: Callable[[], list[str]]) -> None:
+    """Neither an error whose text cannot be had nor a very long one does any harm."""
+
+    class StrangeError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def strange(value: bytes) -> Any:
+        raise StrangeError
+
+    def talkative(value: bytes) -> Any:
+        raise ValueError("x" * 100_000)
+
+    Deserializer(strange, Metrics(), Clock()).values([record(1)])
+    assert lines()[0].endswith("StrangeError: ?")
+    Deserializer(talkative, Metrics(), Clock()).values([record(1)])
+    assert len(lines()[0]) < 500
+
+
+@pytest.mark.parametrize("way", ["take", "take_topic"])
+async def test_a_consumer_logs_the_rest_when_it_ends(lines: Callable[[], list[str]], way: str) -> None:
+    """Iterated over or not."""
+    bench = Bench(fails)
+    bench.fetcher.add(P0, *range(10, 20))
+    assert not (bench.out.take() if way == "take" else take(bench))
+    assert len(lines()) == 1
+    bench.out.end()
+    assert ["on 9 more values" in line for line in lines()] == [True]
+    assert bench.metrics.counter("deserializer_failures") == 10
+
+
+def test_a_limit_returns_every_event_once() -> None:
+    """In its line, when it is due, or at the end."""
+    limit: LogLimit[str, int] = LogLimit(10.0)
+    assert limit.due_s is None
+    assert limit.add("a", 1, 0.0) == Repeats(1, 1, is_first_line=True)
+    assert limit.add("a", 2, 1.0) is None
+    assert limit.add("b", 3, 2.0) == Repeats(3, 1, is_first_line=True)
+    assert limit.due_s == 10.0
+    assert limit.due(9.9) == []
+    assert limit.due(10.0) == [("a", Repeats(2))]
+    assert limit.add("a", 4, 19.9) is None
+    assert limit.add("a", 5, 20.0) == Repeats(4, 2)
+    assert limit.add("a", 6, 29.0) is None
+    assert limit.rest(29.0) == [("a", Repeats(6))]
+    assert limit.rest(29.0) == []
+    assert limit.add("b", 7, 50.0) == Repeats(7), "long after its interval, at once"

@@ -1,0 +1,371 @@
+"""The view of a cluster: how it is learnt, mended, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_lookup import find_offsets, list_offsets
+from kiel_groups.config import BrokerConfig, HostPort
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    BrokerError,
+    ClosedError,
+    KielGroupsError,
+    NoBrokersError,
+    ProtocolError,
+    RequestTimeoutError,
+    UnknownTopicError,
+)
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.error_codes import error_code
+from kiel_groups.wire.primitives import Reader
+from tests.helpers.fake_broker import LIST_OFFSETS, METADATA, Asked, FakeBroker, Fault
+
+pytestmark = pytest.mark.unit
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
+    """Two brokers that know each other; the first leads t:0, the second t:1."""
+    async with FakeBroker({"t": 2}, node_id=1) as one, FakeBroker({"t": 2}, node_id=2) as two:
+        for broker in (one, two):
+            broker.peers = [one, two]
+            broker.leaders = {T0: 1, T1: 2}
+        yield one, two
+
+
+async def test_partitions_and_leaders_are_learnt_from_one_broker() -> None:
+    """One bootstrap address is enough to know all brokers and leaders."""
+    async with pair() as (one, two):
+        cluster = ClusterMetadata(one.config(), Metrics())
+        assert await cluster.partitions_of("t") == (0, 1)
+        assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (1, 2)
+        assert cluster.brokers == {1: one.address, 2: two.address}
+        assert two.count(METADATA) == 0
+        cluster.close()
+
+
+def named(broker: FakeBroker) -> list[list[str]]:
+    """The topics that metadata requests named."""
+    readers = (Reader(asked.body, "a request") for asked in broker.asked if asked.api_key == METADATA)
+    return [[reader.string() for _ in reader.array(2)] for reader in readers]
+
+
+async def test_topics_that_may_not_exist_are_not_named() -> None:
+    """A broker that creates topics on demand creates none for a typing error; what exists is asked for by name."""
+    async with FakeBroker({"t": 1, "u": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        assert await cluster.partitions_of("t") == (0,)
+        with pytest.raises(UnknownTopicError):
+            await cluster.partitions_of("typo")
+        assert not any(named(broker))
+        await cluster.refresh(["t"], "test")
+        assert named(broker)[-1] == ["t"]
+        del broker.logs[T0]
+        await cluster.refresh(["t"], "test")
+        await cluster.refresh(["t"], "test")
+        assert named(broker)[-1] == [], "it is gone, and not to be created again"
+        assert cluster.known_partitions("t") is None
+        cluster.close()
+
+
+async def test_whoever_produces_names_topics() -> None:
+    """So brokers that create topics on demand create those that are written to."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics(), names_unknown=True)
+        assert await cluster.partitions_of("t") == (0,)
+        assert named(broker) == [["t"]]
+        cluster.close()
+
+
+async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
+    """A refusing address and one that never answers cost a delay, not the connection."""
+    async with FakeBroker(script=lambda _: Fault.SILENT) as stuck, FakeBroker({"t": 1}) as alive:
+        async with FakeBroker() as dead:
+            pass
+        hosts = (dead.address, stuck.address, alive.address)
+        cluster = ClusterMetadata(BrokerConfig(hosts=hosts, connect_timeout_ms=50, backoff_ms=1), Metrics())
+        assert await cluster.partitions_of("t") == (0,)
+        await cluster.refresh(["t"], "again")
+        assert stuck.count(METADATA) == 1, "who failed is asked last"
+        cluster.close()
+
+
+async def test_nobody_answers() -> None:
+    """The error names every address that was tried, and why it failed."""
+    async with FakeBroker() as dead:
+        pass
+    async with FakeBroker(script=lambda _: Fault.CLOSE) as closing:
+        cluster = ClusterMetadata(BrokerConfig(hosts=(dead.address, closing.address)), Metrics())
+        with pytest.raises(NoBrokersError) as caught:
+            await cluster.partitions_of("t")
+    assert f"{dead.address}: cannot connect: Connection refused" in str(caught.value)
+    assert f"{closing.address}: the connection broke: closed by the other side" in str(caught.value)
+
+
+async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None:
+    """ZooKeeper's list of brokers helps when all bootstrap addresses are stale, and is not asked before."""
+    calls = 0
+    async with FakeBroker({"t": 1}) as alive:
+        async with FakeBroker() as dead:
+            pass
+
+        async def source() -> list[HostPort]:
+            nonlocal calls
+            calls += 1
+            return [alive.address]
+
+        cluster = ClusterMetadata(dead.config(), Metrics(), broker_source=source)
+        assert await cluster.partitions_of("t") == (0,)
+        await cluster.refresh(["t"], "again")
+        assert calls == 1
+        cluster.close()
+
+
+async def test_an_unknown_topic_is_believed_after_some_tries() -> None:
+    """A broker may not have heard of a new topic yet; once all tries agree, the topic is unknown."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        with pytest.raises(UnknownTopicError, match="no broker knows the topic nope"):
+            await cluster.partitions_of("nope")
+        assert broker.count(METADATA) == 6
+        await cluster.refresh(["t"], "again")
+        assert b"nope" not in broker.asked[-1].body, "it is not asked for any longer"
+        cluster.close()
+
+
+async def test_a_topic_that_was_known_is_not_given_up_so_soon() -> None:
+    """A lone broker that has just restarted forgets its topics for a while; records for them must not be refused."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        await cluster.learn(["t"])
+        known = broker.logs.pop(T0)
+
+        async def remember() -> None:
+            await broker.until_asked(METADATA, 8)
+            broker.logs[T0] = known
+
+        remembering = asyncio.ensure_future(remember())
+        await cluster.learn(["t"])
+        await remembering
+        assert cluster.known_partitions("t") == (0,)
+        cluster.close()
+
+
+async def test_a_topic_that_a_fresh_broker_does_not_know_is_asked_of_another() -> None:
+    """A broker that has just started knows nothing, and is no proof that a topic does not exist."""
+    async with FakeBroker() as fresh, FakeBroker({"t": 1}, node_id=7) as old:
+        fresh.peers = []
+        cluster = ClusterMetadata(BrokerConfig(hosts=(fresh.address, old.address), backoff_ms=1), Metrics())
+        assert await cluster.partitions_of("t") == (0,)
+        cluster.close()
+
+
+async def test_refreshes_run_one_at_a_time() -> None:
+    """A hundred callers at once cost one request."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        await asyncio.gather(*(cluster.refresh(["t"], "storm") for _ in range(100)))
+        assert broker.count(METADATA) == 1
+        await asyncio.gather(cluster.refresh(["t"], "one"), cluster.refresh(["u"], "other"))
+        assert broker.count(METADATA) == 3, "a topic that the running request leaves out needs another"
+        cluster.close()
+
+
+async def test_failed_refreshes_come_at_growing_intervals() -> None:
+    """While nobody answers, refreshes wait longer each time instead of hammering the brokers."""
+    metrics = Metrics()
+    async with FakeBroker() as dead:
+        pass
+    cluster = ClusterMetadata(dead.config(backoff_ms=16, max_backoff_ms=1_000), metrics, random=lambda: 0.0)
+    clock = asyncio.get_running_loop().time
+    started = clock()
+    for _ in range(4):
+        with pytest.raises(NoBrokersError):
+            await cluster.refresh(["t"], "down")
+    assert clock() - started >= 0.016 + 0.032 + 0.064
+    assert metrics.counter("metadata_failures") == 4
+
+
+async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
+    """The connections to the old address are closed, and the next ones lead to the new."""
+    boot, before, after = (FakeBroker({"t": 1}, node_id=node_id) for node_id in (1, 2, 2))
+    async with boot, before, after:
+        boot.leaders = {T0: 2}
+        boot.peers = [boot, before]
+        cluster = ClusterMetadata(boot.config(), Metrics())
+        await cluster.refresh(["t"], "first")
+        old = cluster.connection(2)
+        assert old.address == before.address
+        boot.peers = [boot, after]
+        await cluster.refresh(["t"], "moved")
+        assert old.closed
+        assert cluster.connection(2).address == after.address
+        cluster.close()
+
+
+async def test_purposes_have_connections_of_their_own() -> None:
+    """The same purpose shares a connection, another one gets another; one that broke is made anew."""
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        await cluster.refresh(["t"], "first")
+        assert cluster.connection(0) is cluster.connection(0)
+        fetching = cluster.connection(0, "fetch-0")
+        assert fetching is not cluster.connection(0)
+        fetching.close()
+        assert cluster.connection(0, "fetch-0") is not fetching
+        with pytest.raises(BrokerConnectionError, match="broker 9 is not among"):
+            cluster.connection(9)
+        cluster.close()
+        with pytest.raises(ClosedError):
+            cluster.connection(0)
+
+
+async def test_offsets_are_listed_by_each_leader() -> None:
+    """Earliest and latest come from the broker that leads the partition."""
+    async with pair() as (one, two):
+        one.logs[T0].start, one.logs[T0].end = 5, 9
+        two.logs[T1].start, two.logs[T1].end = 6, 8
+        cluster = ClusterMetadata(one.config(), Metrics())
+        assert await list_offsets(cluster, [T0, T1], -2) == {T0: 5, T1: 6}
+        assert await list_offsets(cluster, [T0, T1], -1) == {T0: 9, T1: 8}
+        assert await list_offsets(cluster, [T0], 1_400_000_000_000) == {T0: 5}, "nothing is older: the earliest"
+        cluster.close()
+
+
+async def test_listing_offsets_follows_a_leader_that_moves() -> None:
+    """Not-leader answers refresh the view and ask the new leader."""
+    async with pair() as (one, two):
+        cluster = ClusterMetadata(one.config(), Metrics())
+        await cluster.refresh(["t"], "first")
+        for broker in (one, two):
+            broker.leaders = {T0: 2, T1: 2}
+        two.logs[T0].end = 3
+        assert await list_offsets(cluster, [T0], -1) == {T0: 3}
+        cluster.close()
+
+
+async def test_finding_offsets_says_why_some_are_unknown() -> None:
+    """Each leader is asked once; a partition that fails, or that no broker leads, keeps no other one waiting."""
+    absent, unknown = TopicPartition("t", 7), TopicPartition("unknown", 0)
+    async with pair() as (one, two):
+        one.logs[T0].start, two.logs[T1].start = 5, 6
+        cluster = ClusterMetadata(one.config(), Metrics())
+        found, failures = await find_offsets(cluster, [T0, T1, absent], -2)
+        assert found == {T0: 5, T1: 6}
+        assert reasons(failures) == {absent: "LEADER_NOT_AVAILABLE"}
+        two.fail_next(LIST_OFFSETS, T1, 6)
+        found, failures = await find_offsets(cluster, [T0, T1], -2)
+        assert found == {T0: 5}
+        assert reasons(failures) == {T1: "NOT_LEADER_FOR_PARTITION"}
+        assert two.count(LIST_OFFSETS) == 2
+        assert (await find_offsets(cluster, [unknown], -2)).failures.keys() == {unknown}
+        cluster.close()
+
+
+async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
+    """Metadata of 0.8 names the last leader of a partition also when that broker is dead."""
+    async with FakeBroker({"t": 2}) as broker:
+        broker.leaders = {T1: 7}
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        await cluster.refresh(["t"], "test")
+        assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (0, None)
+        cluster.close()
+
+
+async def test_finding_offsets_asks_again_while_its_patience_lasts() -> None:
+    """An election that ends within it is not seen; answers that came first are kept from their moment."""
+    async with pair() as (one, two):
+        cluster = ClusterMetadata(one.config(), Metrics())
+        one.logs[T0].end, two.logs[T1].end = 4, 7
+        two.fail_next(LIST_OFFSETS, T1, 6, 5)
+        assert await find_offsets(cluster, [T0, T1], -1, patience_s=10.0) == ({T0: 4, T1: 7}, {})
+        assert (one.count(LIST_OFFSETS), two.count(LIST_OFFSETS)) == (1, 3)
+        cluster.close()
+
+
+async def test_one_frozen_leader_holds_the_offsets_of_others_up_for_a_bounded_time() -> None:
+    """It has ``connect_timeout_ms`` to answer, not the much longer time of other requests."""
+    async with pair() as (one, two):
+        one.logs[T0].start = 5
+        two.script = lambda asked: Fault.SILENT if asked.api_key == LIST_OFFSETS else None
+        cluster = ClusterMetadata(one.config(connect_timeout_ms=200, request_timeout_ms=60_000), Metrics())
+        async with asyncio.timeout(5):
+            found, failures = await find_offsets(cluster, [T0, T1], -2)
+        assert found == {T0: 5}
+        assert isinstance(failures[T1], RequestTimeoutError)
+        cluster.close()
+
+
+async def test_a_leader_that_answers_nonsense_fails_for_its_own_partitions() -> None:
+    """What another leader told counts all the same."""
+    async with pair() as (one, two):
+        one.logs[T0].start = 5
+        two.script = lambda asked: b"\x00" if asked.api_key == LIST_OFFSETS else None
+        cluster = ClusterMetadata(one.config(), Metrics())
+        found, failures = await find_offsets(cluster, [T0, T1], -2)
+        assert found == {T0: 5}
+        assert isinstance(failures[T1], ProtocolError)
+        cluster.close()
+
+
+async def test_finding_offsets_without_any_broker_fails_for_each_partition() -> None:
+    """The reason is that of the metadata request."""
+    async with pair() as (one, two):
+        cluster = ClusterMetadata(one.config(), Metrics())
+        await one.stop()
+        await two.stop()
+        found, failures = await find_offsets(cluster, [T0, T1], -2)
+        assert found == {}
+        assert {type(error) for error in failures.values()} == {NoBrokersError}
+        assert failures.keys() == {T0, T1}
+        cluster.close()
+
+
+def reasons(failures: Mapping[TopicPartition, KielGroupsError]) -> dict[TopicPartition, str]:
+    """The names of the error codes."""
+    return {tp: error_code(error.code or 0).name for tp, error in failures.items() if isinstance(error, BrokerError)}
+
+
+async def test_listing_offsets_ends_with_the_last_reason() -> None:
+    """Retriable errors are retried within a bound, others not at all; the error names the partition and the code."""
+    async with FakeBroker({"t": 2}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        broker.fail_next(LIST_OFFSETS, T0, *[6] * 100)
+        with pytest.raises(BrokerError, match=r"offsets of t:0 .*NOT_LEADER_FOR_PARTITION") as caught:
+            await list_offsets(cluster, [T0, T1], -1)
+        assert caught.value.code == 6
+        assert broker.count(LIST_OFFSETS) == 8
+        broker.fail_next(LIST_OFFSETS, T1, 17)
+        with pytest.raises(BrokerError, match=r"offsets of t:1 .*INVALID_TOPIC"):
+            await list_offsets(cluster, [T1], -1)
+        assert broker.count(LIST_OFFSETS) == 9
+        cluster.close()
+
+
+async def test_a_partition_without_a_leader_is_waited_for() -> None:
+    """An election that ends within the bound is not an error; one that does not is, with code 5."""
+    async with FakeBroker({"t": 1}) as broker:
+        broker.leaders = {T0: -1}
+
+        def elect(asked: Asked) -> None:
+            if broker.count(METADATA) == 3:
+                broker.leaders = {}
+
+        broker.script = elect
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        assert await cluster.find_leader(T0) == 0
+        broker.leaders = {T0: -1}
+        await cluster.refresh(["t"], "lost")
+        with pytest.raises(BrokerError, match="t:0 has no leader") as caught:
+            await cluster.find_leader(T0)
+        assert caught.value.code == 5
+        cluster.close()

@@ -1,0 +1,190 @@
+"""No broker answers any more, under a consumer that runs: what it says, and how it recovers."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients import BEGINNING, SingleConsumer
+from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
+from kiel_groups.clients.net import metadata_sources
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
+from kiel_groups.errors import NoBrokersError
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
+from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault
+from tests.unit.clients.test_single import T0, consuming, messages
+
+pytestmark = pytest.mark.unit
+
+#: The number that docs/migrating-from-kiel.rst states.
+UNREACHABLE_AFTER = 8
+
+
+async def test_refreshes_in_a_row_are_counted() -> None:
+    """So many without an answer are reported, with addresses and reasons; one that is answered ends it."""
+    metrics = Metrics()
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), metrics)
+        await cluster.refresh(["t"], "test")
+    for number in range(1, UNREACHABLE_AFTER + 1):
+        assert cluster.unreachable is None
+        with pytest.raises(NoBrokersError):
+            await cluster.refresh(["t"], "test")
+        assert ("metadata_unanswered", (), float(number)) in list(metrics.samples())
+    assert re.search(rf"{broker.address}: cannot connect: Connection refused", str(cluster.unreachable))
+    async with broker:
+        await cluster.refresh(["t"], "test")
+        assert cluster.unreachable is None
+        assert ("metadata_unanswered", (), 0.0) in list(metrics.samples())
+    cluster.close()
+
+
+async def test_what_was_warned_of_has_an_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where silent brokers have cost so much time that a single question was worth a warning."""
+    monkeypatch.setattr(metadata_sources, "_WARN_AFTER_S", 0.0)
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        await cluster.refresh(["t"], "test")
+    with pytest.raises(NoBrokersError):
+        await cluster.refresh(["t"], "test")
+    async with broker:
+        for _ in range(2):
+            await cluster.refresh(["t"], "test")
+    assert [line for line in caplog.messages if "answer again" in line] == [
+        "brokers answer again, after 1 metadata request without an answer"
+    ]
+    cluster.close()
+
+
+async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
+    """Although nobody else asks: a member that owns nothing fetches nothing. Without topics, nothing is asked."""
+    topics: list[str] = []
+    async with FakeBroker({"t": 1}) as broker:
+        cluster = ClusterMetadata(broker.config(metadata_max_age_ms=3_600_000), Metrics())
+        await cluster.refresh(["t"], "test")
+    renewing = asyncio.ensure_future(cluster.renew(lambda: topics))
+    while cluster.unreachable is None:
+        with pytest.raises(NoBrokersError):
+            await cluster.refresh(["t"], "test")
+    async with asyncio.timeout(5):
+        await renewing
+        assert cluster.unreachable is not None
+        topics.append("t")
+        async with broker:
+            await cluster.renew(lambda: topics)
+            assert cluster.unreachable is None
+    cluster.close()
+
+
+async def consume_until_raised(consumer: SingleConsumer) -> None:
+    while await consumer.consume("t") == []:
+        pass
+
+
+async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
+    """It names addresses and reasons, not more often than it waits for values; values come when brokers are back."""
+    async with consuming(b"0", max_wait_time=50) as (broker, consumer):
+        while not await consumer.consume("t", BEGINNING):
+            pass
+        await broker.stop()
+        async with asyncio.timeout(5):
+            with pytest.raises(NoBrokersError, match=f"{broker.address}: cannot connect"):
+                await consume_until_raised(consumer)
+        assert consumer.metrics.total("metadata_failures") >= UNREACHABLE_AFTER
+        started_s = time.monotonic()
+        for _ in range(3):
+            with pytest.raises(NoBrokersError):
+                await consumer.consume("t")
+        assert time.monotonic() - started_s >= 3 * 0.05
+        broker.append(T0, messages(b"1"))
+        async with broker, asyncio.timeout(5):
+            assert await values_after_errors(consumer) == [1]
+
+
+async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None:
+    """One fetch runs into its timeout; after that only metadata is asked for, and then the error comes."""
+    quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 100}
+    async with consuming(b"0", **quick) as (broker, consumer):
+        while not await consumer.consume("t", BEGINNING):
+            pass
+        broker.script = lambda _: Fault.SILENT
+        fetches = broker.count(FETCH)
+        async with asyncio.timeout(10):
+            with pytest.raises(NoBrokersError, match="no answer to a MetadataRequest within 100 ms"):
+                await consume_until_raised(consumer)
+        # The one that was under way, and the one that ran into its timeout.
+        assert broker.count(FETCH) <= fetches + 2
+        broker.script = None
+        broker.append(T0, messages(b"1"))
+        async with asyncio.timeout(5):
+            assert await values_after_errors(consumer) == [1]
+
+
+async def test_brokers_that_tell_no_metadata_are_fetched_from() -> None:
+    """One may be slow with metadata, and quick with fetches: a partition that needed fresh metadata flows on."""
+    quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 50}
+    async with consuming(b"0", **quick) as (broker, consumer):
+        while not await consumer.consume("t", BEGINNING):
+            pass
+        broker.script = lambda asked: Fault.SILENT if asked.api_key == METADATA else None
+        broker.fail_next(FETCH, T0, 6)
+        broker.append(T0, messages(b"1"))
+        async with asyncio.timeout(10):
+            assert await values_after_errors(consumer) == [1]
+
+
+async def values_after_errors(consumer: SingleConsumer) -> list[Any]:
+    """The next values; brokers may not have answered yet."""
+    while True:
+        try:
+            if values := await consumer.consume("t"):
+                return values
+        except NoBrokersError:
+            continue
+
+
+async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
+    """It returns [] before the last of these refreshes, as it does while there is nothing to read."""
+    subscription = SubscriptionState()
+    subscription.subscribe(["t"])
+    settings = ConsumerSettings(
+        brokers=BrokerConfig(hosts=(HostPort("127.0.0.1", 1),), backoff_ms=2, max_backoff_ms=5),
+        fetching=FetchConfig(max_wait_ms=10),
+        group=GroupConfig(group="g"),
+        zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
+    )
+    consuming = ConnectedConsumer(settings, subscription)
+    for _ in range(UNREACHABLE_AFTER):
+        assert await consuming.next_values("t", ConsumeCall()) == []
+        with pytest.raises(NoBrokersError):
+            await consuming._cluster.refresh(["t"], "test")
+    with pytest.raises(NoBrokersError, match=r"127\.0\.0\.1:1: cannot connect"):
+        await consuming.next_values("t", ConsumeCall())
+    consuming.fetcher.close()
+    consuming._cluster.close()
+
+
+async def test_iteration_waits_on(caplog: pytest.LogCaptureFixture) -> None:
+    """It raises nothing and logs a warning now and then; the next record comes when brokers are back."""
+    async with consuming(b"0") as (broker, consumer):
+        await consumer.subscribe("t", start=BEGINNING)
+        assert (await anext(consumer)).value == b"0"
+        await broker.stop()
+        waiting = asyncio.ensure_future(anext(consumer))
+        while consumer.metrics.total("metadata_failures") < 2 * UNREACHABLE_AFTER:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        assert not waiting.done()
+        broker.append(T0, messages(b"1"))
+        async with broker:
+            assert (await asyncio.wait_for(waiting, 5)).value == b"1"
+    told = [line for line in caplog.messages if "metadata request" in line]
+    assert [line.split()[0] for line in told[:2]] == [str(UNREACHABLE_AFTER), str(2 * UNREACHABLE_AFTER)]
+    assert str(broker.address) in told[0]
+    assert told[-1].startswith("brokers answer again")

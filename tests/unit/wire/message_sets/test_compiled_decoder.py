@@ -1,0 +1,158 @@
+"""What the compiled half says to whoever lies to it: an exception, never a look beyond the bytes it was given."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import sys
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kiel_groups.model import Record
+from kiel_groups.wire.message_sets import compiled_decoder
+from tests.helpers.message_sets import PLAIN
+from tests.helpers.reference_codec import encode, int32, int64, message, raw_message, wrapper
+
+pytestmark = [
+    pytest.mark.unit,
+    pytest.mark.skipif(
+        not compiled_decoder.COMPILED, reason="no C compiler was at hand when the package was installed"
+    ),
+]
+if compiled_decoder.COMPILED:
+    from kiel_groups.wire import _messages
+
+DATA = encode(PLAIN)
+LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
+
+
+def columns(given: Any, first: int = LOWEST, last: int = HIGHEST) -> Any:
+    return _messages.columns(given, first, last)
+
+
+def records(given: Any, first: int = LOWEST, last: int = HIGHEST) -> Any:
+    return _messages.records(given, first, last, Record, "t", 0)
+
+
+READERS = pytest.mark.parametrize("read", [columns, records])
+
+LIES = {
+    "stop beyond the bytes": (DATA, 0, len(DATA) + 1),
+    "stop far beyond the bytes": (DATA, 0, sys.maxsize),
+    "start before the bytes": (DATA, -1, len(DATA)),
+    "start far before the bytes": (DATA, -sys.maxsize - 1, len(DATA)),
+    "start after stop": (DATA, 27, 26),
+    "start inside a message": (DATA, 1, len(DATA)),
+    "stop inside a message": (DATA, 0, len(DATA) - 1),
+    "a wrapper": (wrapper(DATA, 12), 0, len(wrapper(DATA, 12))),
+    "another magic": (message(1, None, b"v", magic=1), 0, len(message(1, None, b"v"))),
+    "a size beyond the bytes": (int64(1) + int32(2**31 - 1) + bytes(60), 0, 72),
+    "a negative size": (int64(1) + int32(-5) + bytes(60), 0, 72),
+    "a key beyond its message": (raw_message(1, b"\0\0" + int32(2**31 - 1) + bytes(8)) + DATA, 0, 30),
+    "a value beyond its message": (raw_message(1, b"\0\0" + int32(-1) + int32(9) + bytes(8)) + DATA, 0, 34),
+    "a negative value": (raw_message(1, b"\0\0" + int32(-1) + int32(-2) + bytes(8)), 0, 34),
+    "no room for the value's length": (raw_message(1, b"\0\0" + int32(3) + bytes(4)) + DATA, 0, 26),
+}
+
+
+@READERS
+@pytest.mark.parametrize("run", LIES.values(), ids=LIES)
+def test_runs_that_are_none_are_refused(read: Callable[[Any], Any], run: tuple[bytes, int, int]) -> None:
+    """Whatever check() would have said of them: the bounds are looked at again."""
+    with pytest.raises(ValueError, match="a run"):
+        read((run,))
+    with pytest.raises(ValueError, match="a run"):
+        read(((DATA, 0, len(DATA)), run))
+
+
+@READERS
+@pytest.mark.parametrize(
+    "given", [None, [], [(DATA, 0, 1)], (None,), ((),), ((DATA,),), (("text", 0, 1),), ((DATA, 0.5, 1),), (DATA,)]
+)
+def test_other_things_than_runs_are_refused(read: Callable[[Any], Any], given: object) -> None:
+    """By their types."""
+    with pytest.raises(TypeError):
+        read(given)
+
+
+@READERS
+def test_no_runs_hold_nothing(read: Callable[[Any], Any]) -> None:
+    """Neither do empty ones, wherever they stand."""
+    assert read(()) == read(((DATA, 0, 0), (b"", 0, 0), (DATA, len(DATA), len(DATA))))
+
+
+@pytest.mark.parametrize("start", [-1, len(DATA) + 1, sys.maxsize, -sys.maxsize - 1])
+def test_a_check_begins_within_the_bytes(start: int) -> None:
+    """The end is allowed: nothing stands there."""
+    assert _messages.check(DATA, len(DATA), -1, HIGHEST) == (len(DATA), -1, _messages.STOPPED)
+    with pytest.raises(ValueError, match="start is"):
+        _messages.check(DATA, start, -1, HIGHEST)
+
+
+@pytest.mark.parametrize("size", [*range(300), 1_000, 1_023, 1_024, 10_000])
+def test_any_length_is_checked_to_its_last_byte(size: int) -> None:
+    """Short messages by tables, long ones by folding, whose ends are anywhere in a step: each byte counts."""
+    whole = message(1, None, random.Random(size).randbytes(size))
+    assert _messages.check(whole, 0, -1, HIGHEST) == (len(whole), 1, _messages.STOPPED)
+    for at in range(len(whole) - size, len(whole), max(1, size // 40)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << size % 8
+        assert _messages.check(damaged, 0, -1, HIGHEST) == (0, -1, _messages.STOPPED_BY_CRC), at
+
+
+def test_a_record_is_a_tuple() -> None:
+    """Other types have no room for the fields."""
+    for kind in (dict, int, object, list):
+        with pytest.raises(TypeError, match="a type of tuple"):
+            _messages.records(((DATA, 0, len(DATA)),), LOWEST, HIGHEST, kind, "t", 0)  # type: ignore[arg-type]
+
+
+def test_bytes_that_change_after_the_check_are_read_within_their_bounds() -> None:
+    """A buffer may be somebody else's: every walk reads lengths anew."""
+    data = bytearray(DATA)
+    stop, _, _ = _messages.check(data, 0, -1, HIGHEST)
+    data[8:12] = int32(1 << 30)
+    for read in (columns, records):
+        with pytest.raises(ValueError, match="a run"):
+            read(((data, 0, stop),))
+
+
+@READERS
+def test_buffers_are_let_go(read: Callable[[Any], Any]) -> None:
+    """After an answer and after a refusal: a bytearray that somebody looks into cannot grow."""
+    data = bytearray(DATA)
+    read(((data, 0, len(data)), (data, 0, len(data))))
+    with pytest.raises(ValueError, match="a run"):
+        read(((data, 0, len(data)), (data, 1, len(data))))
+    _messages.check(data, 0, -1, HIGHEST)
+    data += b"more"
+
+
+@READERS
+def test_nothing_is_left_behind(read: Callable[[Any], Any]) -> None:
+    """Neither of answers that are gone, nor of refusals: 1,000 of each take no more memory than the first."""
+    large = encode([(n, b"k" * 100, b"v" * 1000 if n % 2 else None) for n in range(10)])
+    whole, cut = ((large, 0, len(large)),), ((large, 0, len(large)), (large, 0, len(large) - 1))
+
+    def once() -> None:
+        read(whole)
+        with contextlib.suppress(ValueError):
+            read(cut)
+        _messages.check(large, 0, -1, HIGHEST)
+
+    once()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(1_000):
+            once()
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # One leaked object a round would be 30,000 bytes at least; the rest is Python's own.
+    assert after - before < 20_000

@@ -1,0 +1,295 @@
+"""Snappy and lz4, one case at a time: every form that clients of 0.8 wrote, every damage, and every false promise."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import cramjam
+import pytest
+
+from kiel_groups.errors import MessageTooLargeError, ProtocolError
+from kiel_groups.model import Record, TopicPartition
+from kiel_groups.wire.codecs import lz4, snappy
+from kiel_groups.wire.codecs.compression import codec_by_name
+from kiel_groups.wire.message_sets.decoder import decode_message_set
+from tests.helpers.reference_codec import encode, message, wrapper
+from tests.helpers.reference_compression import (
+    LZ4_MAGIC,
+    NUMBERS,
+    XERIAL,
+    lz4_frame,
+    packed,
+    raw_lz4,
+    raw_snappy,
+    unpacked,
+    xerial,
+    xxh32,
+)
+
+pytestmark = pytest.mark.unit
+
+SOURCE = TopicPartition("clicks", 3)
+NO_REPEATS = b"".join(struct.pack(">I", n * 2654435761 % 2**32) for n in range(50_000))
+CONTENTS = {
+    "one byte": b"a",
+    "text": b'{"page": "/index.html", "visitor": 7}' * 9_000,
+    "one byte, repeated": b"x" * 300_000,
+    "what cannot be packed": NO_REPEATS,
+    "a whole block": NO_REPEATS[: 64 << 10],
+}
+LIMIT = 1 << 20
+
+
+def refusal(unpack: Callable[[bytes, int], bytes], data: bytes, limit: int = LIMIT) -> ProtocolError:
+    """The error that the data meets; anything but a ProtocolError fails the test."""
+    with pytest.raises(ProtocolError) as caught:
+        unpack(data, limit)
+    return caught.value
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_packed_is_unpacked_by_both(name: str, content: bytes) -> None:
+    """By the package, and by the reference from the formats' descriptions."""
+    codec = codec_by_name(name)
+    data = codec.compress(content)
+    assert codec.decompress(data, LIMIT) == content
+    assert unpacked(codec.number, data) == content
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_bound_is_exact(name: str) -> None:
+    """Content of just the bound is read, one byte more is an error that names the bound and the setting."""
+    codec, content = codec_by_name(name), CONTENTS["text"]
+    data = codec.compress(content)
+    assert codec.decompress(data, len(content)) == content
+    error = refusal(codec.decompress, data, len(content) - 1)
+    assert isinstance(error, MessageTooLargeError)
+    assert str(error) == f"unpacks to more than {len(content) - 1} bytes; raise max_decompressed_bytes to read it"
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_stream_cut_anywhere_is_refused_or_shorter(name: str) -> None:
+    """Snappy's stream has no end mark: cut between blocks it holds less, which the set's own sizes then tell."""
+    codec, content = codec_by_name(name), b"some text, some more text " * 20
+    data = packed(name, content)
+    for cut in range(1, len(data)):
+        if name == "snappy" and data[:cut] in (
+            between := {xerial(content[:end]) for end in range(0, len(content), 100)}
+        ):
+            assert len(between) == 6
+            assert content.startswith(codec.decompress(data[:cut], LIMIT))
+        else:
+            assert not isinstance(refusal(codec.decompress, data[:cut]), MessageTooLargeError)
+
+
+@pytest.mark.parametrize("name", ["snappy", "lz4"])
+def test_a_cut_wrapper_names_its_place(name: str) -> None:
+    """Topic, partition and offset, however little is missing."""
+    plain = encode([(4, None, b"four"), (5, b"k", b"five")])
+    for cut in (1, 4, 9):
+        data = message(5, None, packed(name, plain)[:-cut], attributes=NUMBERS[name])
+        with pytest.raises(ProtocolError, match=r"^clicks:3 at offset 5: a compressed message: its .* is truncated$"):
+            decode_message_set(data, SOURCE, 0, max_decompressed_bytes=LIMIT)
+
+
+@pytest.mark.parametrize("outer", NUMBERS)
+@pytest.mark.parametrize("inner", NUMBERS)
+def test_nested_wrappers_are_refused(outer: str, inner: str) -> None:
+    """Whatever the two codecs are."""
+    data = wrapper(wrapper(encode([(5, None, b"v")]), 5, codec=inner), 5, codec=outer)
+    with pytest.raises(ProtocolError, match="offset 5: a compressed message inside a compressed message"):
+        decode_message_set(data, SOURCE, 0, max_decompressed_bytes=LIMIT)
+
+
+def framed(body: bytes) -> bytes:
+    """A block of an lz4 frame."""
+    return struct.pack("<I", len(body)) + body
+
+
+BOMBS = {
+    "snappy": (2, snappy.pack(message(5, None, bytes(30_000_000)))),
+    "snappy, bare": (2, bytes(cramjam.snappy.compress_raw(message(5, None, bytes(30_000_000))))),
+    "lz4": (3, lz4.pack(message(5, None, bytes(100_000_000)))),
+    "lz4, blocks of 4 MiB": (3, lz4_frame(b"", sizes=0x70)[:7] + framed(raw_lz4(bytes(4 << 20))) * 40 + bytes(4)),
+}
+
+
+def peak_bytes_of(action: Callable[[], object]) -> int:
+    """How far the memory of this process grew at most, what compiled codecs allocate included."""
+
+    def measured(field: str) -> int:
+        found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        assert found
+        return int(found[1]) << 10
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = measured("VmRSS")
+    action()
+    return measured("VmHWM") - before
+
+
+@pytest.mark.parametrize(("number", "bomb"), BOMBS.values(), ids=BOMBS)
+def test_bombs_are_not_unpacked(number: int, bomb: bytes) -> None:
+    """Nothing near the 30 to 160 MB that they stand for is ever in memory."""
+    data = message(5, None, bomb, attributes=number)
+
+    def read() -> None:
+        with pytest.raises(ProtocolError, match=r"^clicks:3 at offset 5: a compressed message: unpacks to more"):
+            decode_message_set(data, SOURCE, 0, max_decompressed_bytes=1_000_000)
+
+    assert peak_bytes_of(read) < 5 * len(data) + 12_000_000
+
+
+# --- snappy ---
+
+
+def test_bare_snappy_block_is_read() -> None:
+    """Some clients wrote one block without xerial's header."""
+    for content in CONTENTS.values():
+        assert snappy.unpack(raw_snappy(content), LIMIT) == content
+        assert snappy.unpack(bytes(cramjam.snappy.compress_raw(content)), LIMIT) == content
+
+
+def test_xerial_stream_is_written_as_java_writes_it() -> None:
+    """Magic, version 1, readable from version 1 on, blocks of 32 KiB."""
+    data = snappy.pack(NO_REPEATS[:40_000])
+    assert data[:16] == b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
+    (size,) = struct.unpack_from(">i", data, 16)
+    assert cramjam.snappy.decompress_raw_len(data[20 : 20 + size]) == 32 << 10
+
+
+def test_blocks_of_a_xerial_stream_may_have_any_size() -> None:
+    """Every block says its own; 32 KiB is only what writers choose."""
+    assert snappy.unpack(xerial(CONTENTS["text"], 7), LIMIT) == CONTENTS["text"]
+
+
+def block(data: bytes) -> bytes:
+    return XERIAL + struct.pack(">i", len(data)) + data
+
+
+DAMAGED_SNAPPY = {
+    "nothing": (b"", "snappy block of 0 bytes is damaged"),
+    "a header in part": (XERIAL[:12], "snappy stream of 12 bytes is truncated"),
+    "a block's size in part": (XERIAL + b"\0\0", "snappy stream of 18 bytes is truncated"),
+    "a block beyond the end": (XERIAL + struct.pack(">i", 1 << 30) + b"\0", "snappy stream of 21 bytes is truncated"),
+    "a block of negative size": (XERIAL + struct.pack(">i", -5), "holds a block of -5 bytes"),
+    "an empty block": (block(b""), "snappy block of 0 bytes is damaged"),
+    "a claim of 4 GiB": (block(b"\xff\xff\xff\xff\x0f"), "snappy block of 5 bytes claims to hold 4294967295"),
+    "a bare claim of 1 MB": (b"\x80\x89\x7a" + b"\0a" * 9, "snappy block of 21 bytes claims to hold 2000000"),
+    "a length without an end": (block(b"\xff" * 9), "snappy block of 9 bytes is damaged"),
+    "less than it claims": (block(b"\2\0a"), "snappy block of 3 bytes is damaged"),
+    "more than it claims": (block(b"\1\4ab"), "snappy block of 4 bytes is damaged"),
+    "a copy from before its beginning": (block(b"\5\0a\x01\2"), "snappy block of 5 bytes is damaged"),
+    "text": (b"no snappy at all", "snappy block of 16 bytes"),
+}
+
+
+@pytest.mark.parametrize(("data", "words"), DAMAGED_SNAPPY.values(), ids=DAMAGED_SNAPPY)
+def test_damaged_snappy_is_refused(data: bytes, words: str) -> None:
+    """With the size of the stream or block in question, and never as too large."""
+    error = refusal(snappy.unpack, data)
+    assert words in str(error)
+    assert not isinstance(error, MessageTooLargeError)
+
+
+# --- lz4 ---
+
+
+def test_lz4_is_written_with_kafkas_header_checksum() -> None:
+    """Java of 0.8 hashes the magic, too, and refuses anything else; what follows is 64 KiB to a block."""
+    data = lz4.pack(NO_REPEATS[: 65 << 10])
+    assert data[:7] == bytes.fromhex("04224d18 60 40 1a")
+    assert data[7:11] == struct.pack("<I", 64 << 10 | 1 << 31)
+    assert lz4.pack(b"") == data[:7] + bytes(4)
+
+
+@pytest.mark.parametrize("kafka", [True, False], ids=["Kafka's checksum", "the right checksum"])
+@pytest.mark.parametrize("flags", range(0x40, 0x80, 4), ids=hex)
+def test_every_kind_of_lz4_frame_is_read(flags: int, kafka: bool) -> None:
+    """With and without linked blocks, block checksums, content size and content checksum."""
+    content = CONTENTS["text"][:1_000] + bytes(500) + NO_REPEATS[:300]
+    assert lz4.unpack(lz4_frame(content, kafka=kafka, flags=flags), LIMIT) == content
+
+
+def test_lz4_frames_of_other_writers_are_read() -> None:
+    """liblz4's own settings: linked blocks, a content checksum, the right header checksum."""
+    for content in CONTENTS.values():
+        assert lz4.unpack(bytes(cramjam.lz4.compress(content)), LIMIT) == content
+
+
+def changed(data: bytes, at: int, to: int) -> bytes:
+    at %= len(data)
+    return data[:at] + bytes((to,)) + data[at + 1 :]
+
+
+FRAME = lz4_frame(b"some text" * 9)
+CHECKED = lz4_frame(b"some text" * 30, flags=0x7C)
+
+
+def with_body(body: bytes, size: int | None = None) -> bytes:
+    """A frame of one packed block, whose size may lie."""
+    return FRAME[:7] + struct.pack("<I", len(body) if size is None else size) + body + bytes(4)
+
+
+DAMAGED_LZ4 = {
+    "nothing": (b"", "lz4 frame of 0 bytes is truncated"),
+    "a magic alone": (FRAME[:4], "lz4 frame of 4 bytes is truncated"),
+    "a content size in part": (CHECKED[:12], "lz4 frame of 12 bytes is truncated"),
+    "another magic": (changed(FRAME, 0, 5), "no lz4 frame: it starts with 05 22 4d 18"),
+    "version 2": (changed(FRAME, 4, 0xA0), "has the flags 0xa0; expected version 1"),
+    "a dictionary": (changed(FRAME, 4, 0x61), "has the flags 0x61; expected version 1 without a dictionary"),
+    "a block size that does not exist": (changed(FRAME, 5, 0x30), "blocks of a size that does not exist"),
+    "another header checksum": (changed(FRAME, 6, 0x77), "matches neither checksum"),
+    "a block beyond the end": (with_body(b"\0", 1 << 30), "lz4 frame of 16 bytes is truncated"),
+    "no end mark": (FRAME[:-4], "is truncated"),
+    "bytes after the end": (FRAME + b"abc", "3 bytes follow its lz4 frame"),
+    "a content checksum cut short": (CHECKED[:-2], "is truncated"),
+    "another content checksum": (changed(CHECKED, -1, CHECKED[-1] ^ 1), "lz4 frame is damaged"),
+    "a literal beyond its block": (with_body(b"\xf0\xff\xff"), "lz4 frame is damaged"),
+    "a copy from before its beginning": (with_body(b"\x10a\x09\0\x50bcdef"), "lz4 frame is damaged"),
+    "a block larger than the frame allows": (with_body(raw_lz4(bytes(65_537))), "lz4 frame is damaged"),
+    "a stored block larger than the frame allows": (with_body(bytes(65_537), 65_537 | 1 << 31), "lz4 frame is damaged"),
+    "text": (b"no lz4 at all", "no lz4 frame: it starts with 6e 6f 20 6c"),
+}
+
+
+@pytest.mark.parametrize(("data", "words"), DAMAGED_LZ4.values(), ids=DAMAGED_LZ4)
+def test_damaged_lz4_is_refused(data: bytes, words: str) -> None:
+    """With what is wrong, and not as too large."""
+    error = refusal(lz4.unpack, data)
+    assert words in str(error)
+    assert not isinstance(error, MessageTooLargeError)
+
+
+def test_content_size_that_is_not_kept_is_refused() -> None:
+    """A declared size is a promise."""
+    right = lz4_frame(bytes(90), flags=0x68, kafka=False)
+    header = right[4:6] + struct.pack("<Q", 91)
+    frame = LZ4_MAGIC + header + bytes((xxh32(header) >> 8 & 255,)) + right[15:]
+    assert "lz4 frame is damaged" in str(refusal(lz4.unpack, frame))
+
+
+def test_damaged_lz4_that_might_be_too_large_counts_as_such() -> None:
+    """Which of the two it is cannot be told without unpacking it; either way it is refused within the bound."""
+    data = with_body(b"\xf0" + b"\xff" * 1_000)
+    assert isinstance(refusal(lz4.unpack, data, 1_000), MessageTooLargeError)
+    assert not isinstance(refusal(lz4.unpack, data, 1 << 16), MessageTooLargeError)
+
+
+def test_lz4_copy_from_distance_zero_does_not_get_through() -> None:
+    """The format forbids it, liblz4 lets it pass with some bytes or other; the CRC of the message inside tells."""
+    plain = message(5, None, b"v" * 40)
+    body = b"\xf0" + bytes((len(plain) - 15 - 15,)) + plain[:-15] + b"\0\0" + b"\xb0" + plain[-11:]
+    honest = body.replace(b"\0\0\xb0", b"\1\0\xb0")
+
+    def read(packed: bytes) -> list[Record]:
+        data = message(5, None, with_body(packed), attributes=3)
+        return decode_message_set(data, SOURCE, 0, max_decompressed_bytes=LIMIT)
+
+    assert read(honest)[0].value == b"v" * 40
+    with pytest.raises(ProtocolError, match="offset 5: a message that does not match its CRC"):
+        read(body)
