@@ -20,8 +20,9 @@ from kiel_groups.embedded.faults.fault_proxy import Direction
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.checks import UNOPENED_MS, check_group
 from kiel_groups.ops.group_view import view_group
-from tests.helpers.members import Group, eventually, group_of, stored_offsets, zookeeper
+from tests.helpers.members import Group, group_of, stored_offsets, zookeeper
 from tests.helpers.trial import RECOVERY_S, trial
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.failures
 

@@ -13,8 +13,9 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import DONE, PUBLISHING
 from kiel_groups.group.znodes.history import HistoryEntry
 from tests.helpers.member_program import Program
-from tests.helpers.members import Member, eventually
+from tests.helpers.members import Member
 from tests.helpers.trial import RECOVERY_S, Trial, trial
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.failures
 

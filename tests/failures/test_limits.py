@@ -13,8 +13,9 @@ from kiel_groups.admin.force_release import force_release
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.leader import claim_limit
 from tests.helpers.answer_losers import AnswerLoser
-from tests.helpers.members import Member, eventually
+from tests.helpers.members import Member
 from tests.helpers.trial import RECOVERY_S, trial
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.failures
 

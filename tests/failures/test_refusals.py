@@ -12,8 +12,9 @@ from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import CoordinationError
 from kiel_groups.group.znodes.layout import ROOT, GroupLayout
-from tests.helpers.members import eventually, group_of, produce
+from tests.helpers.members import group_of, produce
 from tests.helpers.trial import RECOVERY_S
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.failures
 

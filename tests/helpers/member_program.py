@@ -31,7 +31,8 @@ from kiel_groups.group.znodes.transactions import Answer, Create, Operation, Put
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record
 from tests.helpers.commands import Running
-from tests.helpers.members import HandOut, eventually
+from tests.helpers.members import HandOut
+from tests.helpers.waiting import eventually
 
 __all__ = ["Program"]
 

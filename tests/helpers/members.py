@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
@@ -16,20 +16,9 @@ from kiel_groups.clients import GroupedConsumer, Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import Record, TopicPartition
+from tests.helpers.waiting import eventually
 
-__all__ = ["Member", "Group", "HandOut", "eventually", "produce", "zookeeper", "stored_offsets", "owners"]
-
-
-async def eventually(condition: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
-    """Wait until a condition holds and return its value; what did not come true is in the error."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}")
-        await asyncio.sleep(0.01)
+__all__ = ["Member", "Group", "HandOut", "produce", "zookeeper", "stored_offsets", "owners"]
 
 
 async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> list[bytes]:

@@ -13,17 +13,8 @@ from kiel_groups.group.znodes.contents import GroupState, MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.helpers.member_program import Program
-from tests.helpers.members import (
-    Group,
-    HandOut,
-    Member,
-    eventually,
-    group_of,
-    owners,
-    produce,
-    stored_offsets,
-    zookeeper,
-)
+from tests.helpers.members import Group, HandOut, Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 
 __all__ = ["RECOVERY_S", "SESSION_TIMEOUT_MS", "Trial", "trial"]
 

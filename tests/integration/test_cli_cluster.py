@@ -15,7 +15,7 @@ from kiel_groups import Producer
 from kiel_groups.admin import cluster_admin
 from kiel_groups.clients import SingleConsumer
 from tests.helpers.commands import Running, kiel_groups
-from tests.helpers.members import eventually
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,8 @@ from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.helpers.commands import REPOSITORY, Running, kiel_groups
-from tests.helpers.members import eventually, owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import owners, produce, stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

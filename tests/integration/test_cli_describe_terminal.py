@@ -20,7 +20,8 @@ from kiel_groups.group.znodes.contents import GroupState, MemberAssignment, Memb
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.helpers.commands import REPOSITORY, Running, environment
-from tests.helpers.members import eventually, owners, zookeeper
+from tests.helpers.members import owners, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,8 @@ from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from tests.helpers.commands import Running, kiel_groups
-from tests.helpers.members import eventually, group_of, produce, zookeeper
+from tests.helpers.members import group_of, produce, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

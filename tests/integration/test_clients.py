@@ -18,7 +18,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import BrokerError, MessageTooLargeError, NoBrokersError, UnknownTopicError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from tests.helpers.members import eventually
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

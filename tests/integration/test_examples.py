@@ -18,7 +18,8 @@ import pytest
 from kiel_groups import Record
 from kiel_groups.embedded import Cluster
 from tests.helpers.commands import REPOSITORY, Running, environment
-from tests.helpers.members import eventually, produce, stored_offsets, zookeeper
+from tests.helpers.members import produce, stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.contents import GroupState, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
-from tests.helpers.members import Group, Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import Group, Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

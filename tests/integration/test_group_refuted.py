@@ -18,7 +18,8 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.servers.kafka_broker import KafkaBroker
 from kiel_groups.errors import ClosedError, NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, eventually, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 from tests.integration.test_group_membership import MEMBER_PROGRAM, end_session
 
 pytestmark = pytest.mark.integration

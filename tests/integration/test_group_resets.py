@@ -11,7 +11,8 @@ import pytest
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.members import Member, eventually, group_of, produce, stored_offsets, zookeeper
+from tests.helpers.members import Member, group_of, produce, stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
 

@@ -14,7 +14,8 @@ from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
-from tests.helpers.members import eventually, group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.members import group_of, owners, produce, stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.failures]
 

@@ -18,7 +18,8 @@ from kiel_groups.errors import ClosedError, NoOffsetsError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.members import eventually, stored_offsets, zookeeper
+from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 from tests.integration.test_kiel_api_grouped import committed, consumer_of, offsets, produce, values
 
 pytestmark = pytest.mark.integration

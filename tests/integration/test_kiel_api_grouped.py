@@ -16,7 +16,8 @@ from kiel_groups.clients import GroupedConsumer, Producer
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import MessageTooLargeError
 from kiel_groups.exc import NoBrokersError
-from tests.helpers.members import eventually, stored_offsets, zookeeper
+from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

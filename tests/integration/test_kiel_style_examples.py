@@ -12,7 +12,8 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from tests.helpers.commands import REPOSITORY, Running
-from tests.helpers.members import eventually, owners, stored_offsets, zookeeper
+from tests.helpers.members import owners, stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

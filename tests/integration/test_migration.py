@@ -20,7 +20,8 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.offsets_v0 import OffsetAndMetadata, OffsetCommitRequest
 from kiel_groups.wire.error_codes import NO_ERROR
 from tests.helpers.commands import REPOSITORY
-from tests.helpers.members import eventually, stored_offsets, zookeeper
+from tests.helpers.members import stored_offsets, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

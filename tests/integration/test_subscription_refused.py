@@ -8,7 +8,8 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError
-from tests.helpers.members import eventually, group_of, produce
+from tests.helpers.members import group_of, produce
+from tests.helpers.waiting import eventually
 from tests.integration.test_group_membership import end_session
 
 pytestmark = pytest.mark.integration

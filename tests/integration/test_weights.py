@@ -21,7 +21,8 @@ from kiel_groups.group.znodes.history import HistoryEntry
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.helpers.commands import kiel_groups
-from tests.helpers.members import Member, eventually, group_of, zookeeper
+from tests.helpers.members import Member, group_of, zookeeper
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -17,9 +17,9 @@ from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.spark import archive
 from tests.helpers.commands import REPOSITORY, Running
-from tests.helpers.members import eventually
 from tests.helpers.spark.archives import assert_complete, settings
 from tests.helpers.spark.queries import brokers_of, fill
+from tests.helpers.waiting import eventually
 
 # Each driver starts a Java of its own, which takes seconds, and on a busy machine a minute.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]

@@ -16,8 +16,9 @@ from kiel_groups.admin.cluster_admin import create_topic
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.sync import Producer
-from tests.helpers.members import Group, eventually, group_of, owners, zookeeper
+from tests.helpers.members import Group, group_of, owners, zookeeper
 from tests.helpers.spark.queries import brokers_of
+from tests.helpers.waiting import eventually
 
 # The session takes seconds to start, and on a busy machine a minute.
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.xdist_group("spark-session")]
