@@ -169,10 +169,10 @@ MUTANTS = (
     ),
     Mutant(
         "an automatic commit that ends with its first surprise",
-        "clients/delivery/connected_consumer.py",
+        "clients/delivery/auto_commit.py",
         '            except Exception:\n                log.exception("an automatic commit failed',
         '            except KeyError:\n                log.exception("an automatic commit failed',
-        "tests/unit/clients/delivery/test_automatic_commit.py",
+        "tests/unit/clients/delivery/test_auto_commit.py",
     ),
     Mutant(
         "a member that looks only where it is told to",

@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "a subscription of an unknown fate that counts as told",
-        "coordination/member/member_session.py",
+        "coordination/member/subscription_registration.py",
         "                self._registered = None\n",
         "",
         "tests/sim/test_found_once.py",
@@ -190,14 +190,14 @@ MUTANTS = (
     ),
     Mutant(
         "a registration of one's own that is taken for somebody else's",
-        "coordination/member/member_session.py",
+        "coordination/member/subscription_registration.py",
         "                elif unanswered and answer.failure is Failure.NODE_EXISTS:\n",
         "                elif False:\n",
         "tests/sim/test_registering.py",
     ),
     Mutant(
         "folders that are deleted while a member joins and that end it for good",
-        "coordination/member/member_session.py",
+        "coordination/member/subscription_registration.py",
         "                elif answer.failure is Failure.NO_NODE:\n",
         "                elif False:\n",
         "tests/sim/test_registering.py",

@@ -10,7 +10,7 @@ import pytest
 from kiel_groups.config import GroupConfig
 from kiel_groups.coordination.member import member_session
 from kiel_groups.coordination.member.admission import check_admission
-from kiel_groups.coordination.member.member_session import MemberSession
+from kiel_groups.coordination.member.subscription_registration import SubscriptionRegistration
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Operation
@@ -24,10 +24,10 @@ def test_it_is_found_made_although_the_next_server_is_behind(monkeypatch: pytest
     """Asked for again, it is refused: that is its own znode, and no reason to stop for good."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.join(world.topics) if is_new else world.consumers[0]
-        operations, registered = MemberSession._registration, []
+        operations, registered = SubscriptionRegistration._creation, []
 
-        def losing_its_answer(member_session: MemberSession, topics: Collection[str]) -> list[Operation]:
-            if member_session._handler is consumer and not registered:
+        def losing_its_answer(registration: SubscriptionRegistration, topics: Collection[str]) -> list[Operation]:
+            if world.ledger.consumers.get(registration._session.id) is consumer and not registered:
                 registered.append(consumer)
                 consumer.process.lose("reply")
                 behind = next(
@@ -38,9 +38,9 @@ def test_it_is_found_made_although_the_next_server_is_behind(monkeypatch: pytest
                 behind.lag_s = 2.0
                 # The next connection; this one stays where it is.
                 world.timeline.after(0.0, setattr, consumer.process, "only", behind)
-            return operations(member_session, topics)
+            return operations(registration, topics)
 
-        monkeypatch.setattr(MemberSession, "_registration", losing_its_answer)
+        monkeypatch.setattr(SubscriptionRegistration, "_creation", losing_its_answer)
         if not is_new:
             world.operator.delete(world.layout.member(str(consumer.member.member_id)))
         world.run_for(10.0)

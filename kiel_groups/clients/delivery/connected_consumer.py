@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from kiel_groups.allocators import Allocator, round_robin
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.delivery.auto_commit import AutoCommit
 from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S
 from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.clients.delivery.position_reset import PositionReset
@@ -25,7 +25,7 @@ from kiel_groups.clients.net.offset_requests import check_offset_api, commit_off
 from kiel_groups.config import BROKER_V0, BrokerConfig, FetchConfig, GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.coordination.member.group_member import GroupMember
 from kiel_groups.coordination.partition_handler import LogOffsets, Work
-from kiel_groups.errors import KielGroupsError, NoOffsetsError, SessionLostError
+from kiel_groups.errors import KielGroupsError, NoOffsetsError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.listeners import RebalanceListener, Stall
 from kiel_groups.metrics import Metrics
@@ -72,7 +72,6 @@ class ConnectedConsumer:
         self._background: list[asyncio.Task[None]] = []
         #: Calls of ``next_values`` under way, by topic, the newest last.
         self._callers: defaultdict[str, list[ConsumeCall]] = defaultdict(list)
-        self._commit_now = asyncio.Event()
         self._cluster = ClusterMetadata(settings.brokers, settings.metrics, broker_source=self._registered_brokers)
         self.fetcher = Fetcher(self._cluster, settings.fetching, settings.metrics, reset=self._reset)
         self.member = GroupMember(
@@ -102,6 +101,7 @@ class ConnectedConsumer:
             self.member,
             settings.metrics,
         )
+        self._auto_commit = AutoCommit(settings.group, subscription, self.commit_shielded, settings.metrics)
 
     async def start(self) -> None:
         """Connect to the brokers and join the group. If either fails, close everything again."""
@@ -118,7 +118,7 @@ class ConnectedConsumer:
             self._cluster.close()
             raise
         if self._settings.group.autocommit:
-            self._background.append(spawn(self._commit_regularly(), "auto-commit"))
+            self._background.append(spawn(self._auto_commit.run(), "auto-commit"))
         self._background.append(spawn(self._renew_metadata(), "metadata by age"))
 
     def subscribe(self, topics: Collection[str]) -> bool:
@@ -243,7 +243,7 @@ class ConnectedConsumer:
     def finish_topic(self, topic: str) -> None:
         """Finish the values of a topic that is asked for again; with autocommit, commit them in the background."""
         if self.delivery.finish_topics([topic], ()):
-            self._commit_now.set()
+            self._auto_commit.commit_soon()
 
     def commit_shielded(self, metadata: str = "") -> asyncio.Future[frozenset[TopicPartition]]:
         """
@@ -261,26 +261,6 @@ class ConnectedConsumer:
         except KielGroupsError as error:
             log.error("the offsets of group %s were not committed: %s", self._settings.group.group, error)
             self._settings.metrics.count("commits_failed")
-
-    async def _commit_regularly(self) -> None:
-        group, interval_s = self._settings.group.group, self._settings.group.auto_commit_interval_ms / 1000
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(interval_s):
-                    await self._commit_now.wait()
-            self._commit_now.clear()
-            try:
-                if self._subscription.all_consumed_offsets():
-                    await self.commit_shielded()
-            except SessionLostError as error:
-                log.warning("group %s: nothing was committed: %s", group, error)
-                self._settings.metrics.count("commits_failed")
-            except KielGroupsError as error:
-                log.error("an automatic commit failed in group %s: %s", group, error)
-                self._settings.metrics.count("commits_failed")
-            except Exception:
-                log.exception("an automatic commit failed in group %s; trying again in %.1f s", group, interval_s)
-                self._settings.metrics.count("commits_failed")
 
     async def _renew_metadata(self) -> None:
         while True:

@@ -225,9 +225,9 @@ class GroupSession:
         while True:
             await asyncio.sleep(jittered_s(self._config.reconcile_interval_ms))
             self._look_at_candidates()
-            await self._look_at_registration()
+            await self._restore_registration()
 
-    async def _look_at_registration(self) -> None:
+    async def _restore_registration(self) -> None:
         """Restore znodes of this process that an operator deleted and that other processes rely on."""
 
     def _look_at_candidates(self) -> None:

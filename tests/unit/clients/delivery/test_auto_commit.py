@@ -39,7 +39,7 @@ async def test_a_commit_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(consuming.member, "commit_on_session", commit)
     monkeypatch.setattr(subscription, "all_consumed_offsets", lambda: {PARTITION: 1})
-    committing = asyncio.ensure_future(consuming._commit_regularly())
+    committing = asyncio.ensure_future(consuming._auto_commit.run())
     try:
         async with asyncio.timeout(5.0):
             await again.wait()

@@ -1,0 +1,59 @@
+"""Automatic commits: what is finished is committed at regular intervals, and earlier on request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from kiel_groups.config import GroupConfig
+from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.group.member.subscription import SubscriptionState
+from kiel_groups.metrics import Metrics
+
+__all__ = ["AutoCommit"]
+
+log = logging.getLogger(__name__)
+
+
+class AutoCommit:
+    """The loop that commits every ``auto_commit_interval_ms``; ``commit`` must survive that its caller is cancelled."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        subscription: SubscriptionState,
+        commit: Callable[[], Awaitable[object]],
+        metrics: Metrics,
+    ) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._commit = commit
+        self._metrics = metrics
+        self._due = asyncio.Event()
+
+    def commit_soon(self) -> None:
+        """Commit without waiting for the end of the interval."""
+        self._due.set()
+
+    async def run(self) -> None:
+        """Commit until the task is cancelled. A failure is logged and counted, and the next interval tries again."""
+        group, interval_s = self._config.group, self._config.auto_commit_interval_ms / 1000
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._due.wait()
+            self._due.clear()
+            try:
+                if self._subscription.all_consumed_offsets():
+                    await self._commit()
+            except SessionLostError as error:
+                log.warning("group %s: nothing was committed: %s", group, error)
+                self._metrics.count("commits_failed")
+            except KielGroupsError as error:
+                log.error("an automatic commit failed in group %s: %s", group, error)
+                self._metrics.count("commits_failed")
+            except Exception:
+                log.exception("an automatic commit failed in group %s; trying again in %.1f s", group, interval_s)
+                self._metrics.count("commits_failed")
