@@ -122,7 +122,7 @@ def archive(
     from kiel_groups.cli.terminal.archive_report import plan_document, plan_lines, print_document
     from kiel_groups.cli.terminal.log_handler import show_logs
     from kiel_groups.spark.environment import check_libraries
-    from kiel_groups.spark.options.option_values import duration_ms
+    from kiel_groups.spark.options.option_validation import duration_ms
 
     lines = context.ensure_object(Lines)
     show_logs(lines, verbose=verbose)

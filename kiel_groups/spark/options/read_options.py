@@ -25,8 +25,8 @@ from kiel_groups.config import (
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import TopicPartition
 from kiel_groups.spark.checkpoint.last_batch import local_folder
-from kiel_groups.spark.options.option_names import check_known, spelled
-from kiel_groups.spark.options.option_values import (
+from kiel_groups.spark.options.known_options import check_known, spelled
+from kiel_groups.spark.options.option_validation import (
     duration_ms,
     flag,
     offsets_by_partition,

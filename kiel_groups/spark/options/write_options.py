@@ -9,8 +9,8 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 
 from kiel_groups.config import CLIENT_ID, HostPort, check_name
 from kiel_groups.errors import ConfigError
-from kiel_groups.spark.options.option_names import check_known
-from kiel_groups.spark.options.option_values import one_of, refuse_headers, whole_number
+from kiel_groups.spark.options.known_options import check_known
+from kiel_groups.spark.options.option_validation import one_of, refuse_headers, whole_number
 from kiel_groups.spark.options.read_options import OptionTexts, zookeeper_config
 
 __all__ = ["WriteColumns", "WriteOptions"]

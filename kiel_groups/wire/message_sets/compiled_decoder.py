@@ -12,17 +12,10 @@ from dataclasses import dataclass, field
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.wrappers import (
-    BAD_CRC,
-    BAD_LENGTH,
-    Run,
-    check_content,
-    check_wrapper,
-    offset_at,
-    partial,
-    refusal,
-    unwrap,
-)
+from kiel_groups.wire.message_sets.corrupt_messages import BAD_CRC, BAD_LENGTH, check_content, check_wrapper, refusal
+from kiel_groups.wire.message_sets.message_layout import Run, offset_at
+from kiel_groups.wire.message_sets.partial_messages import partial_message
+from kiel_groups.wire.message_sets.wrappers import unwrap
 from kiel_groups.wire.primitives import Buffer
 
 try:
@@ -76,7 +69,7 @@ class CheckedSet:
         if self.error is not None:
             raise self.error
         if not self.passed and self.stop < len(self.data):
-            raise partial(self.data, self.stop, self.source, self.position)
+            raise partial_message(self.data, self.stop, self.source, self.position)
 
 
 def check_set(

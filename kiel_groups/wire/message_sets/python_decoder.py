@@ -17,20 +17,10 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.wrappers import (
-    BAD_CRC,
-    BAD_LENGTH,
-    CODEC_BITS,
-    LEAST_SIZE,
-    OVERHEAD_BYTES,
-    Run,
-    check_content,
-    check_wrapper,
-    offset_at,
-    partial,
-    refusal,
-    unwrap,
-)
+from kiel_groups.wire.message_sets.corrupt_messages import BAD_CRC, BAD_LENGTH, check_content, check_wrapper, refusal
+from kiel_groups.wire.message_sets.message_layout import CODEC_BITS, LEAST_SIZE, OVERHEAD_BYTES, Run, offset_at
+from kiel_groups.wire.message_sets.partial_messages import partial_message
+from kiel_groups.wire.message_sets.wrappers import unwrap
 
 __all__ = ["decode_uncompiled"]
 
@@ -53,7 +43,7 @@ def decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: in
         return found
     found = _from_position(records, position)
     if not found and end < len(data):
-        raise partial(data, end, topic_partition, position)
+        raise partial_message(data, end, topic_partition, position)
     return found
 
 

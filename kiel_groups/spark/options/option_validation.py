@@ -1,4 +1,4 @@
-"""Parse the texts of options; errors name the option, the given text and what was expected."""
+"""Parse and validate the texts of options; errors name the option, the given text and what was expected."""
 
 from __future__ import annotations
 

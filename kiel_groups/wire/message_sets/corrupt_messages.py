@@ -1,0 +1,57 @@
+"""
+Refuse corrupt message sets: the checks of what is not a plain message, and the errors of both decoders.
+
+The decoders check plain messages themselves, because that has to be fast; their errors are made here, too.
+"""
+
+from __future__ import annotations
+
+from kiel_groups.errors import ProtocolError
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.message_layout import (
+    LEAST_SIZE,
+    MAGIC_START,
+    OVERHEAD_BYTES,
+    Run,
+    offset_and_size_at,
+)
+from kiel_groups.wire.primitives import Buffer
+
+__all__ = ["BAD_CRC", "BAD_LENGTH", "check_content", "check_wrapper", "refusal"]
+
+#: Faults of a plain message, as errors name them.
+BAD_CRC = "a message that does not match its CRC"
+BAD_LENGTH = "a message whose key or value has a length that makes no sense"
+
+
+def refusal(source: TopicPartition, offset: int, found: str) -> ProtocolError:
+    """Return the error for a message at an offset that cannot be read."""
+    return ProtocolError(f"{source} at offset {offset}: {found}")
+
+
+def check_wrapper(data: Buffer, position: int, last_offset: int, source: TopicPartition) -> int | None:
+    """Check the wrapper at ``position`` and return its end; None if the data ends there, or inside the message."""
+    if len(data) - position < OVERHEAD_BYTES:
+        return None
+    offset, length = offset_and_size_at(data, position)
+    if length < LEAST_SIZE:
+        raise refusal(source, offset, f"a message of {length} bytes; the smallest has {LEAST_SIZE}")
+    if offset <= last_offset:
+        raise refusal(source, offset, f"an offset that does not ascend, after {last_offset}")
+    end = position + OVERHEAD_BYTES + length
+    if end > len(data):
+        return None
+    magic = data[position + MAGIC_START]
+    if magic:
+        raise refusal(source, offset, f"a message of magic {magic}; Kafka 0.8 has magic 0 only")
+    return end
+
+
+def check_content(content: bytes, run: Run, wrapper_offset: int, source: TopicPartition) -> None:
+    """Check that a wrapper has whole plain messages only, the last one with the wrapper's own offset."""
+    if run.wrapper_end is not None:
+        raise refusal(source, wrapper_offset, "a compressed message inside a compressed message")
+    if run.end != len(content):
+        raise refusal(source, wrapper_offset, "a compressed message whose content is truncated")
+    if run.last_offset != wrapper_offset:
+        raise refusal(source, wrapper_offset, f"a compressed message whose content ends at offset {run.last_offset}")
