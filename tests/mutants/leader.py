@@ -6,81 +6,81 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_LEADING = "coordination/leader/leader_driver.py"
-_PLANNING = "group/leader/planner.py"
-_LEADER = "group/leader/leader_state.py"
-_ELECTION = "group/leader/candidate.py"
+_LEADER_DRIVER = "coordination/leader/leader_driver.py"
+_PLANNER = "group/leader/planner.py"
+_LEADER_STATE = "group/leader/leader_state.py"
+_CANDIDATE = "group/leader/candidate.py"
 _PLAN_READER = "coordination/leader/plan_reader.py"
-_OVERSEER = "coordination/leader/ownership_monitor.py"
+_OWNERSHIP_MONITOR = "coordination/leader/ownership_monitor.py"
 _VALIDATION = "allocators/validation.py"
 
 MUTANTS = (
     # The leader
     Mutant(
         "a leader that is refused and does not doubt",
-        _LEADING,
+        _LEADER_DRIVER,
         "            self._on_doubt()\n",
         "            pass\n",
         "tests/sim/test_leading.py",
     ),
     Mutant(
         "a plan that does not prove its leader",
-        _PLANNING,
+        _PLANNER,
         "    proof = Check(candidate)\n",
         '    proof = Check("/")\n',
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "a pointer that anybody may overwrite",
-        _PLANNING,
+        _PLANNER,
         "opening = Put(layout.group_state, group_state.encode(), inputs.group_state_version)",
         "opening = Put(layout.group_state, group_state.encode(), -1)",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "a generation that is the pointer's own",
-        _PLANNING,
+        _PLANNER,
         "        generation=1 + max(",
         "        generation=max(",
     ),
     Mutant(
         "a generation above the pointer only",
-        _PLANNING,
+        _PLANNER,
         "    generations = [stored.generation for stored in inputs.assignments.values() if stored is not None]\n",
         "    generations = []\n",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "a pointer compared instead of slices",
-        _PLANNING,
+        _PLANNER,
         "        not _is_material(changes, layout, inputs)\n        and inputs.group_state is not None",
         "        inputs.group_state is not None",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "a publication that nobody finishes",
-        _PLANNING,
+        _PLANNER,
         "return stored.state == DONE and same and",
         "return same and",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "a publication that goes on after a refusal",
-        _LEADER,
+        _LEADER_STATE,
         "    if not isinstance(answer, Done):\n        return _replan_later(",
         "    if False:\n        return _replan_later(",
         "tests/unit/group/leader/test_leader_state.py",
     ),
     Mutant(
         "a leader that plans once",
-        _LEADER,
+        _LEADER_STATE,
         "        case Changed(cause, now_s, urgent) if leader.duty is not LeaderPhase.NONE:",
         "        case Changed(cause, now_s, urgent) if leader.duty is LeaderPhase.SETTLING:",
         "tests/unit/group/leader/test_leader_state.py",
     ),
     Mutant(
         "a change during a plan that is forgotten",
-        _LEADER,
+        _LEADER_STATE,
         "    for cause in leader.causes:\n        idle = _changed(idle, cause, now_s)\n",
         "",
         "tests/unit/group/leader/test_leader_state.py",
@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "a leader that takes folders for created which somebody has deleted",
-        _LEADING,
+        _LEADER_DRIVER,
         "        self._folders.clear()\n        if isinstance(answer, Refused)",
         "        if isinstance(answer, Refused)",
         "tests/sim/test_leading.py",
@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "the second lowest leads, too",
-        _ELECTION,
+        _CANDIDATE,
         "    if not lower:\n",
         "    if len(lower) < 2:\n",
         "tests/unit/group/leader/test_candidate.py",
@@ -116,35 +116,35 @@ MUTANTS = (
     # What a plan writes
     Mutant(
         "a batch that does not check the pointer",
-        _PLANNING,
+        _PLANNER,
         "    guard = (proof, Check(layout.group_state, version))\n",
         "    guard = (proof,)\n",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "who loses is told before who gains",
-        _PLANNING,
+        _PLANNER,
         "ranked.append((not gains, slot,",
         "ranked.append((gains, slot,",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "slices that did not change are written, too",
-        _PLANNING,
+        _PLANNER,
         "if stored is not None and replace(stored, generation=generation) == fresh:",
         "if False:",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "an unchanged plan that is published",
-        _PLANNING,
+        _PLANNER,
         "_is_equivalent(inputs.group_state, group_state)\n    ):\n        return None\n",
         "_is_equivalent(inputs.group_state, group_state)\n    ):\n        pass\n",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "slices of who is gone that stay for ever",
-        _PLANNING,
+        _PLANNER,
         "    gone = [Delete(layout.assignment(slot)) for slot in sorted(inputs.assignments.keys() - target"
         ".allocation.keys())]\n",
         "    gone: list[Operation] = []\n",
@@ -152,14 +152,14 @@ MUTANTS = (
     ),
     Mutant(
         "a failing allocator that leaves a plan which does not fit",
-        _PLANNING,
+        _PLANNER,
         "    if still_fits(inputs):\n",
         "    if True:\n",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "owners without a folder",
-        _PLANNING,
+        _PLANNER,
         "for folder in (layout.topic_owners(topic), layout.topic_offsets(topic))",
         "for folder in (layout.topic_offsets(topic),)",
         "tests/unit/group/leader/test_planner.py",
@@ -174,14 +174,14 @@ MUTANTS = (
     # What a plan is made from, and when
     Mutant(
         "a plan of what was read without a proof",
-        _LEADING,
+        _LEADER_DRIVER,
         '            if not self._check(proof, "leadership could not be proved"):\n',
         "            if False:\n",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "a leader that reads before it proves itself",
-        _LEADING,
+        _LEADER_DRIVER,
         "            proving = self._session.submit([Check(candidate)])\n"
         "            proof, inputs = await asyncio.gather(proving, self._reader.read())\n",
         "            inputs = await self._reader.read()\n"
@@ -190,35 +190,35 @@ MUTANTS = (
     ),
     Mutant(
         "a plan with no broker or topic in sight",
-        _LEADING,
+        _LEADER_DRIVER,
         "if inputs.subscribed and (not inputs.brokers or not inputs.topics):",
         "if False:",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "an allocator that may take as long as it likes",
-        _LEADING,
+        _LEADER_DRIVER,
         "asyncio.timeout(self._config.allocator_timeout_ms / 1000)",
         "asyncio.timeout(None)",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "changes without end that are never planned",
-        _LEADER,
+        _LEADER_STATE,
         "due_s=max(leader.due_s, min(quiet_s, leader.bound_s))",
         "due_s=max(leader.due_s, quiet_s)",
         "tests/unit/group/leader/test_leader_state.py",
     ),
     Mutant(
         "a first leader that does not wait for its group",
-        _LEADER,
+        _LEADER_STATE,
         "if succeeds else debounce.initial_delay_ms)",
         "if succeeds else 0)",
         "tests/unit/group/leader/test_leader_state.py",
     ),
     Mutant(
         "who returns to a place that was kept waits like anybody",
-        _LEADER,
+        _LEADER_STATE,
         "return (replace(changed, due_s=now_s) if urgent and changed.due_s is not None else changed), ()",
         "return changed, ()",
         "tests/unit/group/leader/test_leader_state.py",
@@ -260,28 +260,28 @@ MUTANTS = (
     ),
     Mutant(
         "a place that is kept while its partitions move",
-        _LEADING,
+        _LEADER_DRIVER,
         "        if inputs.away and still_fits(inputs):\n",
         "        if False:\n",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "a grace whose end nobody sees",
-        _LEADING,
+        _LEADER_DRIVER,
         'call_later(delay_s, self.changed, "end of grace")',
         "call_later(delay_s, lambda: None)",
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "who returns to a place that was kept and whom nobody looks for",
-        _LEADING,
+        _LEADER_DRIVER,
         'leader_state.Changed("return", _now_s(), urgent=True)',
         'leader_state.Changed("return", _now_s(), urgent=False)',
         "tests/unit/coordination/leader/test_leader_driver.py",
     ),
     Mutant(
         "a leader that believes its watches for ever",
-        _LEADING,
+        _LEADER_DRIVER,
         "        self._reader.forget()\n",
         "",
         "tests/unit/coordination/leader/test_leader_driver.py",
@@ -317,35 +317,35 @@ MUTANTS = (
     ),
     Mutant(
         "a suspicion that waits for its turn",
-        _OVERSEER,
+        _OWNERSHIP_MONITOR,
         "return sorted({*islice(owned, start, self._next), *(p for p in owned if p in self._suspicions)})",
         "return sorted(islice(owned, start, self._next))",
         "tests/unit/coordination/leader/test_ownership_monitor.py",
     ),
     Mutant(
         "a leader that resigned and watches owners on",
-        _LEADING,
+        _LEADER_DRIVER,
         "        self._ownership_monitor.stop()\n        self._feed(leader_state.Deposed())\n",
         "        self._feed(leader_state.Deposed())\n",
         "tests/sim/test_leading.py",
     ),
     Mutant(
         "a candidate that makes another znode where the answer is lost",
-        _ELECTION,
+        _CANDIDATE,
         "if name.startswith(candidate.uuid)), None)",
         "if name == candidate.name), None)",
         "tests/unit/group/leader/test_candidate.py",
     ),
     Mutant(
         "a leader that leads on without its znode",
-        _ELECTION,
+        _CANDIDATE,
         "name=None), (*resign, CreateCandidate())",
         "name=None), (CreateCandidate(),)",
         "tests/unit/group/leader/test_candidate.py",
     ),
     Mutant(
         "a generation that stands in the history already",
-        _PLANNING,
+        _PLANNER,
         "generation=1 + max([*generations, *inputs.history], default=0)",
         "generation=1 + max(generations, default=0)",
         "tests/unit/group/leader/test_planner.py",
@@ -359,42 +359,42 @@ MUTANTS = (
     ),
     Mutant(
         "an allocator that fails in other words, and a generation for it",
-        _PLANNING,
+        _PLANNER,
         "bool(stored.fallback) == bool(fresh.fallback)",
         "stored.fallback == fresh.fallback",
         "tests/unit/group/leader/test_planner.py",
     ),
     Mutant(
         "an allocator that recovers, laid to somebody's hand",
-        _LEADING,
+        _LEADER_DRIVER,
         "filter(None, (changed, describe_allocator(inputs.group_state, target)))",
         "filter(None, (changed,))",
         "tests/sim/test_leading.py",
     ),
     Mutant(
         "a plan that mends an interrupted one, laid to somebody's hand",
-        _LEADING,
+        _LEADER_DRIVER,
         "        if self._planned_from is not self._before:\n",
         "        if False:\n",
         "tests/sim/test_leading.py",
     ),
     Mutant(
         "an allocator that answers otherwise, laid to somebody's hand",
-        _LEADING,
+        _LEADER_DRIVER,
         'return "allocator" if stored == published != wanted else "manual"',
         'return "manual"',
         "tests/sim/test_leading.py",
     ),
     Mutant(
         "who leads again during a look, and looks twice from then on",
-        _OVERSEER,
+        _OWNERSHIP_MONITOR,
         "        if self._timer is not timer:\n",
         "        if self._timer is None:\n",
         "tests/unit/coordination/leader/test_ownership_monitor.py",
     ),
     Mutant(
         "who leads again, and remembers what was suspicious before it resigned",
-        _OVERSEER,
+        _OWNERSHIP_MONITOR,
         "        self._suspicions.clear()\n",
         "",
         "tests/unit/coordination/leader/test_ownership_monitor.py",

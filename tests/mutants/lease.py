@@ -6,14 +6,14 @@ from tests.mutants.mutant import ON_SERVERS, Mutant
 
 __all__ = ["MUTANTS"]
 
-_FENCED = "coordination/session/fenced_writes.py"
-_HANDING_OUT = "clients/delivery/record_delivery.py"
+_FENCED_WRITES = "coordination/session/fenced_writes.py"
+_RECORD_DELIVERY = "clients/delivery/record_delivery.py"
 _HEARTBEAT = "coordination/session/heartbeat.py"
-_GATE = "coordination/session/delivery_gate.py"
-_SESSION = "coordination/session/zk_session.py"
+_DELIVERY_GATE = "coordination/session/delivery_gate.py"
+_ZK_SESSION = "coordination/session/zk_session.py"
 _LEASE = "group/member/lease.py"
 _WATCHDOG = "coordination/session/watchdog.py"
-_LIFE = "coordination/member/group_session.py"
+_GROUP_SESSION = "coordination/member/group_session.py"
 
 MUTANTS = (
     # The lease
@@ -40,28 +40,28 @@ MUTANTS = (
     ),
     Mutant(
         "a lease that answered reads renew",
-        _SESSION,
+        _ZK_SESSION,
         "                    found[number] = answer\n",
         "                    found[number] = answer\n                    self.gate.renew(runtime.boot_time_s())\n",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "a record that is handed out with the gate shut",
-        _HANDING_OUT,
+        _RECORD_DELIVERY,
         "if now_s >= self._pause_at_s or not self._member.gate.is_open(now_s):",
         "if now_s >= self._pause_at_s:",
         "tests/unit/clients/delivery/test_record_delivery.py",
     ),
     Mutant(
         "values that are handed out with the gate shut",
-        _HANDING_OUT,
+        _RECORD_DELIVERY,
         "if self._ended or not self._member.gate.is_open(boot_time_s()):",
         "if self._ended:",
         "tests/unit/clients/delivery/test_value_delivery.py",
     ),
     Mutant(
         "a lease that is never over",
-        _GATE,
+        _DELIVERY_GATE,
         "        if now_s < self.deadline_s:\n            return",
         "        if True:\n            return",
     ),
@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         "a gate that opens again with kazoo's next session",
-        _GATE,
+        _DELIVERY_GATE,
         "return not self.suspended and self.shut_reason is None",
         "return not self.suspended",
     ),
@@ -106,35 +106,35 @@ MUTANTS = (
     # The lease's end, and the paths that ask for it
     Mutant(
         "a lease that begins again after its end",
-        _GATE,
+        _DELIVERY_GATE,
         '            self.shut("lease over")\n',
         "            pass\n",
         "tests/unit/coordination/session/test_lease_renewal.py",
     ),
     Mutant(
         "a lease that is renewed after somebody saw its end",
-        _GATE,
+        _DELIVERY_GATE,
         "        if self.timeout_ms and self.shut_reason is None:\n",
         "        if self.timeout_ms:\n",
         "tests/unit/coordination/session/test_lease_renewal.py",
     ),
     Mutant(
         "a lease that outlasts a shorter timeout",
-        _GATE,
+        _DELIVERY_GATE,
         "self.deadline_s = min(self.deadline_s, lease_deadline(boot_time_s(), self.timeout_ms))",
         "pass",
         "tests/unit/coordination/session/test_lease_renewal.py",
     ),
     Mutant(
         "a lease that is longer than the group was told",
-        _GATE,
+        _DELIVERY_GATE,
         "self.timeout_ms = min(session_timeout_ms, self._first_ms)",
         "self.timeout_ms = session_timeout_ms",
         "tests/unit/coordination/session/test_lease_renewal.py",
     ),
     Mutant(
         "a write of an owner that asks no gate",
-        _FENCED,
+        _FENCED_WRITES,
         "        await self._session.trusted()\n",
         "",
         "tests/unit/coordination/session/test_gated_writes.py",
@@ -156,7 +156,7 @@ MUTANTS = (
     ),
     Mutant(
         "a watchdog that waits for a blocked loop",
-        _LIFE,
+        _GROUP_SESSION,
         "        self.session.abandon(reason)\n",
         "        self._loop.call_soon_threadsafe(self.session.end, reason)\n",
         f"{ON_SERVERS}_watchdog.py::test_an_event_loop_is_blocked_for_good",
@@ -171,28 +171,28 @@ MUTANTS = (
     # What proves the session
     Mutant(
         "an answered write that does not renew the lease",
-        _SESSION,
+        _ZK_SESSION,
         "            self.gate.renew(sent_s)\n",
         "            pass\n",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "a refused write that renews the lease",
-        _SESSION,
+        _ZK_SESSION,
         "        answer = answer_of(results)\n",
         "        answer = answer_of(results)\n        self.gate.renew(sent_s)\n",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "a write that renews the lease from its answer",
-        _SESSION,
+        _ZK_SESSION,
         "            self.gate.renew(sent_s)\n",
         "            self.gate.renew(runtime.boot_time_s())\n",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "a gate that is open while the connection is broken",
-        _GATE,
+        _DELIVERY_GATE,
         "return not self.suspended and self.shut_reason is None",
         "return self.shut_reason is None",
         "tests/unit/coordination/session/test_lease_renewal.py",
@@ -206,7 +206,7 @@ MUTANTS = (
     ),
     Mutant(
         "a heartbeat that waits its turn when the connection is back",
-        _LIFE,
+        _GROUP_SESSION,
         "        session.on_connected = self._heartbeat.beat_now\n",
         "",
         "tests/sim/test_reconnecting.py",
@@ -241,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         "a session whose gate stays open when its connection breaks",
-        _SESSION,
+        _ZK_SESSION,
         "        self.gate.suspended = state != KazooState.CONNECTED\n",
         "        self.gate.suspended = False\n",
         "tests/sim/test_reconnecting.py",

@@ -6,24 +6,24 @@ from tests.mutants.mutant import ON_SERVERS, Mutant
 
 __all__ = ["MUTANTS"]
 
-_CLAIMING = "coordination/member/owner_znodes.py"
-_HOLDING = "coordination/member/owned_partitions.py"
+_OWNER_ZNODES = "coordination/member/owner_znodes.py"
+_OWNED_PARTITIONS = "coordination/member/owned_partitions.py"
 _CLAIMS = "group/member/claims.py"
 _ADMISSION = "coordination/member/admission.py"
-_LISTENING = "clients/delivery/listener_calls.py"
+_LISTENER_CALLS = "clients/delivery/listener_calls.py"
 _FORCE_RELEASE = "admin/force_release.py"
 
 MUTANTS = (
     # Claims
     Mutant(
         "a claim that outlives its session",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "return (Create(self._layout.owner(partition), self._owner, ephemeral=True),)",
         "return (Create(self._layout.owner(partition), self._owner, ephemeral=False),)",
     ),
     Mutant(
         "an awaited partition without a watch",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "self._session.exists_many(paths, list(watchers.values()))",
         "self._session.exists_many(paths)",
         "tests/sim/test_following.py",
@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         "claims that are looked at on a server that lags",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "        await self._writer.prove()\n        mine, _ = await self._owned_and_free(partitions)\n",
         "        mine, _ = await self._owned_and_free(partitions)\n",
         "tests/sim/test_claims.py",
@@ -57,19 +57,19 @@ MUTANTS = (
     # Hand-over
     Mutant(
         "a release without a commit",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "if (state.unreadable or offset != state.committed) and not state.outdated:",
         "if False:",
     ),
     Mutant(
         "a release that overwrites an operator's reset",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "return (self._store.write(partition, offset, state.version), deletion)",
         "return (self._store.write(partition, offset, -1), deletion)",
     ),
     Mutant(
         "a commit after the release",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "return (self._store.write(partition, offset, state.version), deletion)",
         "return (deletion,)",
     ),
@@ -83,7 +83,7 @@ MUTANTS = (
     ),
     Mutant(
         "a reset that an idle owner does not see",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "        await self._offsets.adopt_foreign_offsets()\n",
         "",
         "tests/sim/test_following.py",
@@ -98,33 +98,33 @@ MUTANTS = (
     # What a slice says, and what nobody says
     Mutant(
         "a drain that does not wait for the application",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "asyncio.ensure_future(self._handler.drained(partitions))",
         "asyncio.ensure_future(asyncio.sleep(0))",
     ),
     Mutant(
         "a hand-over that stops what stays",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "busy = self._handler.stop(partitions)",
         "busy = self._handler.stop(self._owned() | partitions) & partitions",
     ),
     Mutant(
         "an absent slice that takes everything away",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "            return claims.AssignmentRead(None)\n        try:",
         "            return claims.AssignmentRead(frozenset())\n        try:",
         "tests/sim/test_following.py",
     ),
     Mutant(
         "an unreadable slice that takes everything away",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         '            self._metrics.count("znodes_unreadable")\n            return claims.AssignmentRead(None)',
         '            self._metrics.count("znodes_unreadable")\n            return claims.AssignmentRead(frozenset())',
         "tests/sim/test_following.py",
     ),
     Mutant(
         "a member that follows rising generations only",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "        if found.member_id == self._member_id:\n",
         '        self._newest = max(getattr(self, "_newest", 0), found.generation)\n'
         "        if found.generation < self._newest:\n"
@@ -134,35 +134,35 @@ MUTANTS = (
     ),
     Mutant(
         "a dynamic member that is stopped by another one's slice",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "is_replaced = self._config.instance_id and await",
         "is_replaced = await",
         "tests/sim/test_following.py",
     ),
     Mutant(
         "a slice that is read without a watch",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "claims.Replaced:\n        node = await self._session.get(self._assignment_path, self._look.set)\n",
         "claims.Replaced:\n        node = await self._session.get(self._assignment_path)\n",
         "tests/sim/test_following.py",
     ),
     Mutant(
         "hints that come during each read and put the regular look off",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "if loop.time() >= audit_due_s:",
         "if loop.time() >= audit_due_s and not self._look.is_set():",
         "tests/sim/test_following.py",
     ),
     Mutant(
         "a hint that comes while the slice is read and that is forgotten",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "            self._look.clear()\n            read = await self._read_assignment()\n",
         "            read = await self._read_assignment()\n            self._look.clear()\n",
         "tests/sim/test_windows.py",
     ),
     Mutant(
         "positions of a topic that is created again before they are used",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "if created != before and any(start.created < created for start in starts.values()):",
         "if False:",
         "tests/sim/test_windows.py",
@@ -176,14 +176,14 @@ MUTANTS = (
     ),
     Mutant(
         "a member that looks only where it is told to",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "asyncio.timeout_at(audit_due_s)",
         "asyncio.timeout_at(None)",
         "tests/sim/test_following.py",
     ),
     Mutant(
         "a regular look that every hint puts off",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "            self._look.clear()\n",
         "            self._look.clear()\n"
         "            audit_due_s = loop.time() + jittered_s(self._config.reconcile_interval_ms)\n",
@@ -191,14 +191,14 @@ MUTANTS = (
     ),
     Mutant(
         "a claim that was deleted by hand and that nobody misses",
-        _HOLDING,
+        _OWNED_PARTITIONS,
         "gone = await self._owner_znodes.verify(self._owned())",
         "gone: frozenset[TopicPartition] = frozenset()",
         "tests/sim/test_following.py",
     ),
     Mutant(
         "an owner znode of anybody that counts as one's own",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "if node and node.owner == self._session.id}",
         "if node}",
     ),
@@ -240,14 +240,14 @@ MUTANTS = (
     ),
     Mutant(
         "two callbacks of a listener at once",
-        _LISTENING,
+        _LISTENER_CALLS,
         "        async with self._lock:\n",
         "        if True:\n",
         "tests/unit/clients/delivery/test_listener_calls.py",
     ),
     Mutant(
         "a loss that waits for the callback that runs",
-        _LISTENING,
+        _LISTENER_CALLS,
         "            running.task.cancel()\n",
         "            pass\n",
         "tests/unit/clients/delivery/test_listener_calls.py",

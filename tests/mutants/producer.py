@@ -8,16 +8,16 @@ __all__ = ["MUTANTS"]
 
 _INTERRUPTS = "clients/calls/interrupts.py"
 _PRODUCER = "clients/producer.py"
-_CLOSING = "clients/calls/left_loop.py"
+_LEFT_LOOP = "clients/calls/left_loop.py"
 _SENDER = "clients/produce/sender.py"
 _CONNECTION = "clients/net/connection.py"
-_RANGES = "spark/tasks/range_reader.py"
+_RANGE_READER = "spark/tasks/range_reader.py"
 
-_INTERRUPT_TESTS = "tests/unit/clients/calls/test_interrupts.py"
-_INTERRUPTED_TESTS = "tests/unit/clients/test_interrupted_producer.py"
+_INTERRUPTS_TESTS = "tests/unit/clients/calls/test_interrupts.py"
+_INTERRUPTED_PRODUCER_TESTS = "tests/unit/clients/test_interrupted_producer.py"
 _PRODUCER_TESTS = "tests/unit/clients/test_producer.py"
 _CONNECTION_TESTS = "tests/unit/clients/net/test_connection.py"
-_RANGE_TESTS = "tests/spark/test_range_reading.py"
+_RANGE_READING_TESTS = "tests/spark/test_range_reading.py"
 
 MUTANTS = (
     # Interrupts
@@ -26,35 +26,35 @@ MUTANTS = (
         _INTERRUPTS,
         "if self.pending is not None or (loop is None and not self.protected):",
         "if True:",
-        _INTERRUPT_TESTS,
+        _INTERRUPTS_TESTS,
     ),
     Mutant(
         "a Ctrl-C that a loop which stops at that moment swallows",
         _INTERRUPTS,
         "_thread.start_new_thread(self.watch, (self.pending,))",
         "pass",
-        _INTERRUPT_TESTS,
+        _INTERRUPTS_TESTS,
     ),
     Mutant(
         "a Ctrl-C during what must not be interrupted that is forgotten",
         _INTERRUPTS,
         "        if _interrupts.pending is not None:\n            _interrupts.throw()\n",
         "        pass\n",
-        _INTERRUPT_TESTS,
+        _INTERRUPTS_TESTS,
     ),
     Mutant(
         "a close outside of the loop that a Ctrl-C does not end",
-        _CLOSING,
+        _LEFT_LOOP,
         "if again or interrupts.raised() > raised:",
         "if again:",
-        _INTERRUPT_TESTS,
+        _INTERRUPTS_TESTS,
     ),
     Mutant(
         "a close outside of the loop that a stop which was left behind ends",
-        _CLOSING,
+        _LEFT_LOOP,
         "    while not waiting.done():\n",
         "    for _ in range(1):\n",
-        _INTERRUPT_TESTS,
+        _INTERRUPTS_TESTS,
     ),
     # What is unknown, and how long a close takes
     Mutant(
@@ -97,21 +97,21 @@ MUTANTS = (
         _PRODUCER,
         "if running_loop() is None and timeout_ms is None:",
         "if False:",
-        _INTERRUPTED_TESTS,
+        _INTERRUPTED_PRODUCER_TESTS,
     ),
     Mutant(
         "a cancelled block that waits for a frozen broker as long as any other",
         _PRODUCER,
         "await self.close(_CANCELLED_FLUSH_MS if cancelled else None)",
         "await self.close(None)",
-        _INTERRUPTED_TESTS,
+        _INTERRUPTED_PRODUCER_TESTS,
     ),
     Mutant(
         "records without an answer that are reported as not sent when the loop is closed",
         _PRODUCER,
         "        unknown = self._sender.unknown\n        if unsent",
         "        unknown = 0\n        if unsent",
-        _INTERRUPTED_TESTS,
+        _INTERRUPTED_PRODUCER_TESTS,
     ),
     # Answers
     Mutant(
@@ -131,17 +131,17 @@ MUTANTS = (
     # Spark
     Mutant(
         "one empty answer that is taken for compaction",
-        _RANGES,
+        _RANGE_READER,
         "if self.empty_answers < _MAX_EMPTY_ANSWERS:",
         "if self.empty_answers < 1:",
-        _RANGE_TESTS,
+        _RANGE_READING_TESTS,
     ),
     Mutant(
         "empty answers that count together although records came between",
-        _RANGES,
+        _RANGE_READER,
         "self.needed_bytes = self.empty_answers = 0",
         "self.needed_bytes = 0",
-        _RANGE_TESTS,
+        _RANGE_READING_TESTS,
     ),
     Mutant(
         "an archive's file that has its name before it is on the disk",

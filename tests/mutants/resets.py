@@ -6,11 +6,11 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_CLAIMING = "coordination/member/owner_znodes.py"
-_RESET = "clients/delivery/position_reset.py"
-_HANDING_OUT = "clients/delivery/record_delivery.py"
-_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
-_AT_A_BROKER = "tests/unit/clients/delivery/test_position_reset.py"
+_OWNER_ZNODES = "coordination/member/owner_znodes.py"
+_POSITION_RESET = "clients/delivery/position_reset.py"
+_RECORD_DELIVERY = "clients/delivery/record_delivery.py"
+_RECORD_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
+_POSITION_RESET_TESTS = "tests/unit/clients/delivery/test_position_reset.py"
 
 MUTANTS = (
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS = (
     ),
     Mutant(
         "a hand-over that forgets what was chosen",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "        if chosen is not None:\n",
         "        if False:\n",
         "tests/sim/test_resets.py",
@@ -74,7 +74,7 @@ MUTANTS = (
         "group/member/subscription.py",
         "self.reset is not None and self.finished > self.reset.end",
         "False",
-        _AT_A_BROKER,
+        _POSITION_RESET_TESTS,
     ),
     Mutant(
         "an application that commits by itself, whose records a reset skips",
@@ -85,52 +85,52 @@ MUTANTS = (
     ),
     Mutant(
         "a reset while something older is in flight",
-        _RESET,
+        _POSITION_RESET,
         "        await self._delivery.put_down(partition, is_fetched)\n",
         "",
-        _AT_A_BROKER,
+        _POSITION_RESET_TESTS,
     ),
     Mutant(
         "records beyond the end of a log that are delivered",
-        _RESET,
+        _POSITION_RESET,
         "        dropped = self._delivery.cut(partition, reset.end)\n",
         "        dropped = 0\n",
-        _AT_A_BROKER,
+        _POSITION_RESET_TESTS,
     ),
     Mutant(
         "a reset of a position that the log has",
-        _RESET,
+        _POSITION_RESET,
         "if start <= position <= end:",
         "if False:",
-        _AT_A_BROKER,
+        _POSITION_RESET_TESTS,
     ),
     Mutant(
         "a reset of a partition that an operator has moved during the look-up",
-        _RESET,
+        _POSITION_RESET,
         "        if not is_fetched():\n            return None\n        if start",
         "        if start",
-        _AT_A_BROKER,
+        _POSITION_RESET_TESTS,
     ),
     Mutant(
         "a reset that is stored while older records of its batch are not delivered",
-        _HANDING_OUT,
+        _RECORD_DELIVERY,
         "return in_batch or self._fetcher.is_buffering(partition)",
         "return self._fetcher.is_buffering(partition)",
-        _DELIVERY_TESTS,
+        _RECORD_DELIVERY_TESTS,
     ),
     Mutant(
         "a reset that other partitions' records hold up",
-        _HANDING_OUT,
+        _RECORD_DELIVERY,
         "        self._drains += 1\n        try:\n            while is_fetched()",
         "        self._drains += 0\n        try:\n            while is_fetched()",
-        _DELIVERY_TESTS,
+        _RECORD_DELIVERY_TESTS,
     ),
     Mutant(
         "a record in flight that is cut off and counts",
-        _HANDING_OUT,
+        _RECORD_DELIVERY,
         "            each.cut(partition, end)\n",
         "            pass\n",
-        _AT_A_BROKER,
+        _POSITION_RESET_TESTS,
     ),
     Mutant(
         "values in flight that count beyond the cut",
@@ -138,14 +138,14 @@ MUTANTS = (
         "            elif span is not None and span.end > end:\n"
         "                delivered.spans[partition] = span._replace(end=end)\n",
         "",
-        _AT_A_BROKER,
+        _POSITION_RESET_TESTS,
     ),
     Mutant(
         "values that come again under a reset that waits for them",
-        _HANDING_OUT,
+        _RECORD_DELIVERY,
         "state.finished, state.reset = min(state.finished, reset.end), None",
         "state.finished = min(state.finished, reset.end)",
-        _AT_A_BROKER,
+        _POSITION_RESET_TESTS,
     ),
     Mutant(
         "a partition of which everything was cut off and that has its turn",
@@ -159,18 +159,18 @@ MUTANTS = (
         "clients/net/offset_lookup.py",
         "if listed.error == OFFSET_OUT_OF_RANGE:",
         "if False:",
-        _AT_A_BROKER,
+        _POSITION_RESET_TESTS,
     ),
     Mutant(
         "a claim of another member that is given back unopened",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "return (deletion,) if found is None else (Check(self._layout.offset(partition), found.version), deletion)",
         "return (deletion,)",
         "tests/sim/test_releasing_unopened.py",
     ),
     Mutant(
         "an unopened claim that is given back without a look at whose it is",
-        _CLAIMING,
+        _OWNER_ZNODES,
         "        return stored, set(unopened) - mine\n",
         "        return stored, set()\n",
         "tests/sim/test_releasing_unopened.py",

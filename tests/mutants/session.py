@@ -6,40 +6,40 @@ from tests.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS"]
 
-_FENCED = "coordination/session/fenced_writes.py"
-_SESSION = "coordination/session/zk_session.py"
-_REQUESTS = "coordination/zookeeper/pending_requests.py"
-_ANSWERS = "coordination/zookeeper/transaction_results.py"
+_FENCED_WRITES = "coordination/session/fenced_writes.py"
+_ZK_SESSION = "coordination/session/zk_session.py"
+_PENDING_REQUESTS = "coordination/zookeeper/pending_requests.py"
+_TRANSACTION_RESULTS = "coordination/zookeeper/transaction_results.py"
 _SESSION_CLOSE = "coordination/session/session_close.py"
-_LIFE = "coordination/member/group_session.py"
-_CONNECTING = "coordination/zookeeper/kazoo_client.py"
+_GROUP_SESSION = "coordination/member/group_session.py"
+_KAZOO_CLIENT = "coordination/zookeeper/kazoo_client.py"
 
 MUTANTS = (
     # Fences
     Mutant(
         "writes that do not prove the member",
-        _FENCED,
+        _FENCED_WRITES,
         "self._session.transact([self._proof, *(",
         'self._session.transact([Check("/"), *(',
         "tests/sim/test_fences.py",
     ),
     Mutant(
         "an unknown outcome that is read at once",
-        _FENCED,
+        _FENCED_WRITES,
         "                await self.prove()\n                outcome.unknown.update(batch)",
         "                outcome.unknown.update(batch)",
         "tests/sim/test_fences.py",
     ),
     Mutant(
         "a proof that is not waited for",
-        _FENCED,
+        _FENCED_WRITES,
         "            answer = await self._session.transact([self._proof])\n            if isinstance(answer, Done):",
         "            answer = await self._session.transact([self._proof])\n            if True:",
         "tests/sim/test_fences.py",
     ),
     Mutant(
         "a transaction that is too large for a server",
-        _FENCED,
+        _FENCED_WRITES,
         "if batch and (count > most or size > MOST_BYTES):",
         "if batch and count > most:",
         "tests/sim/test_fences.py",
@@ -47,28 +47,28 @@ MUTANTS = (
     # The session
     Mutant(
         "a writer that stays on a connection that its session has left",
-        _SESSION,
+        _ZK_SESSION,
         "            self.connection.leave(used, MOVED)\n",
         "            pass\n",
         "tests/sim/test_reconnecting.py",
     ),
     Mutant(
         "a connection that is left for what was asked on the one before",
-        _CONNECTING,
+        _KAZOO_CLIENT,
         "used is self._dropped or used is not self.current or",
         "",
         "tests/unit/coordination/session/test_lease_renewal.py",
     ),
     Mutant(
         "what was asked before the end is answered after it",
-        _REQUESTS,
+        _PENDING_REQUESTS,
         '                sent.set_exception(SessionLostError(f"the ZooKeeper session is over: {reason}"))',
         "                pass",
         "tests/sim/test_fences.py",
     ),
     Mutant(
         "a member that stays alive without its session",
-        _SESSION,
+        _ZK_SESSION,
         '            self._end("expired or closed by the server")',
         "            pass",
         "tests/sim/test_fences.py",
@@ -82,14 +82,14 @@ MUTANTS = (
     ),
     Mutant(
         "a word to leave that is lost where a session opens at that moment",
-        _SESSION,
+        _ZK_SESSION,
         "        await self._connected.wait()\n",
         "        await asyncio.wait_for(self._connected.wait(), self._config.connect_timeout_ms / 1000)\n",
         "tests/sim/test_leaving.py",
     ),
     Mutant(
         "a join that waits for ever for a server that opened the session and went silent",
-        _LIFE,
+        _GROUP_SESSION,
         "            async with asyncio.timeout_at(by_s):\n",
         "            if True:\n",
         "tests/sim/test_joining.py",
@@ -147,14 +147,14 @@ MUTANTS = (
     # Answers
     Mutant(
         "a lost read that counts as an absent znode",
-        _SESSION,
+        _ZK_SESSION,
         "                    waiting.append(number)\n",
         "",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "a transaction whose answer is lost and that counts as done",
-        _SESSION,
+        _ZK_SESSION,
         "            return Unknown()\n        if isinstance(results, Exception)",
         "            return Done((None,) * len(listed), (None,) * len(listed))\n"
         "        if isinstance(results, Exception)",
@@ -162,21 +162,21 @@ MUTANTS = (
     ),
     Mutant(
         "a refusal that is laid to the first operation",
-        _ANSWERS,
+        _TRANSACTION_RESULTS,
         "return Refused(index, ",
         "return Refused(0, ",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "a refused item whose neighbour is taken out",
-        _FENCED,
+        _FENCED_WRITES,
         "if refused.index < position + len(operations):",
         "if refused.index <= position + len(operations):",
         "tests/sim/test_lost_answers.py",
     ),
     Mutant(
         "more reads at once than a heartbeat can wait behind",
-        _SESSION,
+        _ZK_SESSION,
         "asked, waiting = waiting[:MOST_READS], waiting[MOST_READS:]",
         "asked, waiting = waiting, []",
         "tests/sim/test_reading.py",
