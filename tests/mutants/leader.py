@@ -289,7 +289,7 @@ MUTANTS = (
     Mutant(
         "weights that do not count while they are garbled",
         _PLAN_READER,
-        "            return self._weights or {}\n",
+        "            return self._weights\n",
         "            return {}\n",
         "tests/unit/coordination/leader/test_plan_reader.py",
     ),

@@ -56,8 +56,8 @@ class PlanReader:
         self._reading: dict[str, object] = {}
         self._member_names: set[MemberId] = set()
         self._dynamic_config = DynamicConfig()
-        #: The last weights that could be read; None before the first read.
-        self._weights: Weights | None = None
+        #: The last weights that could be read; empty if there were none.
+        self._weights: Weights = {}
         #: The warnings about settings that were logged and still apply.
         self._warnings: set[str] = set()
 
@@ -214,10 +214,10 @@ class PlanReader:
             # Parsing the weights of 100,000 partitions takes about a second.
             return await in_thread(partial(parse_weights, node.data, self._layout.weights), "weights")
         except ProtocolError as error:
-            effect = "planning without weights" if self._weights is None else "keeping the previous weights"
+            effect = "keeping the previous weights" if self._weights else "planning without weights"
             log.error("group %s: %s; %s", self._layout.group, error, effect)
             self._metrics.count("znodes_unreadable")
-            return self._weights or {}
+            return self._weights
 
     def _warn_of_settings(self, slots: Collection[Slot]) -> None:
         """Log settings that are probably mistakes, each once while it lasts."""

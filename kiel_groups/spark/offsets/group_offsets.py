@@ -107,13 +107,19 @@ class GroupOffsets:
         self._warned_ahead: set[TopicPartition] = set()
         self._next_check_s = time.monotonic()
 
-    def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> None:
+    def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """
         Commit the start of a query for partitions without an offset; stored offsets stay until a batch has passed them.
 
         So a query that restarts before its first batch was done still finds where it began.
+
+        Returns:
+            Whether every partition has a stored offset now. A failure is logged, and the next call tries again.
+
+        Raises:
+            BrokerError: The commit failed, and ``failOnCommitError`` is set.
         """
-        self._attempt(group, offsets, only_missing=True)
+        return self._attempt(group, offsets, only_missing=True)
 
     def commit(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
         """

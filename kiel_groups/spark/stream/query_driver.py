@@ -73,7 +73,7 @@ class LogDriver:
         self._offsets = GroupOffsets(self._view, options)
         refuse_live_group(options)
         self._start: Positions | None = None
-        self._started = False
+        self._start_is_stored = False
         #: The id of the query, in case the end of a batch does not carry it.
         self._query: str | None = None
         #: Where the last batch ends that this process planned.
@@ -87,9 +87,8 @@ class LogDriver:
 
     def initial(self) -> Positions:
         start = self._resolved()
-        if not self._started:
-            self._started = True
-            self._offsets.begin(self._group(start), start.offsets())
+        if not self._start_is_stored:
+            self._start_is_stored = self._offsets.begin(self._group(start), start.offsets())
         return start
 
     def _resolved(self) -> Positions:

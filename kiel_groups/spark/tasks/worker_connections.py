@@ -85,5 +85,5 @@ def freeze_collector() -> None:
     """
     if os.getpid() not in _frozen:
         _frozen.add(os.getpid())
-        gc.collect()
+        # Without a collection first: it would be the full one that this avoids.
         gc.freeze()

@@ -1,0 +1,50 @@
+"""The driver of a stream that is no member of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kiel_groups.model import TopicPartition
+from kiel_groups.spark.options.read_options import ReadOptions
+from kiel_groups.spark.stream import query_driver
+from kiel_groups.spark.stream.query_driver import LogDriver
+
+pytestmark = pytest.mark.unit
+
+P0 = TopicPartition("t", 0)
+
+
+class LogViewOfOnePartition:
+    """A log view without brokers."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> list[TopicPartition]:
+        return [P0]
+
+
+class OffsetsThatFailOnce:
+    """Group offsets whose first attempt to store the start of a query fails."""
+
+    def __init__(self, view: object, options: ReadOptions) -> None:
+        self.attempts: list[tuple[str | None, Mapping[TopicPartition, int]]] = []
+
+    def begin(self, group: str | None, offsets: Mapping[TopicPartition, int]) -> bool:
+        self.attempts.append((group, offsets))
+        return len(self.attempts) > 1
+
+
+def test_a_start_that_was_not_stored_is_stored_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a query restarted before its first batch is done would look ``latest`` up again, and skip records."""
+    monkeypatch.setattr(query_driver, "LogView", LogViewOfOnePartition)
+    monkeypatch.setattr(query_driver, "GroupOffsets", OffsetsThatFailOnce)
+    monkeypatch.setattr(query_driver, "resolve", lambda *arguments: {P0: 7})
+    options = ReadOptions.parse({"kafka.bootstrap.servers": "h:1", "subscribe": "t"}, streaming=True)
+    driver: Any = LogDriver(options)
+    first = driver.initial()
+    assert [driver.initial() for _ in range(2)] == [first, first]
+    assert [offsets for _, offsets in driver._offsets.attempts] == [{P0: 7}, {P0: 7}]
