@@ -66,7 +66,7 @@ ELSEWHERE = {
         "a_position_that_is_in_the_log_again_is_kept",
         "a_look_up_that_fails_is_repeated",
     ),
-    "sim/test_releasing_unopened.py": ("another_members_claim_is_not_deleted",),
+    "sim/test_unopened_claims.py": ("another_members_claim_is_not_deleted",),
     "integration/test_group_subscription.py": (
         "a_topic_is_dropped_from_the_subscription",
         "a_slice_that_names_a_topic_not_subscribed_to",
@@ -127,10 +127,10 @@ ELSEWHERE = {
         "a_drain_gives_up_values_that_no_caller_got",
     ),
     "integration/test_kiel_api_grouped.py": ("a_deserializer_that_fails_on_every_value",),
-    "sim/test_sizes.py": (
+    "sim/test_size_limits.py": (
         "a_thousand_members_at_once",
         "a_plan_near_the_size_limit",
-        "a_subscription_beyond_it",
+        "a_subscription_beyond_the_size_limit",
     ),
 }
 

@@ -32,7 +32,7 @@ async def test_a_topic_is_created_again_under_a_running_group(cluster: Cluster, 
     Positions in the old log mean nothing in the new one: everything in it is delivered, from its beginning.
 
     That goes also for a partition that is just being handed over, and while brokers do not know the topic yet
-    (``tests/sim/test_topics_made_anew.py``).
+    (``tests/sim/test_recreated_topics.py``).
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)

@@ -451,14 +451,14 @@ MUTANTS = (
         "coordination/member/owned_partitions.py",
         "                gone = await self._owner_znodes.verify(waiting)\n",
         "                gone = frozenset()\n",
-        "tests/sim/test_leaderless.py",
+        "tests/sim/test_leaderless_partitions.py",
     ),
     Mutant(
         "leaders that only a reset looks at",
         "coordination/member/owned_partitions.py",
         "        await self.confirm_leaders()\n        self.look_again()\n",
         "        self.look_again()\n",
-        "tests/sim/test_following.py",
+        "tests/sim/test_member_assignments.py",
     ),
     Mutant(
         "a leader that ZooKeeper named to a session which is over",

@@ -77,7 +77,7 @@ MUTANTS = (
         _HEARTBEAT,
         "            self._connection.leave(used, MOVED)\n",
         "            pass\n",
-        "tests/sim/test_reconnecting.py",
+        "tests/sim/test_reconnection.py",
     ),
     Mutant(
         "a heartbeat that is renewed by a refusal",
@@ -209,7 +209,7 @@ MUTANTS = (
         _GROUP_SESSION,
         "        session.on_connected = self._heartbeat.beat_now\n",
         "",
-        "tests/sim/test_reconnecting.py",
+        "tests/sim/test_reconnection.py",
     ),
     Mutant(
         "a watchdog that tells nobody to hurry",
@@ -244,6 +244,6 @@ MUTANTS = (
         _ZK_SESSION,
         "        self.gate.suspended = state != KazooState.CONNECTED\n",
         "        self.gate.suspended = False\n",
-        "tests/sim/test_reconnecting.py",
+        "tests/sim/test_reconnection.py",
     ),
 )

@@ -166,13 +166,13 @@ MUTANTS = (
         _OWNER_ZNODES,
         "return (deletion,) if found is None else (Check(self._layout.offset(partition), found.version), deletion)",
         "return (deletion,)",
-        "tests/sim/test_releasing_unopened.py",
+        "tests/sim/test_unopened_claims.py",
     ),
     Mutant(
         "an unopened claim that is given back without a look at whose it is",
         _OWNER_ZNODES,
         "        return stored, set(unopened) - mine\n",
         "        return stored, set()\n",
-        "tests/sim/test_releasing_unopened.py",
+        "tests/sim/test_unopened_claims.py",
     ),
 )

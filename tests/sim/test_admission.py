@@ -1,4 +1,4 @@
-"""Who does not get into a group."""
+"""Members that a group refuses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A member by itself, at rest."""
+    """Provide a settled group of one."""
     with at_rest(members=1, topics=(2,), reset="earliest") as made:
         yield made
 
 
 def members(world: World) -> list[str]:
+    """Return the names of the member znodes."""
     return sorted(world.ensemble.truth.children(world.layout.members))
 
 
-def test_nobody_joins_beside_a_consumer_of_java(world: World) -> None:
-    """Both would read everything; as soon as that one is gone, joining succeeds."""
+def test_a_member_does_not_join_beside_a_java_consumer(world: World) -> None:
+    """Both would read everything. The member joins as soon as the Java consumer is gone."""
     before, foreign = members(world), world.layout.consumer_id("g_java-1-1")
     world.operator.create(foreign, b"{}", makepath=True)
     world.ledger.forbids_joining = True
@@ -36,8 +37,8 @@ def test_nobody_joins_beside_a_consumer_of_java(world: World) -> None:
     assert len(members(world)) == 2
 
 
-def test_nobody_joins_with_other_settings(world: World) -> None:
-    """Who would start elsewhere than the others does not start at all."""
+def test_a_member_with_other_settings_does_not_join(world: World) -> None:
+    """A member with another reset policy would start at other offsets than the rest of the group."""
     before = members(world)
     settings = json.loads(world.ensemble.truth.znodes[world.layout.config].data)
     world.operator.set(world.layout.config, json.dumps(settings | {"auto_offset_reset": "latest"}).encode())

@@ -1,4 +1,4 @@
-"""What a claim does before anything is handed out."""
+"""Claims before any record is delivered: their offsets, and what verifies them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.member.subscription import SubscriptionState
-from kiel_groups.group.znodes.layout import GroupLayout, topic_path
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, SimulatedRuntime, fake_client
-from tests.sim.test_fences import Bench
+from tests.sim.session_bench import SessionBench
+from tests.sim.topics import recreate
 from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim
 
 
 def test_a_claim_of_a_topic_that_was_created_again_starts_at_its_beginning() -> None:
-    """Nobody was there when it happened: the offsets are older than the topic, and mean nothing in it."""
+    """The group had no member at that time. The offsets are older than the topic and mean nothing in its log."""
     with at_rest(members=1, topics=(3,), reset="latest") as world:
         world.consumers[-1].leave()
         world.run_for(10.0)
-        world.operator.delete(topic_path("t0"))
-        world.operator.create(topic_path("t0"), world.topic_data("t0"))
+        recreate(world)
         world.join(world.topics)
         world.settle(60.0)
         assert [world.ledger.stored(partition) for partition in world.partitions()] == [0, 0, 0]
 
 
 def test_a_claim_gives_its_offsets_new_versions() -> None:
-    """Whoever owned them before expects the old ones: what he may still write is refused, whatever became of him."""
+    """A former owner expects the old versions, so ZooKeeper refuses any write that it may still send."""
     with at_rest(members=1, topics=(3,)) as world:
         for claims in (1, 2):
             world.settle(60.0)
@@ -50,20 +50,20 @@ def test_a_claim_gives_its_offsets_new_versions() -> None:
             world.join(world.topics)
 
 
-def test_an_offset_that_is_reset_during_a_claim_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written back is what was read, and not over what came since: the claim starts where the operator says."""
+def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim rewrites the offset at the version that it has read, so it starts at the operator's offset."""
     with at_rest(members=3) as world:
         rewrite, reset = ZooKeeperOffsetStore._rewrite, list[TopicPartition]()
 
         async def rewriting(
-            store: ZooKeeperOffsetStore, partitions: Sequence[TopicPartition], standing: Any, renew: Any
+            store: ZooKeeperOffsetStore, partitions: Sequence[TopicPartition], found: Any, renew: Any
         ) -> Any:
-            if standing and not reset:
+            if found and not reset:
                 reset.append(partitions[0])
                 world.operator.set_async(world.layout.offset(partitions[0]), b"7")
                 while world.ledger.stored(partitions[0]) != 7:  # noqa: ASYNC110 -- simulated time
                     await asyncio.sleep(0.01)
-            return await rewrite(store, partitions, standing, renew)
+            return await rewrite(store, partitions, found, renew)
 
         monkeypatch.setattr(ZooKeeperOffsetStore, "_rewrite", rewriting)
         world.consumers[0].kill()
@@ -74,9 +74,9 @@ def test_an_offset_that_is_reset_during_a_claim_stands(monkeypatch: pytest.Monke
         assert owner.finished(partition) == (world.ensemble.truth.znodes[world.layout.offset(partition)].version, 7)
 
 
-def test_a_claim_that_is_gone_is_missed_also_on_a_server_that_lags() -> None:
-    """What is read after an answered write is no older than that: the server must have caught up first."""
-    bench, layout, partition = Bench(servers=2), GroupLayout("g"), TopicPartition("t", 0)
+def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
+    """A read behind an answered quorum write is no older than that write: the server has caught up."""
+    bench, layout, partition = SessionBench(servers=2), GroupLayout("g"), TopicPartition("t", 0)
     follower = bench.ensemble.servers[-1]
     bench.process.only = follower
     operator = fake_client(Host(bench.ensemble))

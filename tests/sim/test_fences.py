@@ -1,78 +1,35 @@
-"""The fences of one session, one at a time, against the fake ZooKeeper: what thousands of stories meet by chance."""
+"""The fences of one session, each by itself, against the fake ZooKeeper. Random scenarios meet them by chance."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import pytest
 from kazoo.protocol.states import KazooState
 
-from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.coordination.leader.election import Election
-from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.fenced_writes import FencedWriter, Outcome
 from kiel_groups.coordination.session.heartbeat import Heartbeat
 from kiel_groups.coordination.session.session_tasks import TaskSet
-from kiel_groups.coordination.session.zk_session import Session, SessionEvent
-from kiel_groups.coordination.zookeeper import runtime
+from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import SessionLostError
 from kiel_groups.group.leader.candidate import EnterElection
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import Answer, Create, Delete, Done, Operation
 from kiel_groups.metrics import Metrics
-from kiel_groups.testing import FakeEnsemble, SimulatedProcess, SimulatedRuntime, Timeline
-from kiel_groups.testing.fake_ensemble import Entry
+from tests.sim.session_bench import SessionBench
 
 pytestmark = pytest.mark.sim
 
-Work = Callable[[Session, FencedWriter], Awaitable[object]]
-
-
-class Bench:
-    """One process with one session, and its member znode; on one server unless told."""
-
-    def __init__(self, servers: int = 1) -> None:
-        self.timeline = Timeline(1)
-        self.ensemble = FakeEnsemble(self.timeline, servers)
-        self.process = SimulatedProcess(self.ensemble)
-
-    def run(self, work: Work, limit_s: float = 60.0) -> object:
-        """Run a coroutine function on an open session; returns what it returns."""
-        task = self.process.start(self._run(work))
-        self.timeline.run_until(task.done, limit_s)
-        return task.result()
-
-    async def _run(self, work: Work) -> object:
-        session = Session(ZooKeeperConfig(hosts="fake1:2181"), Metrics(), self._ignore)
-        await session.open()
-        assert isinstance(await session.transact([Create("/member", ephemeral=True)]), Done)
-        return await work(
-            session, FencedWriter(session, "/member", TopicIncarnations(session, TaskSet(print)).catch_up)
-        )
-
-    @property
-    def proofs(self) -> list[Entry]:
-        """What went through the quorum and changed nothing."""
-        return [entry for entry in self.ensemble.log if entry.question is not None and not entry.changes]
-
-    def _ignore(self, event: SessionEvent) -> None:
-        """Nobody listens."""
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    with runtime.replaced(SimulatedRuntime(made.timeline)):
-        yield made
-
 
 def writing(path: str) -> dict[str, tuple[Create]]:
+    """Return the operations of a write that creates one znode."""
     return {path: (Create(path),)}
 
 
-def test_a_write_without_the_member_znode_does_not_happen(bench: Bench) -> None:
-    """The member znode is gone, the session is not: the write is refused, and the session is given up."""
+def test_a_write_without_the_member_znode_is_refused(bench: SessionBench) -> None:
+    """The session still lasts, but the member gives it up."""
 
     async def work(session: Session, writer: FencedWriter) -> str | None:
         session.client.delete_async("/member")
@@ -84,8 +41,8 @@ def test_a_write_without_the_member_znode_does_not_happen(bench: Bench) -> None:
     assert "/written" not in bench.ensemble.truth.znodes
 
 
-def test_a_write_of_an_unknown_outcome_is_told_as_such_after_a_proof(bench: Bench) -> None:
-    """The answer is lost: what is read afterwards is no older than the write, for a quorum write was answered since."""
+def test_an_unknown_outcome_is_returned_after_a_proof(bench: SessionBench) -> None:
+    """The answer is lost. A quorum write has been answered since, so a later read is no older than the lost write."""
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
         bench.process.lose("reply")
@@ -99,8 +56,8 @@ def test_a_write_of_an_unknown_outcome_is_told_as_such_after_a_proof(bench: Benc
     assert len(bench.proofs) == 1
 
 
-def test_a_proof_is_asked_for_until_it_is_answered(bench: Bench) -> None:
-    """An answer that is lost proves nothing; another one is asked for."""
+def test_a_proof_is_repeated_until_it_is_answered(bench: SessionBench) -> None:
+    """A lost answer proves nothing."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         bench.process.lose("reply")
@@ -110,8 +67,8 @@ def test_a_proof_is_asked_for_until_it_is_answered(bench: Bench) -> None:
     assert len(bench.proofs) == 2
 
 
-def test_folders_whose_ground_is_cleared_away_are_made_all_the_same(bench: Bench) -> None:
-    """Who tidies up empty folders, between the look at them and the write, does not keep anybody from joining."""
+def test_folders_are_created_although_their_parent_is_deleted_meanwhile(bench: SessionBench) -> None:
+    """An operator removes empty folders between the check for them and the write."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         await session.ensure(["/group"])
@@ -129,8 +86,8 @@ def test_folders_whose_ground_is_cleared_away_are_made_all_the_same(bench: Bench
     assert {"/group", "/group/members"} <= bench.ensemble.truth.znodes.keys()
 
 
-def test_a_write_is_cut_before_it_is_too_large_for_a_server(bench: Bench) -> None:
-    """Three thousand operations are one transaction, but not where their paths are as long as paths may be."""
+def test_a_large_write_is_split_to_fit_the_limit_of_the_servers(bench: SessionBench) -> None:
+    """Three thousand operations fit into one transaction, but not if their paths are as long as paths may be."""
     paths = [f"/{'x' * 600}-{number}" for number in range(3_000)]
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
@@ -144,8 +101,8 @@ def test_a_write_is_cut_before_it_is_too_large_for_a_server(bench: Bench) -> Non
     assert 2 <= len(written) <= 5
 
 
-def test_a_lost_request_is_not_done(bench: Bench) -> None:
-    """The connection broke before the server had it: unknown as well, and nothing was written."""
+def test_a_lost_request_has_an_unknown_outcome_too(bench: SessionBench) -> None:
+    """The connection broke before the server got the request, so nothing was written."""
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:
         bench.process.lose("request")
@@ -157,8 +114,8 @@ def test_a_lost_request_is_not_done(bench: Bench) -> None:
     assert "/written" not in bench.ensemble.truth.znodes
 
 
-def test_an_expired_session_is_over(bench: Bench) -> None:
-    """As soon as a server says so, for kazoo would go on with the next one."""
+def test_an_expired_session_is_ended(bench: SessionBench) -> None:
+    """At once: kazoo would continue with a new session."""
 
     async def work(session: Session, writer: FencedWriter) -> str | None:
         bench.ensemble.expire(session.id)
@@ -168,8 +125,8 @@ def test_an_expired_session_is_over(bench: Bench) -> None:
     assert bench.run(work) == "expired or closed by the server"
 
 
-def test_what_is_unanswered_fails_with_the_session(bench: Bench) -> None:
-    """Nobody waits for an answer that will not come."""
+def test_unanswered_requests_fail_when_the_session_ends(bench: SessionBench) -> None:
+    """Their answers will not come."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         bench.process.stall()
@@ -180,8 +137,8 @@ def test_what_is_unanswered_fails_with_the_session(bench: Bench) -> None:
     bench.run(work, limit_s=5.0)
 
 
-def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: Bench) -> None:
-    """The session expires: what is asked of it afterwards fails, and kazoo's next one writes nothing."""
+def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: SessionBench) -> None:
+    """Requests after the expiry fail, and kazoo's next session writes nothing."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         bench.ensemble.expire(session.id)
@@ -197,8 +154,10 @@ def test_nothing_is_written_on_the_session_that_kazoo_opens_by_itself(bench: Ben
     assert not [change for entry in later for change in entry.changes]
 
 
-def test_nobody_stands_for_election_on_the_session_that_kazoo_opens_by_itself(bench: Bench) -> None:
-    """An event loop that hears late of the end: a candidate there would lead nobody, and keep others from it."""
+def test_no_candidate_enters_the_election_on_the_session_that_kazoo_opens_by_itself(bench: SessionBench) -> None:
+    """
+    The event loop is notified late of the expiry. A candidate on that session would lead nothing, and block the others.
+    """
     layout = GroupLayout("g")
 
     async def work(session: Session, writer: FencedWriter) -> str | None:
@@ -226,8 +185,10 @@ def test_nobody_stands_for_election_on_the_session_that_kazoo_opens_by_itself(be
     assert bench.run(work) == "expired or closed by the server"
 
 
-def test_a_heartbeat_whose_member_znode_is_gone_renews_nothing(bench: Bench) -> None:
-    """The session lives, and nobody writes: the beat alone notices that others take this member for dead."""
+def test_a_heartbeat_without_the_member_znode_renews_nothing(bench: SessionBench) -> None:
+    """
+    The session lasts and the member writes nothing else. Only the heartbeat notices that the member znode is gone.
+    """
 
     async def work(session: Session, writer: FencedWriter) -> tuple[str | None, bool]:
         heartbeat = Heartbeat(session.connection, session.gate, "/member", Metrics(), session.abandon, 1_000)

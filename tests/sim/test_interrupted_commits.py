@@ -1,4 +1,4 @@
-"""A commit that its caller is interrupted in: by a Ctrl-C, or because the consumer is closed meanwhile."""
+"""Commits whose caller is cancelled, by Ctrl-C or because the consumer is closed, and the commits after them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sim.consumer import Consumer
+from tests.sim.commits import commit, interrupted_commit, process_some, uncommitted
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -15,62 +15,85 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A group of two at rest."""
+    """Provide a settled group of two."""
     with at_rest(members=2) as made:
         yield made
 
 
-def process_some(world: World, consumer: Consumer) -> None:
-    """Have the application finish a few records of one partition."""
-    consumer.work(0.0, 3, 0.01)
-    world.run_for(0.1)
-
-
-def interrupted_commit(world: World, consumer: Consumer) -> asyncio.Task[object]:
-    """A commit that has happened at ZooKeeper, and whose caller is cancelled before it hears of that."""
-    before = world.ledger.commits
-    commit: asyncio.Task[object] = consumer.process.start(consumer.member.commit_on_session())
-    world.timeline.run_until(lambda: world.ledger.commits > before)
-    consumer.process.call(commit.cancel)
-    return commit
-
-
-def test_ones_own_commit_is_not_taken_for_somebody_elses(world: World) -> None:
-    """What is finished after it is committed with the release: nothing comes again, and nobody is accused."""
+def test_a_release_after_an_interrupted_commit_stores_what_was_finished_since(world: World) -> None:
+    """The member recognizes its own commit: it repeats no record and counts no foreign write."""
     consumer = world.consumers[0]
     process_some(world, consumer)
-    commit = interrupted_commit(world, consumer)
+    committing = interrupted_commit(world, consumer)
     process_some(world, consumer)
-    (partition,) = {p for p in consumer.flowing if world.ledger.processed(p) != world.ledger.stored(p)}
+    (partition,) = uncommitted(world, consumer)
     world.close(60.0)
-    assert commit.cancelled()
+    assert committing.cancelled()
     assert world.ledger.stored(partition) == world.ledger.processed(partition)
     assert consumer.metrics.total("commits_superseded") == 0
 
 
-def test_a_commit_whose_caller_is_gone_ends_with_its_session(world: World) -> None:
-    """It holds up neither the end of the session nor the next one; that it failed, nobody is told."""
+def test_an_interrupted_commit_ends_with_its_session(world: World) -> None:
+    """It delays neither the end of the session nor the next session, and no caller is left to get its error."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     consumer.process.stall()
-    commit: asyncio.Task[object] = consumer.process.start(consumer.member.commit_on_session())
+    committing: asyncio.Task[object] = consumer.process.start(consumer.member.commit_on_session())
     world.run_for(0.1)
-    consumer.process.call(commit.cancel)
+    consumer.process.call(committing.cancel)
     world.run_for(20.0)
     consumer.process.resume()
     world.settle(60.0)
-    assert commit.cancelled()
+    assert committing.cancelled()
     assert not world.timeline.failures
 
 
-def test_a_commit_whose_answer_is_lost(world: World) -> None:
-    """It has happened, and is told as such: what was finished since stays finished."""
+def test_a_commit_whose_answer_is_lost_is_reported_as_stored(world: World) -> None:
+    """ZooKeeper has made it, so the records that it covers stay finished."""
     consumer = world.consumers[0]
     process_some(world, consumer)
-    (partition,) = {p for p in consumer.flowing if world.ledger.processed(p) != world.ledger.stored(p)}
+    (partition,) = uncommitted(world, consumer)
     consumer.process.lose("reply")
-    commit = consumer.process.start(consumer.member.commit_on_session())
-    world.timeline.run_until(commit.done)
-    assert commit.result() == {partition}
+    assert commit(world, consumer) == {partition}
     assert consumer.metrics.total("zookeeper_transactions_unknown") == 1
     assert consumer.metrics.total("commits_superseded") == 0
+
+
+def test_a_commit_of_the_same_offset_after_an_interrupted_one(world: World) -> None:
+    """
+    ZooKeeper refuses the second write. The member finds its own offset there, and reports the partition as stored.
+    """
+    consumer = world.consumers[0]
+    process_some(world, consumer)
+    partitions = uncommitted(world, consumer)
+    interrupted_commit(world, consumer)
+    assert commit(world, consumer) == partitions
+    assert len(partitions) == 1
+    assert consumer.metrics.total("commits_superseded") == 0
+
+
+def test_a_commit_of_a_larger_offset_after_an_interrupted_one(world: World) -> None:
+    """This commit stores it, over the version that the first one made, and does not leave it to the next one."""
+    consumer = world.consumers[0]
+    process_some(world, consumer)
+    interrupted_commit(world, consumer)
+    process_some(world, consumer)
+    partitions = uncommitted(world, consumer)
+    assert commit(world, consumer) == partitions
+    assert len(partitions) == 1
+    assert uncommitted(world, consumer) == set()
+    assert consumer.metrics.total("commits_superseded") == 0
+
+
+def test_an_equal_offset_of_another_writer_is_a_reset(world: World) -> None:
+    """
+    No commit was interrupted, so the version that refuses this one is another writer's, although the value is equal.
+    """
+    consumer = world.consumers[0]
+    process_some(world, consumer)
+    (partition,) = uncommitted(world, consumer)
+    offset = world.ledger.processed(partition)
+    world.operator.set_async(world.layout.offset(partition), b"%d" % offset)
+    world.timeline.run_until(lambda: world.ledger.stored(partition) == offset)
+    assert commit(world, consumer) == frozenset()
+    assert consumer.metrics.total("commits_superseded") == 1

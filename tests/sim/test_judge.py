@@ -18,12 +18,11 @@ from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.model import TopicPartition
 from tests.sim.acts import perform
+from tests.sim.commits import process_some
 from tests.sim.consumer import Consumer
 from tests.sim.ledger import UNDER_WAY_S, Violation
 from tests.sim.story import Event
-from tests.sim.test_interrupted_commits import process_some
-from tests.sim.test_topics_known_late import recreate_within_a_write
-from tests.sim.test_topics_made_anew import no_broker_knows, recreate
+from tests.sim.topics import no_broker_knows, recreate, recreate_within_a_write
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim

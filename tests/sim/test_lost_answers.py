@@ -1,4 +1,4 @@
-"""What an answer proves, what a refusal concerns, and what becomes of a question that gets no answer."""
+"""Answers and their absence: what an answer proves, what a refusal concerns, and what is asked again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kiel_groups.coordination.session.zk_session import Node, Session
 from kiel_groups.coordination.zookeeper import runtime
 from kiel_groups.group.member.lease import lease_deadline
 from kiel_groups.group.znodes.transactions import Check, Create, Done, Failure, Refused, Unknown
-from tests.sim.test_fences import Bench, bench  # noqa: F401 -- a fixture
+from tests.sim.session_bench import SessionBench
 
 pytestmark = pytest.mark.sim
 
 
-def test_a_read_whose_answer_is_lost_is_asked_again(bench: Bench) -> None:  # noqa: F811
-    """That nobody answered does not mean that there is no such znode."""
+def test_a_read_whose_answer_is_lost_is_repeated(bench: SessionBench) -> None:
+    """A missing answer does not mean a missing znode."""
 
     async def work(session: Session, writer: FencedWriter) -> tuple[Node | None, float]:
         bench.timeline.after(0.0, bench.process.reset)
@@ -28,8 +28,8 @@ def test_a_read_whose_answer_is_lost_is_asked_again(bench: Bench) -> None:  # no
     assert repeated == 1
 
 
-def test_a_transaction_that_was_done_renews_the_lease_from_its_sending(bench: Bench) -> None:  # noqa: F811
-    """A commit proves as much as a heartbeat; a read, a refusal, and an answer that is lost prove nothing."""
+def test_a_successful_transaction_renews_the_lease_from_its_sending(bench: SessionBench) -> None:
+    """A commit proves as much as a heartbeat. A read, a refusal and a lost answer prove nothing."""
 
     async def work(session: Session, writer: FencedWriter) -> None:
         await asyncio.sleep(1.0)
@@ -49,8 +49,8 @@ def test_a_transaction_that_was_done_renews_the_lease_from_its_sending(bench: Be
     bench.run(work)
 
 
-def test_what_is_refused_is_taken_out_and_the_rest_is_written(bench: Bench) -> None:  # noqa: F811
-    """A contended claim holds up no other one, and costs nobody the session."""
+def test_a_refused_operation_is_dropped_and_the_rest_is_written(bench: SessionBench) -> None:
+    """A contended claim delays no other one, and does not end the session."""
     paths = ["/first", "/second", "/third"]
 
     async def work(session: Session, writer: FencedWriter) -> Outcome[str]:

@@ -1,4 +1,4 @@
-"""A log loses the position of an owner: what the member stores, and when."""
+"""Logs that lose the position of their owner: which offset the member stores, and when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.coordination.offsets.zookeeper_store import StoredOffset, ZooKeeperOffsetStore
 from kiel_groups.model import TopicPartition
-from tests.sim.test_interrupted_commits import process_some
+from tests.sim.commits import process_some
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -21,13 +21,14 @@ Written = tuple[dict[TopicPartition, StoredOffset], dict[TopicPartition, StoredO
 
 @pytest.fixture(params=["earliest", "latest"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """A group of one at rest, with one partition; 3 records of it are processed and stored."""
+    """Provide a settled group of one with one partition; three of its records are processed and committed."""
     with at_rest(members=1, topics=(1,), reset=request.param) as made:
         process_and_commit(made)
         yield made
 
 
 def process_and_commit(world: World) -> None:
+    """Have the only consumer finish three records and commit them."""
     (consumer,) = world.consumers
     process_some(world, consumer)
     consumer.process.start(consumer.member.commit_on_session())
@@ -35,7 +36,7 @@ def process_and_commit(world: World) -> None:
 
 
 def before_the_reset_is_written(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
-    """Have something happen right before the member writes what a reset chose."""
+    """Call ``do`` right before the member writes the offset that the reset policy chose."""
     put, calls = ZooKeeperOffsetStore.put, []
 
     async def putting(
@@ -50,13 +51,13 @@ def before_the_reset_is_written(monkeypatch: pytest.MonkeyPatch, do: Callable[[]
 
 
 def expected(world: World) -> int:
-    """Where the policy continues."""
+    """Return where the policy continues."""
     log = world.logs[P0]
     return log.start if world.reset == "earliest" else log.end
 
 
-def test_it_is_stored_before_anything_is_handed_out(world: World) -> None:
-    """In a transaction of the member, long before its next commit; then records flow from there."""
+def test_a_reset_is_stored_before_anything_is_delivered(world: World) -> None:
+    """The member stores it in a transaction long before its next commit. Then records are delivered from there."""
     (consumer,) = world.consumers
     world.retain(P0, 1_500)
     world.run_for(1.0)
@@ -66,8 +67,8 @@ def test_it_is_stored_before_anything_is_handed_out(world: World) -> None:
     assert consumer.metrics.total("commits_superseded") == 0
 
 
-def test_it_waits_for_what_the_application_processes(world: World) -> None:
-    """What was fetched before is finished as ever, and may be committed meanwhile."""
+def test_a_reset_waits_for_records_in_flight(world: World) -> None:
+    """They finish as usual, and may be committed meanwhile."""
     (consumer,) = world.consumers
     before = world.ledger.stored(P0) or 0
     consumer.work(0.0, 3, 2.0)
@@ -80,8 +81,8 @@ def test_it_waits_for_what_the_application_processes(world: World) -> None:
     assert world.ledger.stored(P0) == expected(world)
 
 
-def test_what_is_cut_off_while_it_is_processed_is_not_committed() -> None:
-    """Neither by the commit that comes first, nor by the hand-over."""
+def test_a_record_in_flight_that_is_cut_off_is_not_committed() -> None:
+    """Neither by the next commit nor by the release."""
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
         consumer.work(0.0, 5, 2.0)
@@ -94,8 +95,8 @@ def test_what_is_cut_off_while_it_is_processed_is_not_committed() -> None:
         assert world.ledger.stored(P0) == 1_002
 
 
-def test_a_hand_over_takes_what_was_chosen_with_it(world: World) -> None:
-    """The next owner does not choose again: it begins there."""
+def test_a_release_stores_the_chosen_offset(world: World) -> None:
+    """The next owner starts there and does not choose again."""
     (leaving,) = world.consumers
     leaving.work(0.0, 3, 2.0)
     world.retain(P0, 1_500)
@@ -115,8 +116,8 @@ def test_a_hand_over_takes_what_was_chosen_with_it(world: World) -> None:
     assert world.ledger.stored(P0) == chosen
 
 
-def test_a_lost_session_writes_nothing(world: World) -> None:
-    """What was chosen goes with the claim; the next owner meets the log as it is."""
+def test_a_lost_session_does_not_store_the_chosen_offset(world: World) -> None:
+    """The next owner meets the log as it is."""
     (consumer,) = world.consumers
     before = world.ledger.stored(P0)
     consumer.work(0.0, 3, 8.0)
@@ -128,8 +129,8 @@ def test_a_lost_session_writes_nothing(world: World) -> None:
     assert world.ledger.stored(P0) == before
 
 
-def test_an_operators_offset_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is followed, although the member was about to write what the policy chose."""
+def test_an_operators_offset_takes_precedence_over_a_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The member follows it, although it was about to write the offset that the policy chose."""
     (consumer,) = world.consumers
     before_the_reset_is_written(monkeypatch, lambda: world.operator.set_async(world.layout.offset(P0), b"1600"))
     world.retain(P0, 1_500)
@@ -141,16 +142,16 @@ def test_an_operators_offset_wins(world: World, monkeypatch: pytest.MonkeyPatch)
     assert consumer.metrics.total("commits_superseded") == 1
 
 
-def test_garbage_is_written_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no offset, and the choice is."""
+def test_a_reset_overwrites_garbage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Garbage is no offset; the chosen one is."""
     before_the_reset_is_written(monkeypatch, lambda: world.operator.set_async(world.layout.offset(P0), b"garbage"))
     world.retain(P0, 1_500)
     world.run_for(1.0)
     assert world.ledger.stored(P0) == expected(world)
 
 
-def test_garbage_in_the_place_of_the_chosen_offset_is_written_over() -> None:
-    """The member has stored that offset before, and another writer has destroyed it since."""
+def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
+    """The member had stored the same offset before, and another writer has destroyed it."""
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
         process_and_commit(world)
@@ -162,16 +163,16 @@ def test_garbage_in_the_place_of_the_chosen_offset_is_written_over() -> None:
         world.run_for(1.0)
         assert consumer.has_chosen(P0)
         world.operator.set(world.layout.offset(P0), b"garbage")
-        membership = consumer.member._member_session
-        assert membership is not None
-        following = consumer.process.start(membership.owned_partitions._offsets.adopt_foreign_offsets())
+        member_session = consumer.member._member_session
+        assert member_session is not None
+        following = consumer.process.start(member_session.owned_partitions._offsets.adopt_foreign_offsets())
         world.timeline.run_until(following.done, 1.0)
         world.timeline.run_until(lambda: not consumer.has_chosen(P0), 5.0)
         assert world.ensemble.truth.znodes[world.layout.offset(P0)].data == b"%d" % chosen
 
 
-def test_a_topic_created_again_wins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was chosen in the log that is gone is not written into the new one, which is read from its beginning."""
+def test_a_new_topic_takes_precedence_over_a_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offset chosen in the old log is not stored. The new log is read from its beginning."""
     before_the_reset_is_written(monkeypatch, lambda: world.recreate_topic("t0", 0.0, 0.0))
     world.retain(P0, 1_500)
     world.run_for(3.0)
@@ -179,10 +180,8 @@ def test_a_topic_created_again_wins(world: World, monkeypatch: pytest.MonkeyPatc
     assert world.ledger.stored(P0) == 0
 
 
-def test_a_connection_that_breaks_before_it_is_stored_changes_no_choice(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is written meanwhile comes after the chosen position, and is delivered."""
+def test_a_broken_connection_does_not_change_the_chosen_offset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that are written meanwhile come after the chosen position, and are delivered."""
     (consumer,) = world.consumers
 
     def break_and_write() -> None:
@@ -197,8 +196,8 @@ def test_a_connection_that_breaks_before_it_is_stored_changes_no_choice(
     assert (world.ledger.resets, world.ledger.stored(P0)) == (1, chosen)
 
 
-def test_a_topic_that_is_gone_voids_what_was_chosen() -> None:
-    """The fetch continues in the log that is gone, as far as it has grown again: seed 450708062642."""
+def test_a_deleted_topic_voids_the_chosen_offset() -> None:
+    """Fetching continues in the old log, as far as that has grown again. Seed 450708062642."""
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         process_and_commit(world)
         (consumer,) = world.consumers
@@ -215,8 +214,8 @@ def test_a_topic_that_is_gone_voids_what_was_chosen() -> None:
         assert world.ledger.stored(P0) == 0
 
 
-def test_an_answer_that_is_lost_is_no_operators_word(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write may have happened: what stands there tells, and nobody is accused."""
+def test_a_lost_answer_is_not_taken_for_an_operators_offset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZooKeeper may have made the write. The member reads the znode, and counts no foreign write."""
     (consumer,) = world.consumers
     before_the_reset_is_written(monkeypatch, lambda: consumer.process.lose("reply"))
     world.retain(P0, 1_500)

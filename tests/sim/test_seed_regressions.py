@@ -1,7 +1,7 @@
 """
-What seeds of the simulator have found, told directly.
+Cases that seeds of the simulator have found, each set up directly.
 
-A seed tells another story as soon as the product sends one request more; what it found is kept here.
+A seed makes another scenario as soon as the product sends one request more.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import pytest
 
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.zookeeper import runtime
-from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import SimulatedRuntime
 from tests.sim.acts import perform
+from tests.sim.commits import commit
 from tests.sim.story import Event, make_story
+from tests.sim.topics import create_topic
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -27,28 +28,26 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A member by itself, at rest, with all of two topics."""
+    """Provide a settled group of one that owns all of two topics."""
     with at_rest(members=1, topics=(2, 2), reset="earliest") as made:
         yield made
 
 
-def test_a_reset_to_the_very_offset_that_was_about_to_be_committed(world: World) -> None:
-    """It is a reset all the same, and no commit: what is in hand counts no more, and comes again."""
+def test_a_reset_to_the_offset_of_the_next_commit_is_a_reset(world: World) -> None:
+    """Records in flight do not count any more, and are delivered again."""
     (consumer,) = world.consumers
     consumer.work(0.0, 3, 0.01)
     world.run_for(0.1)
     (partition,) = (p for p in world.partitions() if world.ledger.processed(p) == 3)
     world.operator.set(world.layout.offset(partition), b"3")
     consumer.work(0.0, 2, 5.0)
-    commit = consumer.process.start(consumer.member.commit_on_session())
-    world.timeline.run_until(commit.done)
-    assert commit.result() == frozenset()
+    assert commit(world, consumer) == frozenset()
     assert consumer.metrics.total("commits_superseded") == 1
     assert not consumer.hands
 
 
-def test_a_subscription_that_is_changed_back_while_the_answer_is_lost(world: World) -> None:
-    """What was told first is told again: the group may have heard of what came in between."""
+def test_a_subscription_is_written_again_when_it_is_changed_back_while_the_answer_is_lost(world: World) -> None:
+    """ZooKeeper may have made the change in between, so the first subscription must be written again."""
     (consumer,) = world.consumers
     before = consumer.topics
     consumer.process.lose("reply")
@@ -61,8 +60,8 @@ def test_a_subscription_that_is_changed_back_while_the_answer_is_lost(world: Wor
     world.settle(60.0)
 
 
-def test_a_topic_that_is_created_again_while_its_first_positions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are those of the old log, perhaps: the group starts over, and it is right that its offsets go back."""
+def test_a_topic_is_created_again_while_its_first_positions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The positions may be those of the old log. The group starts over, and its offsets may go back."""
     world = World(
         replace(
             make_story(1),
@@ -94,7 +93,9 @@ def test_a_topic_that_is_created_again_while_its_first_positions_are_read(monkey
 
 
 def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its owner saw no offsets at first; those of the others are there when it stores: seed 7004691."""
+    """
+    Its owner saw no offsets at first, but when it stores its own, those of the other partitions exist. Seed 7004691.
+    """
     with at_rest(members=1, topics=(2,), reset="latest") as world:
         (consumer,) = world.consumers
         ask, policies = consumer.log_offsets, list[str]()
@@ -108,8 +109,7 @@ def test_a_partition_that_is_new_to_the_group_starts_at_its_beginning(monkeypatc
             return await ask(partitions, policy)
 
         monkeypatch.setattr(consumer.member._member_session.owned_partitions._store._first, "_look_up", ask_late)  # type: ignore[union-attr]
-        world.topics["new"] = 3
-        world.operator.create(topic_path("new"), world.topic_data("new"))
+        create_topic(world, "new", 3)
         consumer.subscribe(["t0", "new"])
         world.run_for(5.0)
         world.settle(5.0)

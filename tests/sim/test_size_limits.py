@@ -1,4 +1,4 @@
-"""Groups of sizes that real servers would take minutes for; the fake one refuses what is too large, as they do."""
+"""Groups near the size limits of ZooKeeper; real servers would take minutes, and the fake one has their limits."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.sim
 
 
 @contextmanager
-def group(members: int, topics: tuple[int, ...], topic_name: Callable[[int], str] = "t{}".format) -> Iterator[World]:
-    """So many members that start at one moment."""
+def group_of(members: int, topics: tuple[int, ...], topic_name: Callable[[int], str] = "t{}".format) -> Iterator[World]:
+    """Start members of a group_of in which no events happen, all at one moment."""
     calm = replace(
         make_story(1),
         members=members,
@@ -43,20 +43,22 @@ def group(members: int, topics: tuple[int, ...], topic_name: Callable[[int], str
 
 
 def long_name(number: int) -> str:
-    """As long as a topic's name may be."""
+    """Return a topic name of the greatest length."""
     return f"{number:05d}".rjust(249, "x")
 
 
 def test_a_thousand_members_at_once() -> None:
-    """They gather into a few plans, and each owns what is meant for it."""
-    with group(1_000, (200,)) as world:
+    """The leader collects them in a few plans, and each member owns what its assignment says."""
+    with group_of(1_000, (200,)) as world:
         world.settle(60.0)
         assert len(world.ledger.plans.generations) <= 5
 
 
 def test_a_plan_near_the_size_limit() -> None:
-    """Subscriptions and slices of hundreds of KiB: they are published, claimed and handed over, and nothing breaks."""
-    with group(2, (1,) * 1_200, long_name) as world:
+    """
+    Subscriptions and assignments of hundreds of KiB are published, claimed and released without a broken connection.
+    """
+    with group_of(2, (1,) * 1_200, long_name) as world:
         first, second = world.consumers
         second.subscribe(world.topics)
         world.settle(60.0)
@@ -69,9 +71,9 @@ def test_a_plan_near_the_size_limit() -> None:
         assert first.metrics.total("zookeeper_suspensions") == 0
 
 
-def test_a_subscription_beyond_it() -> None:
-    """It is refused with its size, instead of being sent again and again; what was subscribed to before stays."""
-    with group(1, (1,) * 3, long_name) as world:
+def test_a_subscription_beyond_the_size_limit() -> None:
+    """It is refused with its size and not sent repeatedly. The previous subscription is kept."""
+    with group_of(1, (1,) * 3, long_name) as world:
         (consumer,) = world.consumers
         world.settle(60.0)
         consumer.subscribe([*world.topics, *map(long_name, range(3, 2_000))])

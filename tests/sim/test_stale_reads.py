@@ -1,4 +1,4 @@
-"""What happens between a question to ZooKeeper and the use of its answer."""
+"""Changes between a read from ZooKeeper and the use of its answer."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
+from tests.sim.topics import create_topic
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
 
-#: Enough for a watch, and less than the shortest time to a look without one.
+#: Enough for a watch, and less than the shortest time until a member reconciles.
 SOON_S = 5.0
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A group of one at rest."""
+    """Provide a settled group of one."""
     with at_rest(members=1, topics=(4,), reset="earliest") as made:
         yield made
 
 
-def test_a_slice_that_changes_while_it_is_read_is_read_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hint comes before the answer that it makes obsolete is looked at: it is no hint to forget."""
+def test_an_assignment_that_changes_while_it_is_read_is_read_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint comes before the member uses the answer that it makes obsolete, and must not be dropped."""
     consumer, get, changed = world.consumers[0], Session.get, []
     path = world.layout.assignment(str(consumer.member.member_id))
     data = world.ensemble.truth.znodes[path].data
@@ -52,8 +55,10 @@ def test_a_slice_that_changes_while_it_is_read_is_read_again(world: World, monke
     assert not consumer.flowing
 
 
-def test_a_claim_that_is_somebody_else_s_by_now_is_not_opened(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody has deleted and taken it while brokers were asked where it starts."""
+def test_a_claim_that_is_replaced_during_the_look_up_is_not_opened(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another session deletes and takes it while brokers are asked for its start position."""
     log_offsets, partition = Consumer.log_offsets, TopicPartition("new", 1)
     owner, taken = world.layout.owner(partition), []
 
@@ -61,24 +66,23 @@ def test_a_claim_that_is_somebody_else_s_by_now_is_not_opened(world: World, monk
         if not taken:
             taken.append(owner)
             world.operator.delete_async(owner)
-            world.operator.create_async(owner, b"somebody-0", ephemeral=True)
+            world.operator.create_async(owner, b"another-0", ephemeral=True)
             await asyncio.sleep(1.0)
         return await log_offsets(asked, partitions, policy)
 
     monkeypatch.setattr(Consumer, "log_offsets", slow)
-    world.topics["new"] = 2
-    world.operator.create(topic_path("new"), world.topic_data("new"))
+    create_topic(world, "new", 2)
     consumer = world.join({"new"})
     world.run_for(SOON_S)
     assert taken
-    assert world.ensemble.truth.znodes[owner].data == b"somebody-0"
+    assert world.ensemble.truth.znodes[owner].data == b"another-0"
     assert set(consumer.flowing) == {TopicPartition("new", 0)}
 
 
 def test_a_topic_that_is_created_again_before_its_positions_are_used(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are of the old log; the word of the new one came when nothing of it was held that could have heard it."""
+    """The positions are of the old log. The member owned no partition that could be notified of the new one."""
     consumer, start, recreated = world.consumers[0], ZooKeeperOffsetStore.start, []
 
     async def slow(store: ZooKeeperOffsetStore, partitions: Collection[TopicPartition]) -> Any:

@@ -1,4 +1,4 @@
-"""Servers that open a session for a member that joins, and then go silent."""
+"""Servers that open a session for a join_without_answers member and then stop answering."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
-#: ``connect_timeout_ms`` where nothing else is said.
+#: The default of ``connect_timeout_ms``.
 LIMIT_S = 15.0
 
 
-def joining(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[Exception]]:
-    """A member before which the servers go silent once it has a session; and the errors of its tries to join."""
+def join_without_answers(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, list[Exception]]:
+    """Start a member that gets no answers once it has a session. Return it, and the errors of its attempts to join."""
     errors: list[Exception] = []
     start, admit = GroupMember.start, member_session.check_admission
 
@@ -41,10 +41,10 @@ def joining(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Consumer, li
     return newcomer, errors
 
 
-def test_a_join_without_an_answer_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says where it stood; the next try, with servers that answer, succeeds."""
+def test_a_join_without_an_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the step that had no answer. The next attempt succeeds."""
     with at_rest(members=1, topics=(2,)) as world:
-        newcomer, errors = joining(world, monkeypatch)
+        newcomer, errors = join_without_answers(world, monkeypatch)
         world.run_for(LIMIT_S + 0.5)
         assert [type(error) for error in errors] == [NoZooKeeperError]
         assert "waiting for the group's settings and members" in str(errors[0])
@@ -54,10 +54,10 @@ def test_a_join_without_an_answer_ends_in_time(monkeypatch: pytest.MonkeyPatch) 
         assert len(errors) == 1
 
 
-def test_a_session_that_ends_during_the_join_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within the time for joining that is no error."""
+def test_a_session_that_ends_during_a_join_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the time for join_without_answers that is no error."""
     with at_rest(members=1, topics=(2,)) as world:
-        newcomer, errors = joining(world, monkeypatch)
+        newcomer, errors = join_without_answers(world, monkeypatch)
         world.run_for(1.2 * SESSION_TIMEOUT_MS / 1000)
         newcomer.process.resume()
         world.settle(30.0)

@@ -1,4 +1,4 @@
-"""What the fake makes of a leader who is away for a while: signs of life (seed 924729937101), and patience."""
+"""Short outages of the fake ensemble's leader: sessions stay alive (seed 924729937101), and no election starts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ pytestmark = pytest.mark.sim
 
 
 @pytest.mark.parametrize("connected", [0, 1], ids=["the leader", "a follower"])
-def test_signs_of_life_count_when_the_leader_is_back(connected: int) -> None:
-    """Each time the leader is away for a while, and shorter than anybody's patience."""
+def test_pings_during_an_outage_keep_a_session_alive(connected: int) -> None:
+    """The leader is away several times, each time too shortly for an election."""
     timeline = Timeline(1)
     ensemble = FakeEnsemble(timeline, 3, sync_limit=1_000)
     host = Host(ensemble)
@@ -32,8 +32,8 @@ def test_signs_of_life_count_when_the_leader_is_back(connected: int) -> None:
     client.stop()
 
 
-def test_who_was_heard_again_is_given_all_patience_again() -> None:
-    """However often the leader is away: each time for too short a while for anybody to elect another one."""
+def test_each_outage_has_the_whole_time_until_an_election() -> None:
+    """However often the leader was away before."""
     timeline = Timeline(1)
     ensemble = FakeEnsemble(timeline, 3)
     leader = ensemble.leader

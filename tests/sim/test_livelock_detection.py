@@ -1,4 +1,4 @@
-"""A livelock ends with an error that names the seed, the instant and what repeats."""
+"""Livelocks: they end with an error that names the seed, the instant and the step that repeats."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.sim
 
 
 async def spin() -> None:
+    """Never wait for anything."""
     while True:
         await pause()
 
@@ -26,7 +27,7 @@ async def pause() -> None:
 
 
 def test_a_task_that_never_waits_is_named() -> None:
-    """Its event loop's turn does not end, so that no other step is ever taken."""
+    """It keeps its event loop busy, so no other step is taken."""
     timeline = Timeline(7, most_steps=5_000)
     process = SimulatedProcess(FakeEnsemble(timeline), "c1")
     timeline.run_for(2.5)
@@ -35,7 +36,7 @@ def test_a_task_that_never_waits_is_named() -> None:
         timeline.run_for(1.0)
     assert str(raised.value) == (
         "seed 7, at 1002.500000 s of simulated time: more than 5000 steps in one instant. The last 1000: 1000 x c1:"
-        f" task spin at test_livelocks.py:{pause.__code__.co_firstlineno + 1}"
+        f" task spin at test_livelock_detection.py:{pause.__code__.co_firstlineno + 1}"
     )
 
 
@@ -50,7 +51,7 @@ def test_an_appointment_that_makes_the_next_one_at_once_is_named() -> None:
         timeline.run_for(1.0)
 
 
-def test_a_callback_that_asks_for_itself_is_named() -> None:
+def test_a_callback_that_schedules_itself_is_named() -> None:
     timeline = Timeline(7, most_steps=5_000)
     process = SimulatedProcess(FakeEnsemble(timeline), "c1")
 
@@ -75,11 +76,11 @@ def test_many_steps_at_different_instants_are_no_livelock() -> None:
     assert len(ticks) > 900
 
 
-def test_a_story_with_a_livelock_ends_and_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that follows its slice without a pause (a hint that it sets itself)."""
+def test_a_scenario_with_a_livelock_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member follows its assignment without a pause, because it sets the hint itself."""
 
-    async def read_and_hint(holding: OwnedPartitions) -> claims.AssignmentRead:
-        holding._look.set()
+    async def read_and_hint(owned: OwnedPartitions) -> claims.AssignmentRead:
+        owned._look.set()
         return claims.AssignmentRead(None)
 
     monkeypatch.setattr(OwnedPartitions, "_read_assignment", read_and_hint)

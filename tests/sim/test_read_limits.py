@@ -1,4 +1,4 @@
-"""How much a leader or a member asks for at once."""
+"""The number of reads that a leader or a member has in flight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kiel_groups.group.leader.planner import Inputs
 from kiel_groups.group.znodes.contents import MemberInfo
 from kiel_groups.group.znodes.layout import TOPICS, GroupLayout, topic_path
 from kiel_groups.metrics import Metrics
-from tests.sim.test_fences import Bench, bench  # noqa: F401 -- a fixture
+from tests.sim.session_bench import SessionBench
 from tests.sim.world import at_rest
 
 pytestmark = pytest.mark.sim
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.sim
 MANY = 2 * MOST_READS
 
 
-def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: Bench) -> None:  # noqa: F811
-    """A beat that is sent at any moment of the reading is behind no more reads than a session has under way."""
+def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: SessionBench) -> None:
+    """A heartbeat at any moment of the reading is behind no more reads than a session may have in flight."""
     layout = GroupLayout("g")
     names = [f"m{number}" for number in range(MANY)]
     topics = [f"t{number}" for number in range(MANY)]
@@ -52,7 +52,7 @@ def test_heartbeats_do_not_wait_behind_all_members_and_topics(bench: Bench) -> N
 
 
 def test_heartbeats_do_not_wait_behind_all_awaited_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for the partitions of a busy member looks at all of them again when its connection is back."""
+    """A member that waits for partitions of a busy one reads all their owner znodes again after it reconnects."""
     few = 20
     monkeypatch.setattr(zk_session, "MOST_READS", few)
     with at_rest(members=1, topics=(10 * few,), reset="earliest") as world:

@@ -1,4 +1,4 @@
-"""A member's registration whose answer is lost, or whose folders are."""
+"""Registrations of members whose answer is lost or whose folders are deleted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.sim
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_it_is_found_made_although_the_next_server_is_behind(monkeypatch: pytest.MonkeyPatch, is_new: bool) -> None:
-    """Asked for again, it is refused: that is its own znode, and no reason to stop for good."""
+def test_a_registration_whose_answer_is_lost_is_recognized(monkeypatch: pytest.MonkeyPatch, is_new: bool) -> None:
+    """The next server lags. The repeated registration is refused, but by the member's own znode, which is no error."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.join(world.topics) if is_new else world.consumers[0]
         operations, registered = SubscriptionRegistration._creation, []
@@ -55,7 +55,7 @@ def test_it_is_found_made_although_the_next_server_is_behind(monkeypatch: pytest
 def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
     monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
-    """Whoever deletes a group by hand may be between the member's look for the folders and its registration."""
+    """An operator deletes the group between the member's check of the folders and its registration."""
     with at_rest(members=1, topics=(2,)) as world:
         consumer = world.consumers[0]
         path = {"members": world.layout.members, "ids": world.layout.ids}[folder]

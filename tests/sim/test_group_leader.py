@@ -1,4 +1,4 @@
-"""Leaders that come to an end, and who follows them."""
+"""Leaders that stop and their successors, and the causes that a leader writes into the history."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ pytestmark = pytest.mark.sim
 Assignment: TypeAlias = Mapping[str, Mapping[str, Collection[int]]]
 
 
-def leading(world: World) -> LeaderDriver:
-    """That of who leads."""
+def leader_driver(world: World) -> LeaderDriver:
+    """Return the driver of the group's leader."""
     (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
     assert leader.member._member_session is not None
     return leader.member._member_session._leader_driver
 
 
 def causes(world: World) -> list[str]:
-    """Why each generation was made, by the history."""
+    """Return the cause of each generation in the history."""
     folder, truth = world.layout.history, world.ensemble.truth
     paths = [f"{folder}/{name}" for name in sorted(truth.children(folder))]
     return [HistoryEntry.parse(truth.znodes[path].data, path).cause for path in paths]
 
 
-def test_a_leader_that_is_refused_stands_for_election_again() -> None:
-    """It does not wait for the regular look: partitions that were added have their owner within seconds."""
+def test_a_leader_that_is_refused_enters_the_election_again() -> None:
+    """It does not wait until it reconciles: new partitions have an owner within seconds."""
     with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         other = next(consumer for consumer in world.consumers if consumer is not leader)
@@ -46,8 +46,8 @@ def test_a_leader_that_is_refused_stands_for_election_again() -> None:
         assert len([p for p in leader.flowing if p.partition >= 4]) == 2
 
 
-def test_folders_of_a_plan_that_are_deleted_are_created_again() -> None:
-    """A leader that took them for created would be refused with every plan from then on."""
+def test_deleted_folders_of_a_plan_are_created_again() -> None:
+    """Otherwise every later plan of this leader would be refused."""
     with at_rest(members=2, topics=(4,)) as world:
         for name in world.ensemble.truth.children(world.layout.history):
             world.operator.delete(f"{world.layout.history}/{name}")
@@ -58,7 +58,7 @@ def test_folders_of_a_plan_that_are_deleted_are_created_again() -> None:
 
 
 def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
-    """It watches the one before it: the end of that one's session is enough, and no regular look is needed."""
+    """It watches its predecessor and leads as soon as that session ends."""
     with at_rest(members=3, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         others = [consumer for consumer in world.consumers if consumer is not leader]
@@ -67,13 +67,13 @@ def test_the_next_candidate_leads_when_the_leader_is_gone() -> None:
         assert sum(consumer.member.leads for consumer in others) == 1
 
 
-def test_a_leader_that_resigned_says_nothing_of_owners_any_more() -> None:
-    """They are as the next leader wants them, and not as it wanted them itself."""
+def test_a_leader_that_resigned_raises_no_ownership_alarm() -> None:
+    """The owners follow the plan of the next leader and not its own."""
     with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         truth, folder = world.ensemble.truth, world.layout.election
-        stood = {truth.znodes[f"{folder}/{name}"].data.decode(): name for name in truth.children(folder)}
-        world.operator.delete(f"{folder}/{stood[leader.member.member_id or '']}")
+        candidates = {truth.znodes[f"{folder}/{name}"].data.decode(): name for name in truth.children(folder)}
+        world.operator.delete(f"{folder}/{candidates[leader.member.member_id or '']}")
         world.join(world.topics)
         world.run_for(180.0)
         assert not leader.member.leads
@@ -81,27 +81,27 @@ def test_a_leader_that_resigned_says_nothing_of_owners_any_more() -> None:
         assert [consumer.metrics.total("ownership_alarms") for consumer in world.consumers] == [0, 0, 0]
 
 
-def test_the_history_tells_that_an_allocator_fails_and_that_it_recovers() -> None:
-    """Once each, and in which words it fails is no news; nobody has touched anything."""
+def test_the_history_records_when_an_allocator_fails_and_recovers() -> None:
+    """Once each; another message of the same failure adds no entry."""
     with at_rest(members=3, topics=(8,)) as world:
-        allocate, failures = leading(world)._allocator, list[str]()
+        allocate, failures = leader_driver(world)._allocator, list[str]()
 
         def failing(members: object, partitions: object) -> Assignment:
             failures.append(f"failure {len(failures)}")
             raise RuntimeError(failures[-1])
 
-        leading(world)._allocator = failing
+        leader_driver(world)._allocator = failing
         joining = world.join(world.topics)
         world.run_for(100.0)
-        leading(world)._allocator = allocate
+        leader_driver(world)._allocator = allocate
         world.run_for(100.0)
-        told = ["first plan", f"join of {joining.member.member_id}, allocator failed", "allocator recovered"]
-        assert causes(world) == told
+        expected = ["first plan", f"join of {joining.member.member_id}, allocator failed", "allocator recovered"]
+        assert causes(world) == expected
         assert len(failures) > 2
 
 
-def test_the_history_tells_whose_doing_a_plan_is_where_the_group_is_the_same() -> None:
-    """An allocator may answer otherwise by itself; what somebody wrote over a leader's plan is told as that."""
+def test_the_history_records_the_cause_of_a_plan_for_an_unchanged_group() -> None:
+    """An allocator may answer differently by itself. A manual change of an assignment is recorded as such."""
     with at_rest(members=2, topics=(4,)) as world:
         turned = False
 
@@ -109,7 +109,7 @@ def test_the_history_tells_whose_doing_a_plan_is_where_the_group_is_the_same() -
             given = round_robin(members, partitions)
             return dict(zip(members, reversed([given[name] for name in members]), strict=True)) if turned else given
 
-        leading(world)._allocator = turning
+        leader_driver(world)._allocator = turning
         world.run_for(100.0)
         before = len(causes(world))
         turned = True
@@ -119,10 +119,10 @@ def test_the_history_tells_whose_doing_a_plan_is_where_the_group_is_the_same() -
         assert causes(world)[before:] == ["allocator", "manual"]
 
 
-def test_the_history_tells_that_a_plan_mends_one_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer of a publication is lost, and who was in it is gone: there is no change since the one before."""
+def test_the_history_records_that_a_plan_completes_an_interrupted_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer of a publication is lost and its new member is gone, so the group is the same as before it."""
     with at_rest(members=2, topics=(4,)) as world:
-        session = leading(world)._session
+        session = leader_driver(world)._session
         transact, interrupted = session.transact, list[str]()
 
         async def interrupting(operations: Iterable[Operation]) -> Answer:

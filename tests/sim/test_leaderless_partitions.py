@@ -1,4 +1,4 @@
-"""Partitions without a leader when a group needs their offsets: no other one waits, and nothing is skipped."""
+"""Partitions without a leader when a group needs their offsets: the others do not wait, and no record is skipped."""
 
 from __future__ import annotations
 
@@ -15,86 +15,91 @@ from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
 from kiel_groups.errors import BrokerError, NoOffsetsError
 from kiel_groups.group.member.claims import Phase
-from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
 from tests.sim.consumer import Consumer
 from tests.sim.ledger import Violation
 from tests.sim.openings import OPENED_S
+from tests.sim.topics import create_topic, recreate
 from tests.sim.world import World, at_rest
 
 pytestmark = pytest.mark.sim
 
-#: How long a claim may be unopened before that is an alarm, in seconds: ``drain_alarm_ms``.
+#: The seconds until an unopened claim raises an alarm: ``drain_alarm_ms``.
 ALARM_S = 30.0
 
 
 def new(*numbers: int) -> set[TopicPartition]:
+    """Return partitions of the new topic."""
     return {TopicPartition("new", number) for number in numbers}
 
 
-def create_topic(world: World, partitions: int, leaderless: Iterable[TopicPartition] = (), away_s: float = 0.0) -> None:
-    """Everybody subscribes to it; some of its partitions have no leader for a while."""
+def create_new_topic(
+    world: World, partitions: int, leaderless: Iterable[TopicPartition] = (), away_s: float = 0.0
+) -> None:
+    """Create a topic that every consumer subscribes to. Some partitions have no leader for ``away_s`` seconds."""
     for partition in leaderless:
         world.lose_leader(partition, away_s)
-    world.topics["new"] = partitions
-    world.operator.create(topic_path("new"), world.topic_data("new"))
+    create_topic(world, "new", partitions)
     for consumer in world.consumers:
         consumer.subscribe(["t0", "new"])
 
 
 def stored(world: World, topic: str = "new") -> dict[int, int]:
+    """Return the stored offsets by partition number."""
     znodes, folder = world.ensemble.truth.znodes, world.layout.topic_offsets(topic)
     return {int(name): int(znodes[f"{folder}/{name}"].data) for name in world.ensemble.truth.children(folder)}
 
 
 def flowing(world: World) -> set[TopicPartition]:
+    """Return the partitions of the new topic that are fetched."""
     return {partition for consumer in world.consumers for partition in consumer.flowing if partition.topic == "new"}
 
 
-def gauge(consumer: Consumer) -> float:
+def unopened_claims(consumer: Consumer) -> float:
+    """Return the consumer's unopened_claims of unopened claims."""
     return next(value for name, _, value in consumer.metrics.samples() if name == "claims_unopened")
 
 
 @pytest.mark.parametrize(("reset", "begin"), [("earliest", 0), ("latest", 1_000)])
-def test_a_group_begins_where_there_are_leaders(reset: str, begin: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The others are an alarm after its time, said again while it lasts; each starts at its beginning at last."""
+def test_partitions_with_leaders_start_at_once(reset: str, begin: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The others raise an alarm, again and again while they have no leader. Then each starts at its beginning."""
     with at_rest(members=1, topics=(2,), reset=reset) as world, caplog.at_level(logging.WARNING, "kiel_groups"):
         (consumer,) = world.consumers
-        create_topic(world, 4, new(1, 3), 3 * ALARM_S)
+        create_new_topic(world, 4, new(1, 3), 3 * ALARM_S)
         world.lose_leader(TopicPartition("new", 1), 2 * ALARM_S + 10.0)
         world.run_for(5.0)
         assert flowing(world) == new(0, 2)
         assert stored(world) == {0: begin, 2: begin}
-        assert gauge(consumer) == 2
+        assert unopened_claims(consumer) == 2
         assert consumer.metrics.total("open_alarms") == 0
         world.run_for(2 * ALARM_S)
         assert consumer.metrics.total("open_alarms") == 2
         assert "2 claims of new (new:1, new:3) without a position for 30 s: no leader of new:1" in caplog.text
         world.run_for(ALARM_S - 10.0)
         assert flowing(world) == new(0, 1, 2)
-        assert gauge(consumer) == 1
+        assert unopened_claims(consumer) == 1
         world.run_for(ALARM_S)
         assert flowing(world) == new(0, 1, 2, 3)
         assert stored(world) == {0: begin, 1: 0, 2: begin, 3: 0}
-        assert gauge(consumer) == 0
+        assert unopened_claims(consumer) == 0
         for late in new(1, 3):
             warned = f"{late}: starting at the earliest offset, although auto_offset_reset is 'latest'"
             assert (warned in caplog.text) == (reset == "latest")
 
 
 def test_a_group_starts_in_a_whole_topic_at_one_moment() -> None:
-    """The first member stores the offsets of the others, too: theirs would be late, and so at the earliest."""
+    """The first member stores the offsets of all partitions. Later ones would have to start at the earliest offset."""
     with at_rest(members=2, topics=(2,), reset="latest") as world:
-        create_topic(world, 6)
+        create_new_topic(world, 6)
         world.run_for(5.0)
         assert stored(world) == dict.fromkeys(range(6), 1_000)
 
 
 def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
-    """Without waiting for the leader: until then another member could own the partition, too."""
+    """The member does not wait for the leader: until then, another member could own the partition as well."""
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
         (consumer,) = world.consumers
-        create_topic(world, 2, new(1), 60.0)
+        create_new_topic(world, 2, new(1), 60.0)
         world.run_for(5.0)
         (partition,) = new(1)
         owner = world.layout.owner(partition)
@@ -105,17 +110,17 @@ def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
         assert consumer.in_phase(Phase.OPENING) == new(1)
 
 
-def test_a_leader_that_is_back_is_noticed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge of stories bounds how long a claim stays unopened then."""
+def test_the_checker_bounds_how_long_a_claim_stays_unopened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time counts from when the partition has a leader again."""
     monkeypatch.setattr(owned_partitions, "REOPEN_S", 100.0)
     with at_rest(members=1, topics=(2,), reset="earliest") as world:
-        create_topic(world, 2, new(1), 4.0)
+        create_new_topic(world, 2, new(1), 4.0)
         with pytest.raises(Violation, match=r"has claimed new:1, and has not opened it for 15\.\d s"):
             world.run_for(60.0)
 
 
-def test_two_members_that_know_different_leaders_do_not_begin_at_two_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes second starts at the earliest offset: at the latest one it would skip what came in between."""
+def test_two_members_that_know_different_leaders_do_not_start_at_two_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one starts at the earliest offset. From the latest one, it would skip records in between."""
     with at_rest(members=2, topics=(2,), reset="latest") as world:
         first, second = world.consumers
         log_offsets, asked = Consumer.log_offsets, dict[Consumer, list[str]]({first: [], second: []})
@@ -132,23 +137,25 @@ def test_two_members_that_know_different_leaders_do_not_begin_at_two_moments(mon
         for consumer in world.consumers:
             look_up = know_half.__get__(consumer)  # type: ignore[attr-defined]
             monkeypatch.setattr(consumer.member._member_session.owned_partitions._store._first, "_look_up", look_up)  # type: ignore[union-attr]
-        create_topic(world, 4)
+        create_new_topic(world, 4)
         world.run_for(5.0)
         world.settle(10.0)
         assert [policies[0] for policies in asked.values()] == ["latest", "latest"]
-        at_first = {partition.partition for partition in first.flowing if partition.topic == "new"}
-        assert stored(world) == {number: 1_000 if number in at_first else 0 for number in range(4)}
-        assert len(at_first) == 2
+        early = {partition.partition for partition in first.flowing if partition.topic == "new"}
+        assert stored(world) == {number: 1_000 if number in early else 0 for number in range(4)}
+        assert len(early) == 2
 
 
-def test_a_group_that_begins_while_a_member_looks_at_it_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It found no offsets, and the folder as that was with some of them: what is missing is late all the same."""
-    get, looks = Session.get, list[str]()
+def test_first_offsets_that_are_stored_during_a_look_up_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The member saw no offsets, then a folder with some. A missing one is late all the same, and starts at the earliest.
+    """
+    get, reads = Session.get, list[str]()
 
     async def get_later(session: Session, path: str, watcher: Any = None) -> Any:
         if path.endswith("/offsets/new"):
-            looks.append(path)
-            if len(looks) == 1:
+            reads.append(path)
+            if len(reads) == 1:
                 begin = world.operator.transaction()
                 begin.set_data(path, b"")
                 begin.create(f"{path}/0", b"1000")
@@ -158,14 +165,14 @@ def test_a_group_that_begins_while_a_member_looks_at_it_is_not_begun_again(monke
 
     with at_rest(members=1, topics=(2,), reset="latest") as world:
         monkeypatch.setattr(Session, "get", get_later)
-        create_topic(world, 2, new(0), 5.0)
+        create_new_topic(world, 2, new(0), 5.0)
         world.run_for(10.0)
         world.settle(5.0)
         assert stored(world) == {0: 1_000, 1: 0}
 
 
-def test_what_is_stored_is_opened_without_asking_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group comes back to a topic that has grown, and no broker answers for a minute."""
+def test_stored_offsets_are_used_without_asking_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group returns to a topic that has grown, and no broker answers for a minute."""
     with at_rest(members=1, topics=(3,), reset="earliest") as world:
         world.close(20.0)
         world.set_partitions("t0", 5)
@@ -184,16 +191,15 @@ def test_what_is_stored_is_opened_without_asking_brokers(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("damage", ["created again", "garbled"])
-def test_offsets_that_mean_nothing_are_replaced_where_there_are_leaders(damage: str) -> None:
-    """Of a topic that was created again while nobody consumed, or written by somebody who wrote no number."""
+def test_invalid_offsets_are_replaced_where_there_are_leaders(damage: str) -> None:
+    """They are of the topic before it was created again, or are no numbers."""
     with at_rest(members=1, topics=(4,), reset="earliest") as world:
         world.close(20.0)
         if damage == "garbled":
             for number in range(4):
                 world.operator.set(world.layout.offset(TopicPartition("t0", number)), b"garbage")
         else:
-            world.operator.delete(topic_path("t0"))
-            world.operator.create(topic_path("t0"), world.topic_data("t0"))
+            recreate(world)
         for number in (0, 2):
             world.lose_leader(TopicPartition("t0", number), 40.0)
         returned = world.join(world.topics)
@@ -209,7 +215,7 @@ def test_offsets_that_mean_nothing_are_replaced_where_there_are_leaders(damage: 
 def test_without_a_reset_policy_a_partition_without_offset_is_refused(
     monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    """Whoever asks for the topic is told so, again and again; the other partitions are read, and nothing is made up."""
+    """The application gets the error repeatedly. The other partitions are read, and no offset is made up."""
     refusals: list[NoOffsetsError] = []
     monkeypatch.setattr(Consumer, "refused", lambda consumer, topic, error: refusals.append(error))
     monkeypatch.setattr("tests.sim.openings.OPENED_S", 1_000.0)
@@ -238,7 +244,7 @@ def test_without_a_reset_policy_a_partition_without_offset_is_refused(
 def test_an_alarm_is_raised_while_a_look_up_hangs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not depend on the look-up coming to an end."""
+    """It does not depend on the end of the look-up."""
     start = ZooKeeperOffsetStore.start
 
     async def hang(store: ZooKeeperOffsetStore, partitions: Collection[TopicPartition]) -> object:
@@ -249,7 +255,7 @@ def test_an_alarm_is_raised_while_a_look_up_hangs(
         (consumer,) = world.consumers
         monkeypatch.setattr(ZooKeeperOffsetStore, "start", hang)
         monkeypatch.setattr("tests.sim.openings.OPENED_S", 1_000.0)
-        create_topic(world, 1)
+        create_new_topic(world, 1)
         world.run_for(ALARM_S + 5.0)
         assert consumer.metrics.total("open_alarms") == 1
         assert "ZooKeeper or the brokers have not answered yet" in caplog.text

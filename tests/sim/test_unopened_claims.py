@@ -1,4 +1,4 @@
-"""A claim is given back that was never opened: nothing is known of it but that it was made."""
+"""Releases of claims that were never opened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.testing import Host, SimulatedRuntime, fake_client
-from tests.sim.test_fences import Bench
+from tests.sim.session_bench import SessionBench
 
 pytestmark = [pytest.mark.sim, pytest.mark.failures]
 
@@ -28,8 +28,8 @@ P0, LAYOUT = TopicPartition("t", 0), GroupLayout("g")
 OFFSET, OWNER = LAYOUT.offset(P0), LAYOUT.owner(P0)
 
 
-class Tampered(Bench):
-    """A claimant of P0, and somebody who takes its claim away for another member while it is given back."""
+class DisturbedRelease(SessionBench):
+    """A release of P0 by its owner, during which another client changes the owner znode or the offset."""
 
     def __init__(self, *, opened: bool) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class Tampered(Bench):
         self.subscription = SubscriptionState()
         self.opened = opened
 
-    def release(self, deed: str, when: str, monkeypatch: pytest.MonkeyPatch) -> Releases:
+    def release(self, change: str, when: str, monkeypatch: pytest.MonkeyPatch) -> Releases:
         """
-        Claim, tamper, release.
+        Claim P0, disturb the claim, and release it.
 
         Args:
-            deed: "nothing"; "set", by which an operator sets the offset; "claim" or "claim and open", by which another
-                member has the partition.
+            change: "nothing"; "set": an operator sets the offset; "claim" or "claim and open": another member owns the
+                partition.
             when: "before" the release, or "within" it, right before it is written.
             monkeypatch: The test's.
         """
@@ -58,29 +58,29 @@ class Tampered(Bench):
             if self.opened:
                 self.subscription.assign_from_subscribed({P0: StartPosition(5, 0, 1)})
             if when == "before":
-                self._tamper(deed)
+                self._disturb(change)
                 await writer.prove()
             else:
-                self._tamper_within(writer, deed, monkeypatch)
+                self._disturb_within(writer, change, monkeypatch)
             return await owner_znodes.release([P0])
 
         return cast(Releases, self.run(work))
 
-    def _tamper(self, deed: str) -> None:
-        if deed == "set":
+    def _disturb(self, change: str) -> None:
+        if change == "set":
             self.operator.set_async(OFFSET, b"7")
-        if deed.startswith("claim"):
+        if change.startswith("claim"):
             self.operator.delete_async(OWNER)
             self.operator.create_async(OWNER, b"other-0", ephemeral=True)
-        if deed == "claim and open":
+        if change == "claim and open":
             self.operator.set_async(OFFSET, b"5")
 
-    def _tamper_within(self, writer: FencedWriter, deed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _disturb_within(self, writer: FencedWriter, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
         write = writer.write
 
         async def writing(*arguments: Any, **options: Any) -> Any:
             monkeypatch.setattr(writer, "write", write)
-            self._tamper(deed)
+            self._disturb(change)
             await writer.prove()
             return await write(*arguments, **options)
 
@@ -93,36 +93,37 @@ class Tampered(Bench):
 
 
 @pytest.fixture
-def tampered() -> Iterator[Tampered]:
-    made = Tampered(opened=False)
+def disturbed() -> Iterator[DisturbedRelease]:
+    """Provide a release of a claim that was not opened."""
+    made = DisturbedRelease(opened=False)
     with runtime.replaced(SimulatedRuntime(made.timeline)):
         yield made
 
 
-@pytest.mark.parametrize(("deed", "when"), [("claim", "before"), ("claim and open", "within")])
+@pytest.mark.parametrize(("change", "when"), [("claim", "before"), ("claim and open", "within")])
 def test_another_members_claim_is_not_deleted(
-    tampered: Tampered, monkeypatch: pytest.MonkeyPatch, deed: str, when: str
+    disturbed: DisturbedRelease, monkeypatch: pytest.MonkeyPatch, change: str, when: str
 ) -> None:
-    """The owner is read before the release, which also checks the offset's version: opening a claim changes it."""
-    done = tampered.release(deed, when, monkeypatch)
+    """The release reads the owner before, and checks the offset's version: opening a claim changes it."""
+    done = disturbed.release(change, when, monkeypatch)
     assert (done.released, done.gone) == (frozenset(), {P0})
-    assert tampered.owner == b"other-0"
+    assert disturbed.owner == b"other-0"
 
 
 @pytest.mark.parametrize("opened", [False, True])
-def test_an_offset_that_is_set_meanwhile_is_no_obstacle(monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
-    """The claim is this member's still, and is given back; the offset stays as it was set."""
-    tampered = Tampered(opened=opened)
-    with runtime.replaced(SimulatedRuntime(tampered.timeline)):
-        done = tampered.release("set", "within", monkeypatch)
+def test_a_release_keeps_an_offset_that_is_set_meanwhile(monkeypatch: pytest.MonkeyPatch, opened: bool) -> None:
+    """The claim is still this member's and is released."""
+    disturbed = DisturbedRelease(opened=opened)
+    with runtime.replaced(SimulatedRuntime(disturbed.timeline)):
+        done = disturbed.release("set", "within", monkeypatch)
     assert (done.released, done.gone) == ({P0}, frozenset())
-    assert tampered.owner is None
-    assert tampered.ensemble.truth.znodes[OFFSET].data == b"7"
+    assert disturbed.owner is None
+    assert disturbed.ensemble.truth.znodes[OFFSET].data == b"7"
 
 
-def test_an_undisturbed_claim_is_given_back(tampered: Tampered, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And its offset is not written."""
-    done = tampered.release("nothing", "before", monkeypatch)
+def test_an_undisturbed_claim_is_released(disturbed: DisturbedRelease, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its offset is not written."""
+    done = disturbed.release("nothing", "before", monkeypatch)
     assert (done.released, done.gone) == ({P0}, frozenset())
-    assert tampered.owner is None
-    assert tampered.ensemble.truth.znodes[OFFSET].version == 0
+    assert disturbed.owner is None
+    assert disturbed.ensemble.truth.znodes[OFFSET].version == 0

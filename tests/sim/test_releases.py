@@ -1,4 +1,4 @@
-"""Releases: by the member itself, and by force, of one that lives and of one that does not run."""
+"""Releases by the member itself, and by force: of a member that runs and of one that does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kiel_groups.admin.force_release import force_release
 from kiel_groups.coordination.member.owner_znodes import OwnerZnodes, Releases
 from kiel_groups.group.znodes.contents import encode_owner
 from kiel_groups.model import TopicPartition
-from tests.sim.test_interrupted_commits import process_some
+from tests.sim.commits import process_some
 from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -19,27 +19,31 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A group of two at rest."""
+    """Provide a settled group of two."""
     with at_rest(members=2, topics=(4,)) as made:
         yield made
 
 
-def test_nothing_is_taken_from_a_member_that_stops(world: World) -> None:
-    """It finds its znode gone, and joins anew; what is owned anew meanwhile is not touched."""
+def test_a_forced_release_leaves_a_member_that_stops_to_itself(world: World) -> None:
+    """The member finds its znode gone and joins again. Claims that others make meanwhile are not touched."""
     consumer = world.consumers[0]
-    member_id, held = consumer.member.member_id or "", sorted(consumer.flowing)
+    member_id, owned = consumer.member.member_id or "", sorted(consumer.flowing)
     done = force_release(world.operator, world.group, member_id, sleep=world.run_for)
-    assert done.owned == tuple(held)
-    assert 0 < done.waited_ms < SESSION_TIMEOUT_MS / 2, "it stops at its next heartbeat, and nobody waits longer"
+    assert done.owned == tuple(owned)
+    assert 0 < done.waited_ms < SESSION_TIMEOUT_MS / 2, (
+        "it stops at its next heartbeat, and the release waits no longer"
+    )
     assert done.taken == ()
     world.settle(60.0)
     assert consumer.member.member_id != member_id
-    assert consumer.metrics.total("partitions_lost") == len(held)
+    assert consumer.metrics.total("partitions_lost") == len(owned)
 
 
-@pytest.mark.parametrize(("asked_ms", "waited_ms"), [(0, SESSION_TIMEOUT_MS), (2 * SESSION_TIMEOUT_MS,) * 2])
-def test_a_member_has_its_session_timeout_however_short_the_wait(world: World, asked_ms: int, waited_ms: int) -> None:
-    """A claim that goes before its gate is shut would have two owners; a longer wait is nobody's harm."""
+@pytest.mark.parametrize(("requested_ms", "waited_ms"), [(0, SESSION_TIMEOUT_MS), (2 * SESSION_TIMEOUT_MS,) * 2])
+def test_a_forced_release_waits_for_the_session_timeout_at_least(
+    world: World, requested_ms: int, waited_ms: int
+) -> None:
+    """A claim that is deleted before its gate is shut would have two owners. A longer wait does no harm."""
     consumer = world.consumers[0]
     member_id, lasting = consumer.member.member_id or "", TopicPartition("lasting", 0)
     world.operator.create(world.layout.owner(lasting), encode_owner(member_id), makepath=True)
@@ -49,14 +53,14 @@ def test_a_member_has_its_session_timeout_however_short_the_wait(world: World, a
         waited_s.append(duration_s)
         world.run_for(duration_s)
 
-    done = force_release(world.operator, world.group, member_id, wait_ms=asked_ms, sleep=wait)
+    done = force_release(world.operator, world.group, member_id, wait_ms=requested_ms, sleep=wait)
     assert (sum(waited_s), done.waited_ms) == (waited_ms / 1000, waited_ms)
     assert done.taken == (lasting,)
     world.settle(60.0)
 
 
-def test_a_claim_is_taken_when_no_gate_can_be_open_any_more(world: World) -> None:
-    """An owner znode that nobody deletes, as of a session that a server keeps, goes after the wait, not before."""
+def test_a_claim_is_deleted_only_after_the_wait(world: World) -> None:
+    """A server may keep a session, so no one deletes its owner znode."""
     partition = world.partitions()[0]
     owner = world.layout.owner(partition)
     world.consumers[0].kill()
@@ -77,7 +81,7 @@ def test_a_claim_is_taken_when_no_gate_can_be_open_any_more(world: World) -> Non
 
 
 def test_a_commit_during_a_release_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both expect the version that they have seen: who comes second would take the first for somebody else."""
+    """Both expect the version that they have seen. The second would take the first for another writer's."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     release, commits = OwnerZnodes.release, list[asyncio.Task[frozenset[TopicPartition]]]()

@@ -1,4 +1,4 @@
-"""A member that is asked to leave while it joins anew, at each step of that."""
+"""Members that are asked to leave."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.sim
 
 
 @pytest.mark.parametrize("after_ms", range(10))
-def test_leaving_while_joining_anew(after_ms: int) -> None:
-    """Its event loop is blocked for a while, and finds both then: the word to leave, and the answer it waited for."""
+def test_a_member_leaves_while_it_joins_again(after_ms: int) -> None:
+    """Its blocked event loop finds both at once: the request to leave, and the answer that it waited for."""
     with at_rest(members=2, topics=(2,)) as world:
         consumer = world.consumers[0]
         world.operator.delete_async(world.layout.member(consumer.member.member_id or ""))
@@ -25,15 +25,15 @@ def test_leaving_while_joining_anew(after_ms: int) -> None:
         world.close(40.0)
 
 
-def test_an_error_that_comes_while_it_leaves_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """Once: its last commit may have been refused for good, and nobody supervises the session any more."""
+def test_an_error_while_a_member_leaves_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Once. ZooKeeper may have refused the last commit for good, and the session has no supervisor any more."""
     with at_rest(members=1, topics=(2,)) as world, caplog.at_level(logging.ERROR, "kiel_groups"):
         (consumer,) = world.consumers
-        membership = consumer.member._member_session
-        assert membership is not None
+        member_session = consumer.member._member_session
+        assert member_session is not None
         consumer.work(0.0, 1, 1.0)
         consumer.leave()
         world.run_for(0.1)
-        consumer.process.call(membership.fail, CoordinationError("no rights"))
+        consumer.process.call(member_session.fail, CoordinationError("no rights"))
         world.run_for(5.0)
         assert [line for line in caplog.messages if "no rights" in line] == ["group g: this member stops: no rights"]

@@ -1,4 +1,4 @@
-"""What a member does as its slice says, and what it finds without being told."""
+"""How a member follows its assignment, and what it finds without a watch when it reconciles."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from typing import Any
 import pytest
 
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.group.znodes.layout import topic_path
-from tests.sim.test_closing_sessions import cut_off_for
+from tests.sim.outages import cut_off_for
+from tests.sim.topics import recreate
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
 
-#: Enough for a watch, and less than the shortest time to a look without one.
+#: Enough for a watch, and less than the shortest time until a member reconciles.
 SOON_S = 5.0
-#: Enough for a look without any watch.
+#: Enough for a member to reconcile, without any watch.
 LATE_S = 1.5 * RECONCILE_INTERVAL_MS / 1000
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A group of two at rest."""
+    """Provide a settled group of two."""
     with at_rest(members=2, topics=(4,)) as made:
         yield made
 
 
-def slice_path(world: World) -> str:
-    """Where the first consumer's slice is."""
+def assignment_path(world: World) -> str:
+    """Return the path of the first consumer's assignment."""
     return world.layout.assignment(world.consumers[0].member.member_id or "")
 
 
 def changed(world: World, **fields: object) -> bytes:
-    """That slice, with other fields."""
-    return json.dumps(json.loads(world.ensemble.truth.znodes[slice_path(world)].data) | fields).encode()
+    """Return that assignment with other fields."""
+    return json.dumps(json.loads(world.ensemble.truth.znodes[assignment_path(world)].data) | fields).encode()
 
 
 @pytest.mark.parametrize("what", ["gone", "garbage", "for another member"])
-def test_a_slice_that_says_nothing_takes_nothing_away(world: World, what: str) -> None:
-    """What is held stays, and flows on."""
-    (consumer, other), path = world.consumers, slice_path(world)
-    held = set(consumer.flowing)
+def test_an_unknown_assignment_revokes_nothing(world: World, what: str) -> None:
+    """The member keeps its partitions and continues to fetch them."""
+    (consumer, other), path = world.consumers, assignment_path(world)
+    owned = set(consumer.flowing)
     if what == "gone":
         world.operator.delete(path)
     else:
         garbage = b"\xff" if what == "garbage" else changed(world, **{"for": other.member.member_id, "t0": []})
         world.operator.set(path, garbage)
     world.run_for(SOON_S)
-    assert held
-    assert set(consumer.flowing) == held
+    assert owned
+    assert set(consumer.flowing) == owned
     assert consumer.failure is None
 
 
-def test_a_slice_of_a_lower_generation_is_followed_at_once(world: World) -> None:
-    """After pointer and slices were deleted by hand the next ones count from the beginning."""
+def test_an_assignment_of_a_lower_generation_is_followed_at_once(world: World) -> None:
+    """If group state and assignments were deleted by hand, generations start over."""
     consumer = world.consumers[0]
-    world.operator.set(slice_path(world), changed(world, generation=0, partitions={}))
+    world.operator.set(assignment_path(world), changed(world, generation=0, partitions={}))
     world.run_for(SOON_S)
     assert not consumer.flowing
 
 
-def test_what_is_released_is_claimed_at_once(world: World) -> None:
-    """Who waits for an owner znode, while the application of its owner is busy, watches it."""
+def test_a_released_partition_is_claimed_at_once(world: World) -> None:
+    """The next owner watches the owner znode while the application of the present one is busy."""
     for consumer in world.consumers:
         for _ in list(consumer.flowing):
             consumer.work(0.0, 1, SOON_S / 2)
@@ -73,8 +73,8 @@ def test_what_is_released_is_claimed_at_once(world: World) -> None:
     assert newcomer.flowing
 
 
-def test_a_reset_while_nothing_is_committed_is_found(world: World) -> None:
-    """No watch tells of it: a regular look at the versions does."""
+def test_a_reset_is_found_while_nothing_is_committed(world: World) -> None:
+    """No watch reports it. The member compares versions when it reconciles."""
     consumer = world.consumers[0]
     partition = min(consumer.flowing)
     world.operator.set(world.layout.offset(partition), b"7")
@@ -84,9 +84,9 @@ def test_a_reset_while_nothing_is_committed_is_found(world: World) -> None:
     assert version_and_offset[1] == 7
 
 
-def test_hints_that_keep_coming_do_not_put_the_regular_look_off(world: World) -> None:
-    """A slice that changes twice in every interval is followed each time, and so is an operator's reset meanwhile."""
-    consumer, path = world.consumers[0], slice_path(world)
+def test_constant_hints_do_not_delay_reconciliation(world: World) -> None:
+    """The assignment changes twice in every interval. Each change is followed, and so is an operator's reset."""
+    consumer, path = world.consumers[0], assignment_path(world)
     partition = min(consumer.flowing)
     world.operator.set(world.layout.offset(partition), b"7")
     generation = json.loads(world.ensemble.truth.znodes[path].data)["generation"]
@@ -98,11 +98,9 @@ def test_hints_that_keep_coming_do_not_put_the_regular_look_off(world: World) ->
     assert version_and_offset[1] == 7
 
 
-def test_hints_that_come_during_each_read_do_not_put_the_regular_look_off(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The slice changes faster than the member reads it: there is a hint to follow at every moment."""
-    consumer, path, get = world.consumers[0], slice_path(world), Session.get
+def test_a_hint_during_each_read_does_not_delay_reconciliation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The assignment changes faster than the member reads it, so there is always a hint to follow."""
+    consumer, path, get = world.consumers[0], assignment_path(world), Session.get
     partition = min(consumer.flowing)
 
     async def overtaken(session: Session, asked: str, watcher: Any = None) -> Any:
@@ -122,8 +120,8 @@ def test_hints_that_come_during_each_read_do_not_put_the_regular_look_off(
     assert version_and_offset[1] == 7
 
 
-def test_a_claim_that_somebody_deleted_is_found(world: World) -> None:
-    """No watch tells of it either; it is lost, and claimed anew."""
+def test_a_deleted_claim_is_found(world: World) -> None:
+    """No watch reports it. The partition is lost, and claimed again."""
     consumer = world.consumers[0]
     world.operator.delete(world.layout.owner(min(consumer.flowing)))
     world.run_for(LATE_S)
@@ -132,27 +130,28 @@ def test_a_claim_that_somebody_deleted_is_found(world: World) -> None:
 
 
 def test_a_topic_that_is_created_again_is_read_from_its_beginning(world: World) -> None:
-    """Its owners stay; what they know of the old log means nothing in the new one."""
+    """Its owners stay. Their positions in the old log mean nothing in the new one."""
     for consumer in world.consumers:
         for _ in list(consumer.flowing):
             consumer.work(0.0, 3, 0.01)
     world.run_for(LATE_S)
     assert [world.ledger.stored(partition) for partition in world.partitions()] != [0] * 4
-    world.operator.delete(topic_path("t0"))
-    world.operator.create(topic_path("t0"), world.topic_data("t0"))
+    recreate(world)
     world.run_for(SOON_S)
     assert [world.ledger.stored(partition) for partition in world.partitions()] == [0] * 4
 
 
-def test_leaders_are_looked_at_in_each_interval(world: World) -> None:
-    """A broker that does not know that it was deposed says nothing: only ZooKeeper names its successor."""
+def test_partition_leaders_are_checked_in_each_interval(world: World) -> None:
+    """A broker that was deposed without noticing reports nothing. Only ZooKeeper names its successor."""
     before = [consumer.looks_at_leaders for consumer in world.consumers]
     world.run_for(LATE_S)
     assert all(consumer.looks_at_leaders > looks for consumer, looks in zip(world.consumers, before, strict=True))
 
 
-def test_a_place_that_goes_back_to_a_dead_predecessor_is_no_duplicate() -> None:
-    """An operator deletes the member znode of a process that was restarted: it joins anew. Seed 450708070177."""
+def test_a_slot_that_returns_to_a_dead_predecessor_is_no_duplicate() -> None:
+    """
+    An operator deletes the member znode of a restarted static member, and the member joins again. Seed 450708070177.
+    """
     with at_rest(members=2, topics=(4,), is_static=True) as world:
         killed = next(consumer for consumer in world.consumers if not consumer.member.leads)
         killed.kill()

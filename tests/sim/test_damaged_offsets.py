@@ -1,4 +1,4 @@
-"""Somebody deletes or garbles offsets, or creates a topic again, under a running group."""
+"""Offsets that are deleted or garbled, and topics that are created again, while the group runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.partition_handler import LogOffsets
 from kiel_groups.coordination.session.zk_session import Session
-from kiel_groups.group.znodes.layout import topic_path
 from kiel_groups.model import TopicPartition
-from tests.sim.test_interrupted_commits import process_some
+from tests.sim.commits import commit, process_some
+from tests.sim.topics import create_topic, recreate
 from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
 
 pytestmark = pytest.mark.sim
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A group of two at rest."""
+    """Provide a settled group of two."""
     with at_rest(members=2, topics=(4,), reset="earliest") as made:
         yield made
 
 
 def delete_offsets(world: World, topic: str = "t0") -> None:
-    """As zkCli's deleteall, or rmr, does it."""
+    """Delete all offsets of a topic with their folder, as deleteall or rmr of zkCli does."""
     folder = world.layout.topic_offsets(topic)
     for name in world.ensemble.truth.children(folder):
         world.operator.delete_async(f"{folder}/{name}")
@@ -35,26 +35,25 @@ def delete_offsets(world: World, topic: str = "t0") -> None:
 
 
 def restored(world: World) -> int:
+    """Return how many times consumers have created the folder again."""
     return sum(consumer.metrics.total("offset_folders_restored") for consumer in world.consumers)
 
 
-def test_what_is_finished_is_committed_all_the_same(world: World) -> None:
-    """The folder is made again, once, and with it the offset that is known here."""
+def test_a_commit_creates_a_deleted_folder_again(world: World) -> None:
+    """Once, and stores in it the offset that the member knows."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     (partition,) = {p for p in consumer.flowing if world.ledger.processed(p) != world.ledger.stored(p)}
     delete_offsets(world)
     world.run_for(0.1)
-    commit = consumer.process.start(consumer.member.commit_on_session())
-    world.timeline.run_until(commit.done, 5.0)
-    assert commit.result() == {partition}
+    assert commit(world, consumer) == {partition}
     stored = world.ensemble.truth.znodes[world.layout.offset(partition)]
     assert int(stored.data) == world.ledger.processed(partition) == 3
     assert restored(world) == 1
 
 
-def test_who_leaves_stores_where_it_was(world: World) -> None:
-    """Nothing comes again at its successor, who does not start where new groups do."""
+def test_a_leaving_member_stores_deleted_offsets_again(world: World) -> None:
+    """The next owner continues there instead of starting as a new group does."""
     leaving, _ = world.consumers
     process_some(world, leaving)
     partitions = set(leaving.flowing)
@@ -72,8 +71,10 @@ def test_who_leaves_stores_where_it_was(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_first_offsets_are_stored_all_the_same(world: World, monkeypatch: pytest.MonkeyPatch, is_new: bool) -> None:
-    """Of a new topic, or of one that was created again; the folder goes while brokers are asked for them."""
+def test_first_offsets_are_stored_although_their_folder_is_deleted_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """The topic is new or was created again, and the folder is deleted while brokers are asked for the offsets."""
     asked = []
 
     async def delete(topic: str) -> None:
@@ -92,13 +93,11 @@ def test_first_offsets_are_stored_all_the_same(world: World, monkeypatch: pytest
         monkeypatch.setattr(consumer.member._member_session.owned_partitions._store._first, "_look_up", delete_and_ask)  # type: ignore[union-attr]
         monkeypatch.setattr(consumer, "log_offsets", delete_and_ask)
     if is_new:
-        world.topics["new"] = 2
-        world.operator.create(topic_path("new"), world.topic_data("new"))
+        create_topic(world, "new", 2)
         for consumer in world.consumers:
             consumer.subscribe(["t0", "new"])
     else:
-        world.operator.delete(topic_path("t0"))
-        world.operator.create(topic_path("t0"), world.topic_data("t0"))
+        recreate(world)
     world.run_for(10.0)
     world.settle(10.0)
     topic = "new" if is_new else "t0"
@@ -109,13 +108,11 @@ def test_first_offsets_are_stored_all_the_same(world: World, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_garbage_is_written_over_by_who_knows_better(world: World, is_known: bool) -> None:
-    """By the next commit, or by the release of who has not even seen it: the successor starts where this one was."""
+def test_an_owner_overwrites_garbage_with_its_offset(world: World, is_known: bool) -> None:
+    """The next commit does so, or the release if the owner has not seen the garbage. The next owner continues there."""
     leaving, staying = world.consumers
     process_some(world, leaving)
-    commit = leaving.process.start(leaving.member.commit_on_session())
-    world.timeline.run_until(commit.done, 5.0)
-    (partition,) = commit.result()
+    (partition,) = commit(world, leaving)
     world.operator.set(world.layout.offset(partition), b"garbage")
     if is_known:
         world.run_for(2 * RECONCILE_INTERVAL_MS / 1000)
@@ -130,10 +127,10 @@ def test_garbage_is_written_over_by_who_knows_better(world: World, is_known: boo
     assert state[1] == 3
 
 
-def test_who_hears_late_of_a_new_log_starts_over_only_where_it_was_in_the_old_one(
+def test_a_late_notified_member_starts_over_only_in_partitions_of_the_old_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it has claimed since from who had heard of it is in the new log already: seed 924729945908."""
+    """What it has claimed since from a member that was notified is in the new log already. Seed 924729945908."""
     hint, slow = TopicIncarnations._hint, list[TopicIncarnations]()
 
     def hint_later(watch: TopicIncarnations, *topics: str) -> None:
@@ -147,8 +144,7 @@ def test_who_hears_late_of_a_new_log_starts_over_only_where_it_was_in_the_old_on
         late, prompt = world.consumers
         before = set(prompt.flowing)
         slow.append(late.member._member_session.owned_partitions._topics)  # type: ignore[union-attr]
-        world.operator.delete(topic_path("t0"))
-        world.operator.create(topic_path("t0"), world.topic_data("t0"))
+        recreate(world)
         world.run_for(0.5)
         process_some(world, prompt)
         prompt.leave()
@@ -159,53 +155,53 @@ def test_who_hears_late_of_a_new_log_starts_over_only_where_it_was_in_the_old_on
         assert sorted(stored[partition] for partition in before) == [0, 3]
 
 
-def test_who_claims_leaves_the_offsets_of_others_to_them() -> None:
-    """All are gone: what nobody knows any more is read from its beginning, what somebody holds goes on where he is."""
+def test_a_claim_does_not_restore_offsets_of_other_owners() -> None:
+    """All offsets are deleted. Unowned partitions are read from their beginning; owners continue where they are."""
     with at_rest(members=3, topics=(6,), reset="latest") as world:
-        holding, staying, leaving = world.consumers
+        owner, staying, leaving = world.consumers
         world.logs.end = 2_000
-        process_some(world, holding)
-        held, lost = set(holding.flowing) | set(staying.flowing), set(leaving.flowing)
+        process_some(world, owner)
+        owned, lost = set(owner.flowing) | set(staying.flowing), set(leaving.flowing)
         delete_offsets(world)
         leaving.kill()
         world.run_for(15.0)
         world.settle(20.0)
         process_some(world, staying)
         world.close(20.0)
-        stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in held | lost}
+        stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in owned | lost}
         assert {stored[partition] for partition in lost} <= {0, 3}
-        assert {stored[partition] for partition in held} <= {1_000, 1_003}
-        assert 1_003 in {stored[partition] for partition in held}
+        assert {stored[partition] for partition in owned} <= {1_000, 1_003}
+        assert 1_003 in {stored[partition] for partition in owned}
 
 
-def test_offsets_that_go_while_a_claimant_looks_at_them_are_left_to_their_owners(
+def test_offsets_that_are_deleted_during_a_claim_are_left_to_their_owners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It must not take an empty folder together with a time from before that was emptied."""
+    """The claiming member must not combine an empty folder with a time before it was emptied."""
     with at_rest(members=2, topics=(6,), reset="latest") as world:
         late = world.join(world.topics)
         world.settle(20.0)
         world.run_for(1.0)
         process_some(world, late)
-        held, folder, looks = set(late.flowing), world.layout.topic_offsets("t0"), list[str]()
+        owned, folder, reads = set(late.flowing), world.layout.topic_offsets("t0"), list[str]()
 
         for name in ("children", "get"):
-            look = getattr(Session, name)
+            read = getattr(Session, name)
 
-            async def look_and_delete(session: Session, path: str, watcher: Any = None, look: Any = look) -> Any:
+            async def read_and_delete(session: Session, path: str, watcher: Any = None, read: Any = read) -> Any:
                 if path == folder:
-                    looks.append(path)
-                    if len(looks) == 2:
+                    reads.append(path)
+                    if len(reads) == 2:
                         for number in world.ensemble.truth.children(folder):
                             world.operator.delete_async(f"{folder}/{number}")
                         await asyncio.sleep(1.0)
-                return await look(session, path, watcher)
+                return await read(session, path, watcher)
 
-            monkeypatch.setattr(Session, name, look_and_delete)
+            monkeypatch.setattr(Session, name, read_and_delete)
         world.set_partitions("t0", 7)
         world.run_for(5.0)
         world.settle(20.0)
         world.close(20.0)
-        assert len(looks) >= 2
-        stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in held}
+        assert len(reads) >= 2
+        stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in owned}
         assert sorted(stored.values()) == [1_000, 1_003]

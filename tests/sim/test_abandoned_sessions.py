@@ -1,4 +1,4 @@
-"""Sessions that are given up while their client has no connection."""
+"""Sessions that a member gives up while its client has no connection."""
 
 from __future__ import annotations
 
@@ -10,41 +10,32 @@ from kazoo.protocol.serialization import Close, Connect
 from kiel_groups.testing import fake_ensemble
 from kiel_groups.testing.fake_network import Link
 from kiel_groups.testing.fake_server import FakeServer
-from tests.sim.consumer import Consumer
-from tests.sim.world import SESSION_TIMEOUT_MS, World, at_rest
+from tests.sim.outages import cut_off_for
+from tests.sim.world import SESSION_TIMEOUT_MS, at_rest
 
 pytestmark = pytest.mark.sim
 
 TIMEOUT_S = SESSION_TIMEOUT_MS / 1000
 
 
-def cut_off_for(world: World, consumer: Consumer, duration_s: float) -> int:
-    """Keep a process from all servers for a while; returns the session that it had."""
-    (session_id,) = consumer.process.sessions
-    consumer.process.stall()
-    world.run_for(duration_s)
-    consumer.process.resume()
-    return session_id
-
-
 def note_requests(monkeypatch: pytest.MonkeyPatch) -> dict[Link, list[Any]]:
-    """Return what servers are asked from now on, by connection."""
-    asked: dict[Link, list[Any]] = {}
+    """Return the requests that servers get from now on, by connection."""
+    received: dict[Link, list[Any]] = {}
     receive = FakeServer.receive
 
     def noting(server: FakeServer, link: Link, message: Any) -> None:
-        asked.setdefault(link, []).append(message[1])
+        received.setdefault(link, []).append(message[1])
         receive(server, link, message)
 
     monkeypatch.setattr(FakeServer, "receive", noting)
-    return asked
+    return received
 
 
-def test_it_is_closed_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its claims go at once, while the servers would keep them; nothing else is asked on that connection."""
+def test_an_abandoned_session_is_closed_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claims go at once, although the servers would keep the session. The connection carries no other request."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
-        asked = note_requests(monkeypatch)
+        received = note_requests(monkeypatch)
         session_id = cut_off_for(world, consumer, 0.65 * TIMEOUT_S)
         assert consumer.metrics.total("sessions_lost") == 1
         assert world.ensemble.truth.ephemerals(session_id)
@@ -52,7 +43,7 @@ def test_it_is_closed_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) ->
         assert not world.ensemble.truth.ephemerals(session_id)
         resumed = [
             requests
-            for requests in asked.values()
+            for requests in received.values()
             if isinstance(requests[0], Connect)
             and requests[0].session_id == session_id
             and Close in map(type, requests)
@@ -61,8 +52,8 @@ def test_it_is_closed_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) ->
         world.settle(30.0)
 
 
-def test_one_that_is_over_by_then_is_not_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """kazoo would open a new session where a server refuses to resume one: nobody would use it, nor close it."""
+def test_no_session_follows_an_abandoned_one_that_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kazoo would open a new session when a server refuses to resume the old one. No code would use or close it."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
         opened = world.ensemble._granted
@@ -75,51 +66,53 @@ def test_one_that_is_over_by_then_is_not_followed_by_another(monkeypatch: pytest
         assert len(consumer.process.sessions) == 2
 
 
-def test_one_that_every_server_has_ended_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread tries to connect for it any more, however long the servers stay away."""
+def test_an_abandoned_session_that_has_expired_is_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread tries to connect for it any more, however long the servers stay unreachable."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
-        asked = note_requests(monkeypatch)
+        received = note_requests(monkeypatch)
         session_id = cut_off_for(world, consumer, 2.5 * TIMEOUT_S)
-        asked.clear()
+        received.clear()
         world.settle(30.0)
-        resumed = [requests[0].session_id for requests in asked.values() if isinstance(requests[0], Connect)]
+        resumed = [requests[0].session_id for requests in received.values() if isinstance(requests[0], Connect)]
         assert resumed, "the member has a new session"
         assert session_id not in resumed
 
 
-def test_a_longer_timeout_of_the_servers_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers may grant more than was asked for: for so long there is something to close."""
+def test_an_abandoned_session_is_closed_within_the_timeout_that_was_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Servers may grant a longer timeout than the client requests. The session lasts, and can be closed, for that long.
+    """
     least_ticks = 60
     monkeypatch.setattr(fake_ensemble, "LEAST_TICKS", least_ticks)
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
-        membership = consumer.member._member_session
-        assert membership is not None
-        assert membership.session.timeout_ms == least_ticks * world.ensemble.tick_ms > 2 * SESSION_TIMEOUT_MS
+        member_session = consumer.member._member_session
+        assert member_session is not None
+        assert member_session.session.timeout_ms == least_ticks * world.ensemble.tick_ms > 2 * SESSION_TIMEOUT_MS
         consumer.process.stall()
         consumer.process.reset()
         world.run_for(0.1)
-        consumer.process.call(membership.session.abandon, "the test ends it")
+        consumer.process.call(member_session.session.abandon, "the test ends it")
         world.run_for(1.3 * TIMEOUT_S)
-        assert world.ensemble.truth.ephemerals(membership.session.id)
+        assert world.ensemble.truth.ephemerals(member_session.session.id)
         consumer.process.resume()
         world.run_for(0.5 * TIMEOUT_S)
-        assert not world.ensemble.truth.ephemerals(membership.session.id)
+        assert not world.ensemble.truth.ephemerals(member_session.session.id)
 
 
-def test_one_whose_close_is_not_answered_is_closed_elsewhere() -> None:
-    """The server that has the connection is frozen: another one is asked to close the session."""
+def test_a_session_whose_close_is_not_answered_is_closed_on_another_server() -> None:
+    """The server of the connection is frozen."""
     with at_rest(members=6, topics=(4,)) as world:
         consumer = next(c for c in world.consumers if c.process.server is not world.ensemble.leader)
-        (session_id,), server, membership = (
+        (session_id,), server, member_session = (
             consumer.process.sessions,
             consumer.process.server,
             consumer.member._member_session,
         )
         assert server is not None
-        assert membership is not None
+        assert member_session is not None
         world.ensemble.freeze(server)
-        consumer.process.call(membership.session.abandon, "the test ends it")
+        consumer.process.call(member_session.session.abandon, "the test ends it")
         world.run_for(0.5 * TIMEOUT_S)
         assert not world.ensemble.truth.ephemerals(session_id)

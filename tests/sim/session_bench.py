@@ -1,0 +1,52 @@
+"""One session with a member znode and a fenced writer, on simulated time and without a group around it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from kiel_groups.config import ZooKeeperConfig
+from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
+from kiel_groups.coordination.session.fenced_writes import FencedWriter
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.coordination.session.zk_session import Session, SessionEvent
+from kiel_groups.group.znodes.transactions import Create, Done
+from kiel_groups.metrics import Metrics
+from kiel_groups.testing import FakeEnsemble, SimulatedProcess, Timeline
+from kiel_groups.testing.fake_ensemble import Entry
+
+__all__ = ["SessionBench", "Work"]
+
+#: What a test does on the open session.
+Work: TypeAlias = Callable[[Session, FencedWriter], Awaitable[object]]
+
+
+class SessionBench:
+    """A process with one session and the znode ``/member``, on as many servers as asked for."""
+
+    def __init__(self, servers: int = 1) -> None:
+        self.timeline = Timeline(1)
+        self.ensemble = FakeEnsemble(self.timeline, servers)
+        self.process = SimulatedProcess(self.ensemble)
+
+    def run(self, work: Work, limit_s: float = 60.0) -> object:
+        """Run a coroutine function on an open session, and return what it returns."""
+        task = self.process.start(self._run(work))
+        self.timeline.run_until(task.done, limit_s)
+        return task.result()
+
+    async def _run(self, work: Work) -> object:
+        session = Session(ZooKeeperConfig(hosts="fake1:2181"), Metrics(), self._ignore)
+        await session.open()
+        assert isinstance(await session.transact([Create("/member", ephemeral=True)]), Done)
+        return await work(
+            session, FencedWriter(session, "/member", TopicIncarnations(session, TaskSet(print)).catch_up)
+        )
+
+    @property
+    def proofs(self) -> list[Entry]:
+        """The quorum writes that changed nothing."""
+        return [entry for entry in self.ensemble.log if entry.question is not None and not entry.changes]
+
+    def _ignore(self, event: SessionEvent) -> None:
+        """Drop the event."""

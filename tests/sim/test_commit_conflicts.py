@@ -1,0 +1,84 @@
+"""Offsets that another writer stores while the outcome of a commit is unknown. Versions and values tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kiel_groups.model import TopicPartition
+from tests.sim.commits import commit, interrupted_commit, process_some, uncommitted
+from tests.sim.world import World, at_rest
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Provide a settled group of two."""
+    with at_rest(members=2) as made:
+        yield made
+
+
+def one_uncommitted(world: World) -> TopicPartition:
+    """Have records of one partition processed, and return the partition."""
+    process_some(world, world.consumers[0])
+    (partition,) = uncommitted(world, world.consumers[0])
+    return partition
+
+
+def test_an_equal_offset_over_an_interrupted_commit_is_a_reset(world: World) -> None:
+    """The znode has one version more than the interrupted commit made."""
+    consumer = world.consumers[0]
+    partition = one_uncommitted(world)
+    interrupted_commit(world, consumer)
+    world.operator.set(world.layout.offset(partition), b"%d" % world.ledger.processed(partition))
+    assert commit(world, consumer) == frozenset()
+    assert consumer.metrics.total("commits_superseded") == 1
+
+
+def test_an_equal_offset_over_a_commit_whose_answer_is_lost_is_a_reset(world: World) -> None:
+    """The znode has one version more than the commit made."""
+    consumer = world.consumers[0]
+    partition, before = one_uncommitted(world), world.ledger.commits
+    consumer.process.lose("reply")
+    committing = consumer.process.start(consumer.member.commit_on_session())
+    world.timeline.run_until(lambda: world.ledger.commits > before)
+    world.operator.set_async(world.layout.offset(partition), b"%d" % world.ledger.processed(partition))
+    world.timeline.run_until(committing.done)
+    assert committing.result() == frozenset()
+    assert consumer.metrics.total("commits_superseded") == 1
+
+
+def test_another_offset_at_the_version_of_a_lost_commit_is_a_reset(world: World) -> None:
+    """The znode has the version that the commit would have made, with another value."""
+    consumer = world.consumers[0]
+    partition = one_uncommitted(world)
+    consumer.process.lose("request")
+    committing = consumer.process.start(consumer.member.commit_on_session())
+    world.operator.set_async(world.layout.offset(partition), b"1")
+    world.timeline.run_until(committing.done)
+    assert consumer.metrics.total("zookeeper_transactions_unknown") == 1
+    assert committing.result() == frozenset()
+    assert consumer.metrics.total("commits_superseded") == 1
+    assert world.ledger.stored(partition) == 1
+
+
+def test_a_second_commit_waits_for_the_first(world: World) -> None:
+    """It has nothing left to store, and does not take the first one for another writer's."""
+    consumer = world.consumers[0]
+    partition = one_uncommitted(world)
+    commits = [consumer.process.start(consumer.member.commit_on_session()) for _ in range(2)]
+    world.timeline.run_until(lambda: all(commit.done() for commit in commits))
+    assert [commit.result() for commit in commits] == [{partition}, frozenset()]
+    assert consumer.metrics.total("commits_superseded") == 0
+
+
+def test_a_deleted_offset_is_stored_again(world: World) -> None:
+    """By the next commit, or by the release if that comes first."""
+    consumer = world.consumers[0]
+    partition = one_uncommitted(world)
+    world.operator.delete(world.layout.offset(partition))
+    consumer.leave()
+    world.run_for(10.0)
+    assert world.ensemble.truth.znodes[world.layout.offset(partition)].data == b"3"

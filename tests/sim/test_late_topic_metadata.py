@@ -1,0 +1,233 @@
+"""Topics that are created again while brokers know some of their partitions, or none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from kiel_groups.coordination.offsets.zookeeper_store import ZooKeeperOffsetStore
+from kiel_groups.coordination.partition_handler import LogOffsets
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Operation, Put
+from kiel_groups.model import TopicPartition
+from tests.sim.commits import commit, process_all
+from tests.sim.consumer import Consumer
+from tests.sim.topics import recreate, recreate_within_a_write, stored_offsets
+from tests.sim.world import RECONCILE_INTERVAL_MS, World, at_rest
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Provide a settled group of one that owns all of a topic."""
+    with at_rest(members=1, topics=(4,), reset="earliest") as made:
+        yield made
+
+
+def test_partitions_that_brokers_know_start_over_without_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new topic has fewer partitions, and a record of one that no longer exists is in flight."""
+    (consumer,) = world.consumers
+    process_all(world, consumer)
+    for _ in range(4):
+        consumer.work(0.0, 3, 600.0)
+    busy = frozenset(TopicPartition("t0", number) for number in (2, 3))
+    for partition in consumer.hands.keys() - busy:
+        consumer.hands.pop(partition)
+    monkeypatch.setattr(world, "has_leader", lambda partition: partition not in busy)
+    world.topics["t0"] = 2
+    recreate(world)
+    world.run_for(5.0)
+    assert busy <= consumer.hands.keys()
+    assert stored_offsets(world) == [0, 0]
+    process_all(world, consumer)
+    world.run_for(6.0)
+    assert stored_offsets(world) == [3, 3]
+
+
+@pytest.mark.parametrize("moves", ["a plan", "leaving"])
+def test_an_offset_of_the_old_log_is_not_released(world: World, monkeypatch: pytest.MonkeyPatch, moves: str) -> None:
+    """Its owner stored it without notice of the new topic. The next owner would take it for one of the new log."""
+    (consumer,) = world.consumers
+    process_all(world, consumer)
+    recreate_within_a_write(world, monkeypatch)
+    commit(world, consumer)
+    assert stored_offsets(world) == [3, 3, 3, 3]
+    world.join(world.topics)
+    if moves == "leaving":
+        consumer.leave()
+    world.run_for(20.0)
+    world.settle(20.0)
+    assert stored_offsets(world) == [0, 0, 0, 0]
+    assert consumer.metrics.total("offsets_of_deleted_topic") == 4
+
+
+def test_a_claim_is_released_although_its_offset_was_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By an operator, while a member that has not opened the claim leaves."""
+    with at_rest(members=1, topics=(1,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        process_all(world, consumer)
+        world.close(20.0)
+        joined: list[Consumer] = []
+        recreated = recreate_within_a_write(world, monkeypatch, lambda: joined[0].process.lose("reply"))
+        joined.append(world.join(world.topics))
+        world.timeline.run_until(lambda: recreated, 20.0)
+        world.run_for(0.5)
+        path, transact = world.layout.offset(TopicPartition("t0", 0)), Session.transact
+
+        async def deleting(session: Session, operations: Iterable[Operation]) -> Any:
+            listed = list(operations)
+            if any(isinstance(each, Put) and each.path == path for each in listed):
+                world.operator.delete_async(path)
+                while path in world.ensemble.truth.znodes:  # noqa: ASYNC110 -- simulated time
+                    await asyncio.sleep(0.0005)
+            return await transact(session, listed)
+
+        monkeypatch.setattr(Session, "transact", deleting)
+        joined[0].leave()
+        world.run_for(5.0)
+        assert joined[0].closed
+        assert path not in world.ensemble.truth.znodes
+        assert joined[0].metrics.total("offset_folders_restored") == 0
+
+
+@pytest.mark.parametrize("moves", ["a plan", "leaving"])
+@pytest.mark.parametrize("partitions", [4, 2 * MOST_OPERATIONS], ids=["answer lost", "in part"])
+def test_an_offset_of_the_old_log_that_a_claim_has_rewritten_is_not_released(
+    monkeypatch: pytest.MonkeyPatch, moves: str, partitions: int
+) -> None:
+    """The claim was never opened, so it has no position. Yet its rewritten offset would mislead the next owner."""
+    with at_rest(members=1, topics=(partitions,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        process_all(world, consumer)
+        world.run_for(1.0)
+        world.close(20.0)
+        assert set(stored_offsets(world)) == {3}
+        joined: list[Consumer] = []
+        lose = (lambda: joined[0].process.lose("reply")) if partitions == 4 else lambda: None
+        recreated = recreate_within_a_write(world, monkeypatch, lose)
+        joined.append(world.join(world.topics))
+        world.timeline.run_until(lambda: recreated, 20.0)
+        world.run_for(0.5)
+        assert not world.has_leader(TopicPartition("t0", 0))
+        assert not joined[0].flowing
+        world.join(world.topics)
+        if moves == "leaving":
+            joined[0].leave()
+        world.run_for(20.0)
+        world.settle(20.0)
+        assert set(stored_offsets(world)) == {0}
+
+
+def test_a_topic_that_is_created_again_five_times_is_started_over_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers do not know it. Only a member that was notified of the newest one asks them where its log starts."""
+    (consumer,) = world.consumers
+    process_all(world, consumer)
+    for _ in range(5):
+        world.recreate_topic("t0", 0.0, 8.0)
+        world.run_for(0.2)
+    asked, log_offsets = list[float](), Consumer.log_offsets
+
+    async def asking(consumer: Consumer, partitions: Collection[TopicPartition], policy: str) -> LogOffsets:
+        asked.append(world.elapsed_s)
+        return await log_offsets(consumer, partitions, policy)
+
+    monkeypatch.setattr(Consumer, "log_offsets", asking)
+    world.run_for(6.0)
+    assert 1 <= len(asked) <= 4
+    world.run_for(10.0)
+    assert stored_offsets(world) == [0, 0, 0, 0]
+    versions = {world.ensemble.truth.znodes[world.layout.offset(partition)].version for partition in world.partitions()}
+    assert versions == {min(versions)}
+    assert consumer.metrics.total("offsets_of_deleted_topic") == 4
+
+
+def test_an_operators_offset_in_a_new_log_is_released_unchanged(world: World) -> None:
+    """Also if its owner has had time to see it, and no broker has said yet where the log starts."""
+    (consumer,) = world.consumers
+    process_all(world, consumer)
+    world.recreate_topic("t0", 0.0, 90.0)
+    world.run_for(0.5)
+    for partition in world.partitions():
+        world.operator.set(world.layout.offset(partition), b"50")
+    world.run_for(60.0)
+    consumer.leave()
+    world.run_for(5.0)
+    assert consumer.closed
+    assert stored_offsets(world) == [50, 50, 50, 50]
+    assert consumer.metrics.total("offsets_of_deleted_topic") == 0
+
+
+def test_an_offset_that_is_older_than_its_topic_is_left_to_the_next_owner(world: World) -> None:
+    """The next owner asks brokers where the log starts. An operator may have deleted the topic in ZooKeeper alone."""
+    (consumer,) = world.consumers
+    process_all(world, consumer)
+    commit(world, consumer)
+    world.recreate_topic("t0", 0.0, 6.0)
+    world.run_for(0.2)
+    consumer.leave()
+    world.run_for(2.0)
+    assert consumer.closed
+    assert stored_offsets(world) == [3, 3, 3, 3]
+    world.join(world.topics)
+    world.settle(20.0)
+    assert stored_offsets(world) == [0, 0, 0, 0]
+
+
+def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new topic interrupted a claim, whose owner znode was deleted. Another owner read some records meanwhile."""
+    with at_rest(members=1, topics=(4,), reset="earliest") as world:
+        (consumer,) = world.consumers
+        process_all(world, consumer)
+        world.close(20.0)
+        complete, interrupted = ZooKeeperOffsetStore._find_or_create, list[str]()
+
+        async def completing(store: ZooKeeperOffsetStore, topic: str, mine: Any) -> Any:
+            found = await complete(store, topic, mine)
+            if not interrupted:
+                interrupted.append(topic)
+                world.recreate_topic("t0", 0.0, 8.0)
+                await asyncio.sleep(0.3)
+            return found
+
+        monkeypatch.setattr(ZooKeeperOffsetStore, "_find_or_create", completing)
+        joined = world.join(world.topics)
+        world.timeline.run_until(lambda: interrupted, 20.0)
+        world.run_for(1.0)
+        (partition, *_) = world.partitions()
+        owner_path = world.layout.owner(partition)
+        world.operator.delete(owner_path)
+        world.operator.create(owner_path, b"another", ephemeral=True)
+        world.run_for(30.0)
+        world.operator.set(world.layout.offset(partition), b"50")
+        world.operator.delete(owner_path)
+        world.run_for(10.0)
+        state = joined._subscription.state(partition)
+        assert state is not None
+        assert state.position == 50
+
+
+def test_a_brokers_offset_in_a_new_log_is_not_followed_before_its_owner_starts_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a late write of the old log. Starting over settles which log it belongs to."""
+    (consumer,) = world.consumers
+    process_all(world, consumer)
+    monkeypatch.setattr(world, "has_leader", lambda partition: False)
+    world.recreate_topic("t0", 0.0, 0.0)
+    world.run_for(2.0)
+    partition = TopicPartition("t0", 0)
+    before = consumer.finished(partition)
+    world.operator.set(world.layout.offset(partition), b"2")
+    world.run_for(1.5 * RECONCILE_INTERVAL_MS / 1000)
+    assert consumer.finished(partition) == before
+    assert consumer.metrics.total("commits_superseded") == 0

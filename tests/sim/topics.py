@@ -1,0 +1,72 @@
+"""Topics that a test creates, deletes and creates again, and their stored offsets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from kiel_groups.coordination.session.zk_session import Session
+from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.group.znodes.transactions import Operation, Put
+from kiel_groups.model import TopicPartition
+from tests.sim.world import World
+
+__all__ = ["create_topic", "recreate", "recreate_within_a_write", "no_broker_knows", "stored_offsets"]
+
+
+def create_topic(world: World, topic: str, partitions: int) -> None:
+    """Create a further topic; no consumer subscribes to it yet."""
+    world.topics[topic] = partitions
+    world.operator.create(topic_path(topic), world.topic_data(topic))
+
+
+def recreate(world: World) -> None:
+    """Delete the topic ``t0`` and create it again; brokers know the new one at once."""
+    world.operator.delete(topic_path("t0"))
+    world.operator.create(topic_path("t0"), world.topic_data("t0"))
+
+
+def recreate_within_a_write(
+    world: World, monkeypatch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None
+) -> list[int]:
+    """
+    Create ``t0`` again right before ZooKeeper gets the next offset; brokers know the new topic six seconds later.
+
+    Args:
+        world: The group.
+        monkeypatch: The test's.
+        then: Called between the new topic and the write.
+
+    Returns:
+        A list that is empty before that, and then has the czxid of the old topic.
+    """
+    transact, recreated = Session.transact, list[int]()
+
+    async def recreating(session: Session, operations: Iterable[Operation]) -> Any:
+        listed = list(operations)
+        if not recreated and any(isinstance(each, Put) and "/offsets/" in each.path for each in listed):
+            before = world.ensemble.truth.znodes[topic_path("t0")].czxid
+            recreated.append(before)
+            world.recreate_topic("t0", 0.0, 6.0)
+            while world.ensemble.truth.znodes[topic_path("t0")].czxid == before:  # noqa: ASYNC110 -- simulated time
+                await asyncio.sleep(0.0005)
+            then()
+        return await transact(session, listed)
+
+    monkeypatch.setattr(Session, "transact", recreating)
+    return recreated
+
+
+def no_broker_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no broker answer for any partition, as before brokers know a topic that is in ZooKeeper."""
+    monkeypatch.setattr(World, "has_leader", lambda world, partition: False)
+
+
+def stored_offsets(world: World, topic: str = "t0") -> list[int]:
+    """Return the stored offsets of a topic's partitions in ascending order."""
+    znodes = world.ensemble.truth.znodes
+    paths = [world.layout.offset(TopicPartition(topic, number)) for number in range(world.topics[topic])]
+    return sorted(int(znodes[path].data) for path in paths)
