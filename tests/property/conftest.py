@@ -1,4 +1,4 @@
-"""Generated cases are judged by their outcome: a busy machine is no reason for a deadline to fail one."""
+"""The profile of hypothesis for this suite. Its deadlines are off: a busy computer would exceed them."""
 
 from hypothesis import settings
 

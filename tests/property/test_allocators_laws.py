@@ -1,4 +1,4 @@
-"""What holds for any members, subscriptions and partitions."""
+"""Laws of every allocation: for any members, subscriptions and partitions."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ subscriptions = st.dictionaries(names, st.sets(topics, max_size=4), max_size=9)
 
 
 def plain(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
-    """A function of which the adapter knows nothing."""
+    """Allocate by a function without the further methods that the adapter knows."""
     return round_robin(members, partitions)
 
 
-either = st.sampled_from([None, plain])
+allocators = st.sampled_from([None, plain])
 
 
 @given(member_lists, partition_sets, st.randoms(use_true_random=False))
-def test_round_robin_is_complete_balanced_and_blind_to_order(
+def test_round_robin_is_complete_and_balanced_and_independent_of_order(
     members: list[str], partitions: set[TopicPartition], shuffle: random.Random
 ) -> None:
-    """Each partition once, members equal to within one, the same result for every order of the same input."""
+    """Each partition is owned once, members differ by one at most, and any order of the input gives the same result."""
     texts = sorted(map(str, partitions))
     owned = round_robin(sorted(members), texts)
-    handed_out = [f"{topic}:{n}" for its in owned.values() for topic, numbers in its.items() for n in numbers]
-    assert sorted(handed_out) == (texts if members else [])
+    assigned = [f"{topic}:{n}" for its in owned.values() for topic, numbers in its.items() for n in numbers]
+    assert sorted(assigned) == (texts if members else [])
     counts = [sum(map(len, its.values())) for its in owned.values()]
     assert max(counts, default=0) - min(counts, default=0) <= 1
     shuffle.shuffle(members)
@@ -45,14 +45,14 @@ def test_round_robin_is_complete_balanced_and_blind_to_order(
     assert round_robin(members, texts) == owned
 
 
-@given(either, subscriptions, partition_sets, st.randoms(use_true_random=False))
-def test_allocation_is_exactly_once_among_subscribers(
+@given(allocators, subscriptions, partition_sets, st.randoms(use_true_random=False))
+def test_each_partition_has_one_subscriber_as_its_owner(
     allocator: Allocator | None,
     members: dict[str, set[str]],
     partitions: set[TopicPartition],
     shuffle: random.Random,
 ) -> None:
-    """Every partition has one owner that subscribes to its topic, or is unassigned because nobody does."""
+    """Or is unassigned, because no member subscribes to its topic."""
     outcome = run_allocator(allocator, members, partitions)
     assert outcome.allocation.keys() == members.keys()
     owned = [partition for given in outcome.allocation.values() for partition in given]
@@ -62,16 +62,17 @@ def test_allocation_is_exactly_once_among_subscribers(
     assert all(p.topic in members[member] for member, given in outcome.allocation.items() for p in given)
     wanted = set[str]().union(*members.values())
     assert all(partition.topic not in wanted for partition in outcome.unassigned)
-    again = list(members.items())
-    shuffle.shuffle(again)
-    assert run_allocator(allocator, dict(again), shuffled(partitions, shuffle)) == outcome
+    reordered = list(members.items())
+    shuffle.shuffle(reordered)
+    assert run_allocator(allocator, dict(reordered), shuffled(partitions, shuffle)) == outcome
 
 
 def shuffled(partitions: Collection[TopicPartition], shuffle: random.Random) -> list[TopicPartition]:
+    """Return the partitions in a random order."""
     return shuffle.sample(sorted(partitions), len(partitions))
 
 
-@given(either, member_lists, st.sets(topics), partition_sets)
+@given(allocators, member_lists, st.sets(topics), partition_sets)
 def test_equal_subscriptions_are_balanced(
     allocator: Allocator | None, members: list[str], subscription: set[str], partitions: set[TopicPartition]
 ) -> None:
@@ -83,10 +84,10 @@ def test_equal_subscriptions_are_balanced(
 
 
 @given(subscriptions, partition_sets)
-def test_default_keeps_members_of_one_subscription_equal(
+def test_members_of_one_subscription_are_balanced_by_the_default(
     members: dict[str, set[str]], partitions: set[TopicPartition]
 ) -> None:
-    """Members that may have the same partitions differ by one at most, whatever the others subscribe to."""
+    """They differ by one at most, whatever the others subscribe to."""
     existing = {partition.topic for partition in partitions}
     outcome = run_allocator(None, members, partitions)
     for one, one_topics in members.items():

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from kiel_groups.allocators import loads_of, run_allocator, sticky, weighted
 from kiel_groups.model import Allocation, TopicPartition
-from tests.property.test_allocators_sticky_laws import (
+from tests.helpers.generated_groups import (
     TOPICS,
-    held,
-    holders,
     members,
     moves,
-    numbers,
+    owned,
+    owners,
+    partition_counts,
     partitions_of,
     subscriptions,
 )
@@ -27,73 +27,76 @@ pytestmark = pytest.mark.property
 
 Loads = Mapping[TopicPartition, float]
 
-#: By the place of a partition among all of them; of None nobody knows the load.
+#: The load of each partition by its index among all of them; None is unknown.
 measured = st.lists(st.none() | st.integers(0, 40) | st.floats(0, 1e6) | st.just(10**15), min_size=18, max_size=18)
 
-#: Loads are counted in parts of the heaviest.
+#: The precision of sums, as a part of the heaviest load.
 EXACT = 1e-9
 
 
 def weights_of(partitions: list[TopicPartition], loads: list[float | None]) -> dict[TopicPartition, float]:
+    """Return the weights of the partitions whose load is known."""
     return {partition: load for partition, load in zip(partitions, loads, strict=False) if load is not None}
 
 
 def carried(allocation: Allocation, loads: Loads) -> dict[str, float]:
-    return {member: sum(loads[partition] for partition in owned) for member, owned in allocation.items()}
+    """Return the sum of loads of each member."""
+    return {member: sum(loads[partition] for partition in its) for member, its in allocation.items()}
 
 
 @settings(max_examples=300)
-@given(subscriptions, numbers, holders, measured)
-def test_no_single_move_would_make_two_more_equal_that_are_far_apart(
-    subscribed: dict[str, set[str]], counts: dict[str, int], holding: list[str | None], given_loads: list[float | None]
+@given(subscriptions, partition_counts, owners, measured)
+def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
+    subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
 ) -> None:
     """
-    Whatever all had before: who carries more than another one that may have a partition of its, does so by that
-    partition's load at most, or by the heaviest one's of its topic. Each partition with a subscriber is owned once.
+    The heaviest one of the topics with the same subscribers.
+
+    Whatever members owned before. Each partition with a subscriber is owned once.
     """
     partitions = partitions_of(counts)
-    weights = weights_of(partitions, given_loads)
-    after = run_allocator(weighted, subscribed, partitions, held(partitions, holding), weights).allocation
+    weights = weights_of(partitions, drawn_loads)
+    after = run_allocator(weighted, subscribed, partitions, owned(partitions, present), weights).allocation
     wanted = [p for p in partitions if any(p.topic in topics for topics in subscribed.values())]
-    assert sorted(p for owned in after.values() for p in owned) == wanted
+    assert sorted(p for its in after.values() for p in its) == wanted
     loads = loads_of(wanted, weights)
     sums, exact = carried(after, loads), EXACT * max(loads.values(), default=0)
-    sharers = {topic: {name for name, topics in subscribed.items() if topic in topics} for topic in TOPICS}
-    for giver, owned in after.items():
-        for partition in owned:
-            # Topics with the same subscribers are looked at as one.
-            pool = sharers[partition.topic]
-            heaviest = max(load for other, load in loads.items() if sharers[other.topic] == pool)
+    subscribers = {topic: {name for name, topics in subscribed.items() if topic in topics} for topic in TOPICS}
+    for giver, its in after.items():
+        for partition in its:
+            # The allocator balances topics with the same subscribers as one.
+            pool = subscribers[partition.topic]
+            heaviest = max(load for other, load in loads.items() if subscribers[other.topic] == pool)
             assert all(sums[giver] - sums[taker] <= heaviest + exact for taker in pool)
 
 
 @settings(max_examples=200)
-@given(members, numbers, holders, measured)
-def test_who_may_have_the_same_is_within_the_heaviest_partition(
-    names: list[str], counts: dict[str, int], holding: list[str | None], given_loads: list[float | None]
+@given(members, partition_counts, owners, measured)
+def test_loads_for_equal_subscriptions_differ_by_one_partition_at_most(
+    names: list[str], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
 ) -> None:
-    """Whatever they had before."""
+    """The heaviest one, whatever members owned before."""
     partitions = partitions_of(counts)
-    weights = weights_of(partitions, given_loads)
+    weights = weights_of(partitions, drawn_loads)
     subscribed = {name: set(TOPICS) for name in names}
-    after = run_allocator(weighted, subscribed, partitions, held(partitions, holding), weights).allocation
+    after = run_allocator(weighted, subscribed, partitions, owned(partitions, present), weights).allocation
     loads = loads_of(partitions, weights)
     sums, heaviest = carried(after, loads).values(), max(loads.values(), default=0)
     assert max(sums) - min(sums) <= heaviest * (1 + EXACT)
 
 
 @settings(max_examples=200)
-@given(subscriptions, numbers, holders, measured, st.randoms(use_true_random=False))
-def test_it_is_stable_and_blind_to_order(
+@given(subscriptions, partition_counts, owners, measured, st.randoms(use_true_random=False))
+def test_it_is_stable_and_independent_of_order(
     subscribed: dict[str, set[str]],
     counts: dict[str, int],
-    holding: list[str | None],
-    given_loads: list[float | None],
+    present: list[str | None],
+    drawn_loads: list[float | None],
     shuffle: random.Random,
 ) -> None:
-    """Its own result it leaves as it is, and the order of what it is given means nothing."""
+    """It leaves its own result unchanged, and any order of the input gives the same result."""
     partitions = partitions_of(counts)
-    before, weights = held(partitions, holding), weights_of(partitions, given_loads)
+    before, weights = owned(partitions, present), weights_of(partitions, drawn_loads)
     after = run_allocator(weighted, subscribed, partitions, before, weights)
     assert run_allocator(weighted, subscribed, partitions, after.allocation, weights) == after
     shuffled = [dict(shuffle.sample(list(given.items()), len(given))) for given in (subscribed, before)]
@@ -103,20 +106,22 @@ def test_it_is_stable_and_blind_to_order(
 
 
 @settings(max_examples=200)
-@given(subscriptions, numbers, holders, st.integers(0, 10**15) | st.none())
-def test_where_all_weigh_the_same_it_is_the_sticky_one(
-    subscribed: dict[str, set[str]], counts: dict[str, int], holding: list[str | None], load: int | None
+@given(subscriptions, partition_counts, owners, st.integers(0, 10**15) | st.none())
+def test_it_equals_the_sticky_allocator_if_all_loads_are_equal(
+    subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], load: int | None
 ) -> None:
-    """With no loads at all, too: as equal as can be in number, with the fewest moves."""
+    """Or if no load is known: as equal as possible in number, with the fewest moves."""
     partitions = partitions_of(counts)
-    before = held(partitions, holding)
+    before = owned(partitions, present)
     weights = weights_of(partitions, [load] * len(partitions))
     after = run_allocator(weighted, subscribed, partitions, before, weights)
     assert after == run_allocator(sticky, subscribed, partitions, before)
 
 
-def test_hardly_more_moves_than_an_exhaustive_search_needs() -> None:
-    """For loads as equal: over some hundred small groups a sixth more at most, and in nine of ten not one too many."""
+def test_it_needs_few_moves_more_than_an_exhaustive_search() -> None:
+    """
+    For equally balanced loads of 300 small groups: a sixth more in all at most, and none more in nine groups of ten.
+    """
     chance = random.Random(1)
     moved, fewest, groups = 0, 0, 300
     needless = 0
@@ -124,7 +129,7 @@ def test_hardly_more_moves_than_an_exhaustive_search_needs() -> None:
         names = ["a", "b", "c"][: chance.randint(2, 3)]
         partitions = [TopicPartition("t", number) for number in range(chance.randint(2, 6))]
         loads = {partition: chance.randint(1, 30) for partition in partitions}
-        before = held(partitions, [chance.choice([*names, "gone"]) for _ in partitions])
+        before = owned(partitions, [chance.choice([*names, "gone"]) for _ in partitions])
         subscribed = {name: {"t"} for name in names}
         after = run_allocator(weighted, subscribed, partitions, before, loads).allocation
         least = _fewest_moves(names, loads, before, _spread(after, loads))
@@ -136,15 +141,16 @@ def test_hardly_more_moves_than_an_exhaustive_search_needs() -> None:
 
 
 def _spread(allocation: Allocation, loads: Loads) -> float:
+    """Return the difference between the largest and the smallest sum of loads."""
     sums = carried(allocation, loads).values()
     return max(sums) - min(sums)
 
 
 def _fewest_moves(names: list[str], loads: Loads, before: Allocation, spread: float) -> int:
-    """To any allocation that is as equal."""
+    """Return the fewest moves to any allocation with such a spread."""
     subscribed = {name: {"t"} for name in names}
     every = (
-        {name: frozenset(p for p, o in zip(loads, owners, strict=True) if o == name) for name in names}
-        for owners in product(names, repeat=len(loads))
+        {name: frozenset(p for p, o in zip(loads, chosen, strict=True) if o == name) for name in names}
+        for chosen in product(names, repeat=len(loads))
     )
     return min(moves(before, after, subscribed) for after in every if _spread(after, loads) <= spread)

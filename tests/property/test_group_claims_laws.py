@@ -1,4 +1,4 @@
-"""Claims of several members over one table of owners: any order, any outcome, any slices."""
+"""The claims of several members on the same partitions: any order of events, any outcome, any assignments."""
 
 from __future__ import annotations
 
@@ -39,45 +39,44 @@ states = st.builds(
 
 
 def only(state: c.Claims, partition: TopicPartition) -> c.Claims:
-    """What a state says of one partition."""
+    """Return the part of a state that concerns one partition."""
     want = None if state.want is None else state.want & {partition}
     phases = {partition: state.phases[partition]} if partition in state.phases else {}
     return c.Claims(want, phases, state.leaving, state.ended, topics=state.topics)
 
 
 @given(states, events)
-def test_no_partition_concerns_another(state: c.Claims, event: c.Event) -> None:
-    """One step over many partitions is the same as a step over each of them alone."""
+def test_partitions_are_independent(state: c.Claims, event: c.Event) -> None:
+    """A step over many partitions equals the steps over each of them alone."""
     after, effects = c.step(state, event)
     for partition in ALL:
         mine = event
         if isinstance(event, c.AssignmentRead) and event.partitions is not None:
             mine = c.AssignmentRead(event.partitions & {partition})
-        alone, told = c.step(only(state, partition), mine)
+        alone, expected = c.step(only(state, partition), mine)
         assert only(after, partition) == alone
-        assert [type(effect) for effect in effects if partition in effect.partitions] == [type(e) for e in told]
+        assert [type(effect) for effect in effects if partition in effect.partitions] == [type(e) for e in expected]
 
 
 @given(states, st.lists(events | st.just(c.Replaced()), max_size=30))
-def test_any_sequence_of_events_is_taken(state: c.Claims, happened: list[c.Event]) -> None:
-    """No sequence, however absurd, meets an assertion."""
-    for event in happened:
+def test_any_sequence_of_events_is_accepted(state: c.Claims, drawn: list[c.Event]) -> None:
+    """No sequence, however absurd, fails an assertion."""
+    for event in drawn:
         state, _ = c.step(state, event)
 
 
 @dataclass
 class Member:
-    """One member on one session: what it was told to do, and what its application has in hands."""
+    """One member on one session: its requests and their answers, and the partitions that it delivers."""
 
     session: int
     claims: c.Claims = field(default_factory=c.Claims)
-    #: Asked, not yet done; done, not yet told.
-    asked: list[c.Effect] = field(default_factory=list)
+    #: Requests that are not processed yet, and answers that the member has not got yet.
+    requests: list[c.Effect] = field(default_factory=list)
     answers: list[c.Event] = field(default_factory=list)
-    #: Opened, and handed out: from Start to the end of the drain.
+    #: Opened, and delivered: from ``Deliver`` to the end of the drain.
     opened: set[TopicPartition] = field(default_factory=set)
     active: set[TopicPartition] = field(default_factory=set)
-    drained: set[TopicPartition] = field(default_factory=set)
 
     def feed(self, event: c.Event) -> None:
         self.claims, effects = c.step(self.claims, event)
@@ -85,7 +84,7 @@ class Member:
             self.take(effect)
 
     def take(self, effect: c.Effect) -> None:
-        """Check the order that the rules promise, and note what is to be done."""
+        """Check the order that the rules promise, and queue the effect as a request."""
         partitions = effect.partitions
         if isinstance(effect, c.Deliver):
             assert partitions <= self.opened, "started without being opened"
@@ -93,7 +92,7 @@ class Member:
             self.active |= partitions
             return
         if isinstance(effect, c.Drain):
-            assert partitions <= self.active, "drained though nothing was handed out"
+            assert partitions <= self.active, "drained though nothing was delivered"
         if isinstance(effect, c.Release):
             assert not partitions & self.active, "released under running work"
             assert partitions <= self.opened
@@ -103,14 +102,14 @@ class Member:
         if isinstance(effect, c.Lose):
             self.forget(partitions)
             return
-        self.asked += [type(effect)(frozenset({partition})) for partition in sorted(partitions)]
+        self.requests += [type(effect)(frozenset({partition})) for partition in sorted(partitions)]
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """A loss: nothing of these goes on, and what was asked about them before means nothing any more."""
+        """Lose partitions: stop their delivery, and drop requests and answers that concern them."""
         for partition in partitions:
             self.active.discard(partition)
             self.opened.discard(partition)
-        self.asked = [ask for ask in self.asked if not ask.partitions & frozenset(partitions)]
+        self.requests = [request for request in self.requests if not request.partitions & frozenset(partitions)]
         self.answers = [
             answer
             for answer in self.answers
@@ -118,101 +117,106 @@ class Member:
         ]
 
 
-class World:
-    """Members over one table of owners; every choice is made from outside."""
+class Members:
+    """Members that claim the same partitions. The test makes every choice."""
 
     def __init__(self) -> None:
         self.owners: dict[TopicPartition, int] = {}
         self.sessions = 0
-        self.members = [self.fresh() for _ in range(MEMBERS)]
+        self.members = [self._new_member() for _ in range(MEMBERS)]
 
-    def fresh(self) -> Member:
+    def _new_member(self) -> Member:
         self.sessions += 1
         member = Member(self.sessions)
         member.feed(c.Subscribed(TOPICS))
         return member
 
-    def perform(self, member: Member, ask: c.Effect) -> None:
-        """One request reaches ZooKeeper, or the application; the answer is on its way."""
-        member.asked.remove(ask)
-        (partition,) = ask.partitions
+    def perform(self, member: Member, request: c.Effect) -> None:
+        """Let ZooKeeper or the application process one request, and queue its answer."""
+        member.requests.remove(request)
+        (partition,) = request.partitions
         mine = self.owners.get(partition) == member.session
-        if isinstance(ask, c.Claim):
+        if isinstance(request, c.Claim):
             if self.owners.setdefault(partition, member.session) == member.session:
-                member.answers.append(c.Claimed(ask.partitions))
+                member.answers.append(c.Claimed(request.partitions))
             else:
-                member.answers.append(c.Contended(ask.partitions))
-        elif isinstance(ask, c.WatchOwner):
-            member.answers.append(c.Claimed(ask.partitions) if mine else c.OwnerGone(ask.partitions))
-        elif isinstance(ask, c.Open):
+                member.answers.append(c.Contended(request.partitions))
+        elif isinstance(request, c.WatchOwner):
+            member.answers.append(c.Claimed(request.partitions) if mine else c.OwnerGone(request.partitions))
+        elif isinstance(request, c.Open):
             if mine:
                 member.opened.add(partition)
-            member.answers.append(c.Opened(ask.partitions) if mine else c.ClaimGone(ask.partitions))
-        elif isinstance(ask, c.Drain):
+            member.answers.append(c.Opened(request.partitions) if mine else c.ClaimGone(request.partitions))
+        elif isinstance(request, c.Drain):
             member.active.discard(partition)
-            member.answers.append(c.Drained(ask.partitions))
-        elif isinstance(ask, c.Release):
+            member.answers.append(c.Drained(request.partitions))
+        elif isinstance(request, c.Release):
             member.opened.discard(partition)
             if mine:
                 del self.owners[partition]
-            member.answers.append(c.Released(ask.partitions) if mine else c.ClaimGone(ask.partitions))
+            member.answers.append(c.Released(request.partitions) if mine else c.ClaimGone(request.partitions))
 
-    def able(self, member: Member, ask: c.Effect) -> bool:
-        """A watch answers only when the owner is gone, or turns out to be this member."""
-        (partition,) = ask.partitions
-        return not isinstance(ask, c.WatchOwner) or self.owners.get(partition) in (None, member.session)
+    def is_answerable(self, member: Member, request: c.Effect) -> bool:
+        """Return whether a request can be answered: a watch only if the owner is gone, or is this member."""
+        (partition,) = request.partitions
+        return not isinstance(request, c.WatchOwner) or self.owners.get(partition) in (None, member.session)
 
-    def work(self) -> list[Callable[[], None]]:
-        """Everything that may come next by itself."""
-        todo: list[Callable[[], None]] = []
+    def next_steps(self) -> list[Callable[[], None]]:
+        """Return every step that may come next by itself."""
+        possible: list[Callable[[], None]] = []
         for member in self.members:
-            todo += [partial(self.perform, member, ask) for ask in member.asked if self.able(member, ask)]
-            todo += [partial(self.deliver, member, answer) for answer in member.answers]
-        return todo
+            possible += [
+                partial(self.perform, member, request)
+                for request in member.requests
+                if self.is_answerable(member, request)
+            ]
+            possible += [partial(self.answer, member, event) for event in member.answers]
+        return possible
 
-    def deliver(self, member: Member, answer: c.Event) -> None:
-        member.answers.remove(answer)
-        member.feed(answer)
+    def answer(self, member: Member, event: c.Event) -> None:
+        """Give a queued answer to the member."""
+        member.answers.remove(event)
+        member.feed(event)
 
     def expire(self, index: int) -> None:
-        """The gate is shut first, then the session ends; another member takes the place."""
+        """End a session, whose gate is shut before; a new member takes its place."""
         member = self.members[index]
         member.feed(c.SessionEnded())
-        assert not member.active, "something is handed out after the end of the session"
+        assert not member.active, "something is delivered after the end of the session"
         self.owners = {partition: owner for partition, owner in self.owners.items() if owner != member.session}
-        self.members[index] = self.fresh()
+        self.members[index] = self._new_member()
 
     def delete_owner(self, partition: TopicPartition) -> None:
-        """By hand, with zkCli."""
+        """Delete an owner znode, as an operator does with zkCli."""
         self.owners.pop(partition, None)
 
     def audit(self) -> None:
-        """The periodic look of each member at the owner znodes it relies on."""
+        """Have each member verify the owner znodes that it relies on."""
         for member in self.members:
-            held = member.claims.in_phase(c.Phase.OWNED)
-            gone = frozenset(partition for partition in held if self.owners.get(partition) != member.session)
+            owned = member.claims.in_phase(c.Phase.OWNED)
+            gone = frozenset(partition for partition in owned if self.owners.get(partition) != member.session)
             if gone:
                 member.feed(c.ClaimGone(gone))
 
     def assert_exclusive(self) -> None:
-        """What somebody hands out has that one as its owner, and so nobody else hands it out."""
+        """Assert that each member that delivers a partition is its owner, so no other member delivers it."""
         for member in self.members:
             for partition in member.active:
                 assert self.owners.get(partition) == member.session
 
     def settle(self, shares: list[frozenset[TopicPartition]]) -> None:
-        """Disjoint slices, everything answered: what is wanted is held, and nothing else."""
+        """Assign disjoint partitions and answer all requests: each member then owns what is assigned, and no more."""
         for member, share in zip(self.members, shares, strict=True):
             member.feed(c.Subscribed(TOPICS))
             member.feed(c.AssignmentRead(share))
         for _ in range(1_000):
-            todo = self.work()
-            if not todo:
+            possible = self.next_steps()
+            if not possible:
                 self.audit()
-                todo = self.work()
-            if not todo:
+                possible = self.next_steps()
+            if not possible:
                 break
-            todo[0]()
+            possible[0]()
         for member, share in zip(self.members, shares, strict=True):
             assert member.claims.settled
             assert member.active == (frozenset() if member.claims.leaving else share)
@@ -221,7 +225,7 @@ class World:
 
 choices = st.lists(st.integers(0, 999), max_size=120)
 shares = st.lists(st.integers(0, MEMBERS), min_size=len(ALL), max_size=len(ALL)).map(
-    lambda dealt: [frozenset(p for p, to in zip(ALL, dealt, strict=True) if to == index) for index in range(MEMBERS)]
+    lambda drawn: [frozenset(p for p, to in zip(ALL, drawn, strict=True) if to == index) for index in range(MEMBERS)]
 )
 orders = st.lists(
     st.tuples(
@@ -232,23 +236,23 @@ orders = st.lists(
 )
 
 
-def disturb(world: World, index: int, order: object) -> None:
-    """A new slice, one for another instance, another subscription, a leave, or the end of a session."""
+def disturb(group: Members, index: int, order: object) -> None:
+    """Change the assignment or the subscription of a member, give its slot away, or make it leave or expire."""
     if order == "expire":
-        world.expire(index)
+        group.expire(index)
     elif order == "leave":
-        world.members[index].feed(c.Leave())
+        group.members[index].feed(c.Leave())
     elif order == "replaced":
-        world.members[index].feed(c.Replaced())
+        group.members[index].feed(c.Replaced())
     elif isinstance(order, c.Subscribed):
-        world.members[index].feed(order)
+        group.members[index].feed(order)
     else:
-        world.members[index].feed(c.AssignmentRead(order))  # type: ignore[arg-type]
+        group.members[index].feed(c.AssignmentRead(order))  # type: ignore[arg-type]
 
 
 @given(states)
-def test_a_subscription_takes_no_claim_away(state: c.Claims) -> None:
-    """Without any topic, all claims are as they would be with all of them; nothing is waited for or claimed."""
+def test_an_empty_subscription_revokes_no_claim(state: c.Claims) -> None:
+    """All claims are as with every topic. Nothing is waited for or claimed."""
     without, effects = c.step(state, c.Subscribed(frozenset()))
     with_all, _ = c.step(state, c.Subscribed(TOPICS))
     free = (None, c.Phase.WAITING)
@@ -260,40 +264,40 @@ def test_a_subscription_takes_no_claim_away(state: c.Claims) -> None:
 
 @settings(max_examples=150)
 @given(orders, choices, shares)
-def test_one_owner_at_most_and_settled_in_the_end(
+def test_each_partition_has_one_owner_at_most_and_members_settle(
     disturbances: list[tuple[int, object]], order: list[int], final: list[frozenset[TopicPartition]]
 ) -> None:
-    """Overlapping and unknown slices, leaves, expiries, answers in any order: never two hands on one partition."""
-    world = World()
+    """With overlapping and unknown assignments, leaves, expiries, and answers in any order."""
+    group = Members()
     for choice in order:
-        todo = world.work()
-        if disturbances and (not todo or choice % 5 == 0):
-            disturb(world, *disturbances.pop(0))
-        elif todo:
-            todo[choice % len(todo)]()
-        world.assert_exclusive()
-    world.settle(final)
-    world.assert_exclusive()
+        possible = group.next_steps()
+        if disturbances and (not possible or choice % 5 == 0):
+            disturb(group, *disturbances.pop(0))
+        elif possible:
+            possible[choice % len(possible)]()
+        group.assert_exclusive()
+    group.settle(final)
+    group.assert_exclusive()
 
 
 @settings(max_examples=100)
 @given(orders, choices, shares, st.lists(st.sampled_from(ALL), max_size=4))
-def test_owners_deleted_by_hand_are_claimed_anew(
+def test_claims_with_deleted_owner_znodes_are_claimed_again(
     disturbances: list[tuple[int, object]],
     order: list[int],
     final: list[frozenset[TopicPartition]],
     deleted: list[TopicPartition],
 ) -> None:
-    """Outside the guarantee of one owner, but the order of the phases holds and the group settles again."""
-    world = World()
+    """Single ownership is not guaranteed then, but the order of the phases is, and the group settles again."""
+    group = Members()
     for choice in order:
-        todo = world.work()
-        if disturbances and (not todo or choice % 5 == 0):
-            disturb(world, *disturbances.pop(0))
+        possible = group.next_steps()
+        if disturbances and (not possible or choice % 5 == 0):
+            disturb(group, *disturbances.pop(0))
         elif deleted and choice % 7 == 0:
-            world.delete_owner(deleted.pop())
+            group.delete_owner(deleted.pop())
         elif choice % 11 == 0:
-            world.audit()
-        elif todo:
-            todo[choice % len(todo)]()
-    world.settle(final)
+            group.audit()
+        elif possible:
+            possible[choice % len(possible)]()
+    group.settle(final)

@@ -1,4 +1,4 @@
-"""A leader under any course of events."""
+"""The leader state under any sequence of events."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ publications = st.sampled_from([None, PLAN])
 
 
 class Driver:
-    """Performs what the leader asks for, later; checks that it asks for one thing at a time."""
+    """Answer the requests of the leader state later, and check that it has one request at a time."""
 
     def __init__(self, debounce: DebounceConfig) -> None:
         self.leader = leader_state.LeaderState(debounce)
         self.now_s = 0.0
-        self.asked: leader_state.Effect | None = None
+        self.request: leader_state.Effect | None = None
         self.written = 0
         self.unplanned = False
         self.first_change_s: float | None = None
@@ -42,14 +42,14 @@ class Driver:
         if isinstance(event, leader_state.Deposed) or (
             isinstance(event, leader_state.Elected) and self.leader.duty is leader_state.LeaderPhase.NONE
         ):
-            self.asked = self.first_change_s = None
+            self.request = self.first_change_s = None
         self.leader, effects = leader_state.step(self.leader, event)
         for effect in effects:
             if isinstance(effect, leader_state.Published):
                 assert self.written == len(WRITES)
                 continue
-            assert self.asked is None, "two things at a time"
-            self.asked = effect
+            assert self.request is None, "two requests at a time"
+            self.request = effect
             if isinstance(effect, leader_state.MakePlan):
                 self.unplanned, self.first_change_s, self.written = False, None, 0
             elif isinstance(effect, leader_state.Write):
@@ -63,18 +63,18 @@ class Driver:
         self.feed(leader_state.Changed("change", self.now_s))
 
     def answer(self, publication: Publication | None, outcome: Answer) -> None:
-        asked, self.asked = self.asked, None
+        request, self.request = self.request, None
         failed = not isinstance(outcome, Done)
-        if isinstance(asked, leader_state.MakePlan):
-            self.feed(leader_state.Planned(asked.term, publication, self.now_s, failed=failed))
-        elif isinstance(asked, leader_state.Prepare):
-            self.feed(leader_state.Prepared(asked.term, self.now_s, failed=failed))
-        elif isinstance(asked, leader_state.Write):
+        if isinstance(request, leader_state.MakePlan):
+            self.feed(leader_state.Planned(request.term, publication, self.now_s, failed=failed))
+        elif isinstance(request, leader_state.Prepare):
+            self.feed(leader_state.Prepared(request.term, self.now_s, failed=failed))
+        elif isinstance(request, leader_state.Write):
             self.written += not failed
-            self.feed(leader_state.Written(asked.term, outcome, self.now_s))
+            self.feed(leader_state.Written(request.term, outcome, self.now_s))
 
     def pass_time(self, seconds: float) -> None:
-        """Time goes by, and the timer fires when it is due."""
+        """Let time pass. The timer fires when it is due."""
         end_s = self.now_s + seconds
         if self.leader.due_s is not None and self.leader.due_s <= end_s:
             self.now_s = max(self.now_s, self.leader.due_s)
@@ -82,7 +82,7 @@ class Driver:
         self.now_s = end_s
 
     def assert_due(self) -> None:
-        """Who settles knows when it is over, and never beyond the bound after the first change."""
+        """Assert that a settling leader has a due time, at most the bound after the first change."""
         settling = self.leader.duty is leader_state.LeaderPhase.SETTLING
         assert (self.leader.due_s is not None) == settling
         assert not (self.leader.duty is leader_state.LeaderPhase.WATCHING and self.unplanned), "a change is forgotten"
@@ -100,7 +100,8 @@ steps = st.one_of(
 )
 
 
-def happen(driver: Driver, step: tuple[object, ...]) -> None:
+def take_step(driver: Driver, step: tuple[object, ...]) -> None:
+    """Feed one drawn event to the driver."""
     match step:
         case ("change",):
             driver.change()
@@ -120,17 +121,17 @@ def happen(driver: Driver, step: tuple[object, ...]) -> None:
 
 @settings(max_examples=200)
 @given(debounces, st.lists(steps, max_size=60))
-def test_one_thing_at_a_time_and_no_change_forgotten(
-    debounce: DebounceConfig, happened: list[tuple[object, ...]]
+def test_every_change_is_planned_by_one_request_at_a_time(
+    debounce: DebounceConfig, drawn: list[tuple[object, ...]]
 ) -> None:
-    """Writes in order, one plan at a time, within the bound; in the end every change has been planned for."""
+    """Writes are in order, and plans within the bound. In the end every change has been planned for."""
     driver = Driver(debounce)
-    for step in happened:
-        happen(driver, step)
+    for step in drawn:
+        take_step(driver, step)
         driver.assert_due()
     for _ in range(100):
         driver.answer(PLAN, DONE)
         driver.pass_time(1.0)
     assert driver.leader.duty in (leader_state.LeaderPhase.WATCHING, leader_state.LeaderPhase.NONE)
     assert not driver.unplanned
-    assert driver.asked is None
+    assert driver.request is None

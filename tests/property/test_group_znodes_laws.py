@@ -1,4 +1,4 @@
-"""Znodes: what was written is read again, and garbage is refused with one error."""
+"""Contents of znodes: what is written is read again, and garbage is refused with one error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ legal_names = st.from_regex(r"[a-zA-Z0-9_-]{1,20}", fullmatch=True)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
 numbers = st.integers(0, 2**31 - 1)
 
-pointers = st.builds(
+group_states = st.builds(
     GroupState,
     generation=numbers,
     state=st.sampled_from(["publishing", "done"]),
@@ -66,7 +66,7 @@ member_infos = st.builds(
 PARSERS: dict[str, Callable[[bytes, str], object]] = {
     "member": partial(MemberInfo.parse, "m"),
     "group_state": GroupState.parse,
-    "slice": MemberAssignment.parse,
+    "assignment": MemberAssignment.parse,
     "settings": GroupSettings.parse,
     "topic": parse_topic,
     "broker": parse_broker,
@@ -89,15 +89,15 @@ sound = st.fixed_dictionaries(
 nearly = st.builds(lambda base, other: {**base, **other}, sound, st.dictionaries(st.sampled_from(FIELDS), json_values))
 
 
-@given(pointers)
-def test_a_pointer_is_read_as_it_was_written(group_state: GroupState) -> None:
-    """Whatever is told in it."""
+@given(group_states)
+def test_a_group_state_is_read_as_it_was_written(group_state: GroupState) -> None:
+    """Whatever its fields."""
     assert GroupState.parse(group_state.encode(), "p") == group_state
 
 
 @given(assignments)
-def test_a_slice_is_read_as_it_was_written(stored: MemberAssignment) -> None:
-    """Also the same slice in the same bytes, whatever the order of its set."""
+def test_an_assignment_is_read_as_it_was_written(stored: MemberAssignment) -> None:
+    """Equal assignments have equal bytes, whatever the order of their sets."""
     assert MemberAssignment.parse(stored.encode(), "p") == stored
     assert (
         MemberAssignment(stored.generation, stored.member_id, frozenset(sorted(stored.partitions))).encode()
@@ -107,13 +107,13 @@ def test_a_slice_is_read_as_it_was_written(stored: MemberAssignment) -> None:
 
 @given(member_infos)
 def test_a_member_is_read_as_it_was_written(info: MemberInfo) -> None:
-    """Whatever its host is called."""
+    """Whatever the name of its host."""
     assert MemberInfo.parse("m", info.encode(), "p") == info
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_an_offset_is_read_as_it_was_written(offset: int) -> None:
-    """Digits and nothing else."""
+    """As decimal digits only."""
     assert re.fullmatch(rb"[0-9]+", encode_offset(offset))
     assert parse_offset(encode_offset(offset), "p") == offset
 
@@ -124,7 +124,7 @@ damaged = st.binary(max_size=60) | (json_values | nearly).map(lambda value: json
 @settings(max_examples=300)
 @given(damaged)
 def test_garbage_is_a_protocol_error_or_a_value(data: bytes) -> None:
-    """No bytes bring out another exception, and its text names the path."""
+    """No bytes raise another exception, and its text names the path."""
     for parse in PARSERS.values():
         try:
             parse(data, "path")
@@ -134,7 +134,7 @@ def test_garbage_is_a_protocol_error_or_a_value(data: bytes) -> None:
 
 
 @given(st.sets(legal_names, max_size=8), st.integers(0, 2**53))
-def test_a_consumer_id_holds_no_number_that_java_cannot_read(topics: set[str], started_ms: int) -> None:
+def test_a_consumer_id_has_only_numbers_that_java_reads(topics: set[str], started_ms: int) -> None:
     """Every number fits an int32, and the time is text."""
     seen: list[int] = []
 
@@ -150,7 +150,7 @@ def test_a_consumer_id_holds_no_number_that_java_cannot_read(topics: set[str], s
 
 @given(legal_names, st.text(max_size=20), st.integers(0, 2**53), st.integers(-(2**63), 2**63 - 1))
 def test_a_member_id_is_a_java_consumer_id(group: str, host: str, started_ms: int, session: int) -> None:
-    """``<group>_<host>-<ms>-<hex>`` in the legal charset, whatever the host is called."""
+    """``<group>_<host>-<ms>-<hex>`` in the legal characters, whatever the name of the host."""
     made = make_member_id(group, host, started_ms, session)
     assert re.fullmatch(rf"{re.escape(group)}_[a-zA-Z0-9._-]*-{started_ms}-[0-9a-f]{{1,16}}", made)
     assert int(made.rpartition("-")[2], 16) == session % 2**64
@@ -158,7 +158,7 @@ def test_a_member_id_is_a_java_consumer_id(group: str, host: str, started_ms: in
 
 @given(st.lists(st.integers(0, MOST_BYTES), max_size=30))
 def test_chunks_keep_order_and_bounds(sizes: list[int]) -> None:
-    """Nothing lost; only a chunk of one operation may be larger than the bound."""
+    """No operation is lost. Only a chunk of one operation may exceed the bound."""
     operations: list[Operation] = [Create("/x", bytes(size)) for size in sizes]
     cut = list(chunks(operations))
     assert [operation for chunk in cut for operation in chunk] == operations

@@ -1,4 +1,4 @@
-"""The gate under renewals, questions, broken connections and other timeouts in any order."""
+"""The gate under renewals, checks, broken connections and changed timeouts in any order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.property
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["renew", "ask", "suspend", "resume", "grant", "shut"]),
-        # How much later than the step before, and how long ago what is answered was sent; in tenths of a second.
+        st.sampled_from(["renew", "check", "suspend", "resume", "grant", "shut"]),
+        # Tenths of a second since the step before, and since the answered request was sent.
         st.integers(0, 20),
         st.integers(0, 40),
     ),
@@ -23,11 +23,11 @@ steps = st.lists(
 
 
 @given(steps)
-def test_an_open_gate_was_confirmed_less_than_half_a_timeout_ago(happened: list[tuple[str, int, int]]) -> None:
+def test_an_open_gate_has_a_proof_that_is_younger_than_half_the_timeout(drawn: list[tuple[str, int, int]]) -> None:
     """
-    An open gate has a proof that is young enough by what was granted then, and at first, which is what others know.
+    By the timeout that was granted at the time of the proof, and by the first one, which other members know.
 
-    One that lapsed never opens.
+    A gate that has lapsed never opens again.
     """
     gate, now_s, timeout_ms = DeliveryGate(), 0.0, 6_000
     proofs: list[tuple[float, int]] = []
@@ -35,7 +35,7 @@ def test_an_open_gate_was_confirmed_less_than_half_a_timeout_ago(happened: list[
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivery_gate, "boot_time_s", lambda: now_s)
         gate.grant(timeout_ms)
-        for what, later, age in happened:
+        for what, later, age in drawn:
             now_s += later / 10
             if what == "renew":
                 proofs.append((now_s - age / 10, timeout_ms))
@@ -56,8 +56,8 @@ def test_an_open_gate_was_confirmed_less_than_half_a_timeout_ago(happened: list[
 
 
 @given(st.lists(st.integers(0, 1_000), min_size=1), st.integers(1, 60_000))
-def test_the_order_of_answers_is_nothing_to_a_lease(sent: list[int], timeout_ms: int) -> None:
-    """The newest proof counts, in whatever order the answers come."""
+def test_the_newest_proof_renews_the_lease(sent: list[int], timeout_ms: int) -> None:
+    """In whatever order the answers arrive."""
     gate = DeliveryGate()
     gate.grant(timeout_ms)
     for sent_s in sent:

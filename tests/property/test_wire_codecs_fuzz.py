@@ -1,4 +1,4 @@
-"""Snappy and lz4 against generated content and generated damage, with the plain Python decoders as the oracle."""
+"""Snappy and lz4 with generated contents and damage, compared with plain Python decoders."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ short_contents = contents.map(lambda content: content[:400])
 
 @st.composite
 def damaged_streams(draw: st.DrawFn) -> tuple[int, bytes]:
-    """A codec's number and a stream with some bytes changed, removed or doubled."""
+    """Draw a codec's number, and a stream with some bytes changed, removed or doubled."""
     content = draw(short_contents)
     number, stream = draw(
         st.sampled_from([(1, packed("gzip", content)), (2, packed("snappy", content)), (2, raw_snappy(content))])
@@ -39,8 +39,8 @@ def damaged_streams(draw: st.DrawFn) -> tuple[int, bytes]:
 
 
 @given(contents, names)
-def test_packed_is_unpacked(content: bytes, name: str) -> None:
-    """By the package and by the reference, whatever the content."""
+def test_compressed_content_is_decompressed(content: bytes, name: str) -> None:
+    """By the package and by the reference."""
     codec = codec_by_name(name)
     data = codec.compress(content)
     assert codec.decompress(data, len(content)) == content
@@ -49,14 +49,14 @@ def test_packed_is_unpacked(content: bytes, name: str) -> None:
 
 
 @given(short_contents, names)
-def test_packed_by_the_reference_is_unpacked(content: bytes, name: str) -> None:
-    """Short blocks and elements that fast packers seldom write."""
+def test_content_compressed_by_the_reference_is_decompressed(content: bytes, name: str) -> None:
+    """Including short blocks and elements that fast compressors seldom write."""
     assert codec_by_name(name).decompress(packed(name, content), len(content)) == content
 
 
 @given(contents, names, st.integers(0, 1 << 17))
-def test_the_bound_holds(content: bytes, name: str, limit: int) -> None:
-    """All of it, or an error."""
+def test_content_beyond_the_limit_is_refused(content: bytes, name: str, limit: int) -> None:
+    """The result is the whole content or an error."""
     codec = codec_by_name(name)
     data = codec.compress(content)
     if len(content) <= limit:
@@ -69,7 +69,7 @@ def test_the_bound_holds(content: bytes, name: str, limit: int) -> None:
 @settings(max_examples=500)
 @given(damaged_streams(), st.sampled_from([100, 1 << 20]))
 def test_damage_is_refused_or_harmless(found: tuple[int, bytes], limit: int) -> None:
-    """What is unpacked is what the reference unpacks, within the bound; everything else is a ProtocolError."""
+    """The result is what the reference decompresses, within the limit, or a ProtocolError."""
     number, data = found
     codec = codec_by_name(next(name for name in NUMBERS if NUMBERS[name] == number))
     try:
@@ -78,11 +78,14 @@ def test_damage_is_refused_or_harmless(found: tuple[int, bytes], limit: int) -> 
         return
     assert len(content) <= limit
     # The one thing that liblz4 takes although the format forbids it is a copy from distance 0.
-    assert judged(number, data) in (content, "a copy from before the beginning" if number == 3 else content)
+    assert decompressed_by_the_reference(number, data) in (
+        content,
+        "a copy from before the beginning" if number == 3 else content,
+    )
 
 
-def judged(number: int, data: bytes) -> bytes | str:
-    """What the reference unpacks, or why it refuses."""
+def decompressed_by_the_reference(number: int, data: bytes) -> bytes | str:
+    """Return the reference's result, or the reason of its refusal."""
     try:
         return unpacked(number, data)
     except RefusedError as error:
@@ -90,7 +93,7 @@ def judged(number: int, data: bytes) -> bytes | str:
 
 
 @given(names, st.binary(max_size=200))
-def test_garbage_is_refused_or_unpacked_within_the_bound(name: str, data: bytes) -> None:
-    """No crash, no other error."""
+def test_garbage_is_refused_or_decompressed_within_the_limit(name: str, data: bytes) -> None:
+    """It causes no crash and no other error."""
     with contextlib.suppress(ProtocolError):
         assert len(codec_by_name(name).decompress(data, 1_000)) <= 1_000

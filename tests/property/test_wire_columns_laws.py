@@ -1,4 +1,4 @@
-"""Columns against records, and the compiled half against bytes that nobody checked."""
+"""Columns compared with records, and the compiled decoder with unchecked bytes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.property
 SOURCE = TopicPartition("t", 0)
 LIMIT = 1 << 20
 
-#: Sets of every kind, and bounds among their offsets as well as far away.
+#: Message sets of every kind, and bounds within and far beyond their offsets.
 any_set = message_sets() | mutated() | garbage_with_crc | hostile_lengths | st.binary(max_size=200)
 bounds = st.integers(0, 60) | st.integers(0, 1 << 44)
 
 
 def binary_column(values: list[bytes | None]) -> BinaryColumn:
-    """What the values look like in Arrow's layout, put together the slow way."""
+    """Return the values in Arrow's layout, assembled value by value."""
     ends, data = array("i", [0]), b""
     for value in values:
         data += value or b""
@@ -40,7 +40,7 @@ def binary_column(values: list[bytes | None]) -> BinaryColumn:
 
 
 def outcome(data: bytes, position: int, end: int | None) -> object:
-    """All that comes back, or the class of what is raised."""
+    """Return the decoded columns, or the class of the error."""
     try:
         columns = decode_columns(data, SOURCE, position, max_decompressed_bytes=LIMIT, end=end)
     except (PartialMessage, ProtocolError) as error:
@@ -49,7 +49,7 @@ def outcome(data: bytes, position: int, end: int | None) -> object:
 
 
 def expected(data: bytes, position: int, end: int | None) -> object:
-    """The same, from the records that there are."""
+    """Return the same, computed from records."""
     try:
         with reading("uncompiled"):
             found = decode_message_set(data, SOURCE, position, max_decompressed_bytes=LIMIT)
@@ -65,31 +65,31 @@ def expected(data: bytes, position: int, end: int | None) -> object:
 
 @settings(max_examples=500)
 @given(any_set, bounds, st.none() | bounds)
-def test_columns_hold_what_the_records_hold(data: bytes, position: int, length: int | None) -> None:
-    """The same rows, the same refusals, and the same place to go on from, in every way to read."""
+def test_columns_equal_the_records(data: bytes, position: int, length: int | None) -> None:
+    """The same rows, errors and next offset, for every decoder."""
     end = None if length is None else position + length
-    judged = expected(data, position, end)
+    wanted = expected(data, position, end)
     for way in WAYS:
         with reading(way):
-            assert outcome(data, position, end) == judged, way
+            assert outcome(data, position, end) == wanted, way
 
 
 @given(message_sets(), st.data())
-def test_columns_of_sets_cut_anywhere_hold_what_the_records_hold(data: bytes, draw: st.DataObject) -> None:
-    """The unfinished end is dropped, or asks for more bytes."""
+def test_columns_of_truncated_sets_equal_the_records(data: bytes, draw: st.DataObject) -> None:
+    """The incomplete end is dropped, or needs more bytes."""
     cut = data[: draw.draw(st.integers(0, len(data)))]
-    judged = expected(cut, 0, None)
+    wanted = expected(cut, 0, None)
     for way in WAYS:
         with reading(way):
-            assert outcome(cut, 0, None) == judged, way
+            assert outcome(cut, 0, None) == wanted, way
 
 
-@pytest.mark.skipif(not compiled_decoder.COMPILED, reason="no C compiler was at hand when the package was installed")
+@pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler")
 @settings(max_examples=500)
 @given(any_set, st.integers(-9, 300), st.integers(-9, 300), bounds, bounds)
-def test_unchecked_runs_are_read_or_refused(data: bytes, start: int, stop: int, first: int, last: int) -> None:
-    """Any bytes with any bounds give rows or a ValueError; columns and records agree."""
-    from kiel_groups.wire import _messages
+def test_unchecked_runs_are_decoded_or_refused(data: bytes, start: int, stop: int, first: int, last: int) -> None:
+    """Any bytes with any bounds give rows or a ValueError. Columns and records agree."""
+    from kiel_groups.wire import _messages  # only there if it was compiled
 
     given_runs = ((data, start, stop), (data, 0, len(data)))
     try:

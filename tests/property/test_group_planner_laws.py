@@ -1,4 +1,4 @@
-"""Plans applied to a model of the znode tree: whole, interrupted, and taken over by the next leader."""
+"""Plans applied to a model of the znodes: complete, interrupted, and continued by the next leader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTITIONS = [TopicPartition(topic, number) for topic, numbers in TOPICS.items()
 
 
 class RefusedError(Exception):
-    """The tree did not take a transaction."""
+    """The model refuses a transaction."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Tree:
     znodes: dict[str, tuple[bytes, int]] = field(default_factory=dict)
 
     def transact(self, operations: tuple[Operation, ...]) -> None:
-        """All of them or none."""
+        """Apply all operations or none."""
         after = dict(self.znodes)
         for operation in operations:
             self._apply(after, operation)
@@ -59,7 +59,7 @@ class Tree:
             del znodes[path]
 
     def elect(self, name: str) -> str:
-        """A new leader: only its candidate znode is there. Returns its path."""
+        """Replace the leader, whose election znode is the only one. Return its path."""
         self.znodes = {path: node for path, node in self.znodes.items() if not path.startswith(LAYOUT.election)}
         path = f"{LAYOUT.election}/{name}"
         self.znodes[path] = (b"", 0)
@@ -70,7 +70,7 @@ class Tree:
         return sorted(path.removeprefix(folder) for path in self.znodes if path.startswith(folder))
 
     def read(self, members: list[str]) -> Inputs:
-        """What a leader reads."""
+        """Return what a leader reads."""
         group_state = self.znodes.get(LAYOUT.group_state)
         return Inputs(
             members={
@@ -105,8 +105,8 @@ def _or_none(parse: Callable[[bytes, str], Parsed], data: bytes) -> Parsed | Non
         return None
 
 
-def dealt(to: list[int], names: list[str]) -> dict[str, frozenset[TopicPartition]]:
-    """Every partition to one of the names, by a list of choices."""
+def drawn_allocation(to: list[int], names: list[str]) -> dict[str, frozenset[TopicPartition]]:
+    """Give each partition to one of the names, by a list of choices."""
     owners = [names[choice % len(names)] for choice in to] if names else []
     return {name: frozenset(p for p, owner in zip(PARTITIONS, owners, strict=False) if owner == name) for name in names}
 
@@ -121,7 +121,7 @@ assignments = garbage | st.builds(
     st.sampled_from(NAMES),
     st.frozensets(st.sampled_from(PARTITIONS)),
 )
-pointers = garbage | st.builds(
+group_states = garbage | st.builds(
     lambda generation, state: GroupState(generation=generation, state=state, leader="z").encode(),
     generations,
     st.sampled_from([DONE, PUBLISHING]),
@@ -130,36 +130,45 @@ pointers = garbage | st.builds(
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    """Whatever earlier leaders and operators may have left."""
+    """Draw what earlier leaders and operators may have left."""
     tree = Tree()
     if draw(st.booleans()):
-        tree.znodes[LAYOUT.group_state] = (draw(pointers), draw(st.integers(0, 9)))
+        tree.znodes[LAYOUT.group_state] = (draw(group_states), draw(st.integers(0, 9)))
         for slot in draw(st.lists(st.sampled_from(NAMES), unique=True)):
             tree.znodes[LAYOUT.assignment(slot)] = (draw(assignments), draw(st.integers(0, 9)))
     return tree
 
 
-@pytest.fixture(autouse=True, params=[1, 2, MOST_OPERATIONS], ids=lambda most: f"{most} slices a transaction")
-def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much one transaction holds decides whether a plan is published whole or in pieces."""
+@pytest.fixture(
+    autouse=True,
+    params=[1, 2, MOST_OPERATIONS],
+    ids=lambda most_operations: f"{most_operations} operations a transaction",
+)
+def most_operations(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit the size of a transaction, which decides whether a plan is published by one or by several."""
     monkeypatch.setattr("kiel_groups.group.znodes.transactions.MOST_OPERATIONS", request.param)
 
 
 def planned(tree: Tree, wanted: dict[str, frozenset[TopicPartition]], leader: str) -> Publication | None:
+    """Return the plan of a new leader, None if there is nothing to publish."""
     candidate = tree.elect(leader)
     read = tree.read(list(wanted))
     return plan(LAYOUT, read, Target(allocation=wanted), leader=leader, candidate=candidate, cause="x", now_ms=1)
 
 
 def assert_published(tree: Tree, wanted: dict[str, frozenset[TopicPartition]]) -> None:
-    """The slices are the target and the pointer is complete; nothing but empty slices is left of who is gone."""
+    """
+    Assert that the assignments are the target and the group state is complete.
+
+    Only empty assignments may be left of members that are gone.
+    """
     read = tree.read(list(wanted))
     assert {slot: owned for slot, owned in read.stored.items() if owned or slot in wanted} == wanted
     assignments = {slot: read.assignments[slot] for slot in wanted}
     assert all(stored is not None and stored.member_id == slot for slot, stored in assignments.items())
     assert None not in read.assignments.values()
     if not wanted and not read.assignments and read.group_state_version is None:
-        return  # Nobody was ever there, and nothing is published to nobody.
+        return  # There was never a member, so nothing is published.
     assert read.group_state is not None
     assert read.group_state.state == DONE
     assert read.group_state.partitions == sum(map(len, wanted.values()))
@@ -169,15 +178,16 @@ def assert_published(tree: Tree, wanted: dict[str, frozenset[TopicPartition]]) -
 
 
 def publish(tree: Tree, publication: Publication | None, writes: int | None = None) -> None:
+    """Apply the writes of a plan, or so many of them."""
     for operations in publication.writes[:writes] if publication else ():
         tree.transact(operations)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices)
-def test_a_published_plan_is_what_was_wanted(tree: Tree, names: list[str], to: list[int]) -> None:
-    """Over anything that stood there; and publishing it again would change nothing."""
-    wanted = dealt(to, names)
+def test_a_published_plan_is_the_target(tree: Tree, names: list[str], to: list[int]) -> None:
+    """Whatever was stored before. Publishing it again would change nothing."""
+    wanted = drawn_allocation(to, names)
     before = tree.generations()
     publication = planned(tree, wanted, "leader")
     publish(tree, publication)
@@ -193,11 +203,11 @@ def test_a_published_plan_is_what_was_wanted(tree: Tree, names: list[str], to: l
 def test_an_interrupted_publication_is_finished_by_the_next_leader(
     tree: Tree, names: list[str], to: list[int], stops: list[int], same: bool
 ) -> None:
-    """Cut off after any write, by one leader after another: the same target, each generation above all before."""
-    wanted = dealt(to, names)
+    """After any write, by one leader after another. The target is the same, and each generation is above all before."""
+    wanted = drawn_allocation(to, names)
     for number, stop in enumerate(stops):
         before = tree.generations()
-        publication = planned(tree, wanted if same else dealt(to[::-1], names), f"leader {number}")
+        publication = planned(tree, wanted if same else drawn_allocation(to[::-1], names), f"leader {number}")
         if publication is not None:
             assert all(publication.generation > generation for generation in before)
         publish(tree, publication, stop)
@@ -210,8 +220,11 @@ def test_an_interrupted_publication_is_finished_by_the_next_leader(
 def test_an_overtaken_leader_writes_nothing_more(
     tree: Tree, names: list[str], to: list[int], other: list[int], done: int
 ) -> None:
-    """Once another is elected every write of the earlier plan is refused; once another plan is open, the next one."""
-    first = planned(tree, dealt(to, names), "first")
+    """
+    An election makes ZooKeeper refuse every later write of the plan. Another published plan makes it refuse the next
+    one.
+    """
+    first = planned(tree, drawn_allocation(to, names), "first")
     if first is None:
         return
     publish(tree, first, done)
@@ -219,7 +232,7 @@ def test_an_overtaken_leader_writes_nothing_more(
         overtaken = Tree(dict(tree.znodes))
         if election:
             overtaken.elect("second")
-        elif (second := planned(overtaken, dealt(other, names), "first")) is not None:
+        elif (second := planned(overtaken, drawn_allocation(other, names), "first")) is not None:
             overtaken.transact(second.writes[0])
         else:
             continue
@@ -232,9 +245,11 @@ def test_an_overtaken_leader_writes_nothing_more(
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices)
-def test_gains_come_before_losses_and_what_is_kept_is_not_written(tree: Tree, names: list[str], to: list[int]) -> None:
-    """In the order of the writes; a slice that says the same already is left alone."""
-    wanted = dealt(to, names)
+def test_gains_are_written_before_losses_and_unchanged_assignments_not_at_all(
+    tree: Tree, names: list[str], to: list[int]
+) -> None:
+    """Assignments of members that are gone are deleted last."""
+    wanted = drawn_allocation(to, names)
     before = tree.read(names).assignments
     publication = planned(tree, wanted, "leader")
     writes = publication.writes if publication else ()
