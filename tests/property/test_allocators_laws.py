@@ -52,7 +52,7 @@ def test_each_partition_has_one_subscriber_as_its_owner(
     partitions: set[TopicPartition],
     shuffle: random.Random,
 ) -> None:
-    """Or is unassigned, because no member subscribes to its topic."""
+    """A partition is unassigned only if no member subscribes to its topic."""
     outcome = run_allocator(allocator, members, partitions)
     assert outcome.allocation.keys() == members.keys()
     owned = [partition for given in outcome.allocation.values() for partition in given]

@@ -52,7 +52,7 @@ def best(subscribed: Mapping[str, set[str]], partitions: list[TopicPartition], b
 def test_no_allocation_is_more_equal_or_moves_less(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None]
 ) -> None:
-    """Whatever members subscribe to and owned before. Partitions with a subscriber are owned once."""
+    """Subscriptions and present owners are arbitrary. Partitions with a subscriber are owned once."""
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     after = run_allocator(sticky, subscribed, partitions, before).allocation

@@ -50,9 +50,9 @@ def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
 ) -> None:
     """
-    The heaviest one of the topics with the same subscribers.
+    The bound is the heaviest partition of the topics with the same subscribers, whatever members owned before.
 
-    Whatever members owned before. Each partition with a subscriber is owned once.
+    Each partition with a subscriber is owned once.
     """
     partitions = partitions_of(counts)
     weights = weights_of(partitions, drawn_loads)
@@ -75,7 +75,7 @@ def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
 def test_loads_for_equal_subscriptions_differ_by_one_partition_at_most(
     names: list[str], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
 ) -> None:
-    """The heaviest one, whatever members owned before."""
+    """The bound is the heaviest partition, whatever members owned before."""
     partitions = partitions_of(counts)
     weights = weights_of(partitions, drawn_loads)
     subscribed = {name: set(TOPICS) for name in names}
@@ -110,7 +110,7 @@ def test_it_is_stable_and_independent_of_order(
 def test_it_equals_the_sticky_allocator_if_all_loads_are_equal(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], load: int | None
 ) -> None:
-    """Or if no load is known: as equal as possible in number, with the fewest moves."""
+    """The same goes if no load is known: numbers are as equal as possible, with the fewest moves."""
     partitions = partitions_of(counts)
     before = owned(partitions, present)
     weights = weights_of(partitions, [load] * len(partitions))
@@ -119,9 +119,7 @@ def test_it_equals_the_sticky_allocator_if_all_loads_are_equal(
 
 
 def test_it_needs_few_moves_more_than_an_exhaustive_search() -> None:
-    """
-    For equally balanced loads of 300 small groups: a sixth more in all at most, and none more in nine groups of ten.
-    """
+    """For equally balanced loads of 300 groups it needs a sixth more at most, and no more in nine groups of ten."""
     chance = random.Random(1)
     moved, fewest, groups = 0, 0, 300
     needless = 0

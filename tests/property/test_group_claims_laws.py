@@ -267,7 +267,7 @@ def test_an_empty_subscription_revokes_no_claim(state: c.Claims) -> None:
 def test_each_partition_has_one_owner_at_most_and_members_settle(
     disturbances: list[tuple[int, object]], order: list[int], final: list[frozenset[TopicPartition]]
 ) -> None:
-    """With overlapping and unknown assignments, leaves, expiries, and answers in any order."""
+    """Assignments overlap or are unknown, members leave and expire, and answers come in any order."""
     group = Members()
     for choice in order:
         possible = group.next_steps()

@@ -186,7 +186,7 @@ def publish(tree: Tree, publication: Publication | None, writes: int | None = No
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices)
 def test_a_published_plan_is_the_target(tree: Tree, names: list[str], to: list[int]) -> None:
-    """Whatever was stored before. Publishing it again would change nothing."""
+    """The stored znodes may be anything. Publishing the same plan again would change nothing."""
     wanted = drawn_allocation(to, names)
     before = tree.generations()
     publication = planned(tree, wanted, "leader")
@@ -203,7 +203,7 @@ def test_a_published_plan_is_the_target(tree: Tree, names: list[str], to: list[i
 def test_an_interrupted_publication_is_finished_by_the_next_leader(
     tree: Tree, names: list[str], to: list[int], stops: list[int], same: bool
 ) -> None:
-    """After any write, by one leader after another. The target is the same, and each generation is above all before."""
+    """Leaders may stop after any write. The target stays the same, and each generation is above all before."""
     wanted = drawn_allocation(to, names)
     for number, stop in enumerate(stops):
         before = tree.generations()

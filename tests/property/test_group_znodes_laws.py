@@ -91,7 +91,7 @@ nearly = st.builds(lambda base, other: {**base, **other}, sound, st.dictionaries
 
 @given(group_states)
 def test_a_group_state_is_read_as_it_was_written(group_state: GroupState) -> None:
-    """Whatever its fields."""
+    """Its fields may have any values."""
     assert GroupState.parse(group_state.encode(), "p") == group_state
 
 
@@ -107,13 +107,13 @@ def test_an_assignment_is_read_as_it_was_written(stored: MemberAssignment) -> No
 
 @given(member_infos)
 def test_a_member_is_read_as_it_was_written(info: MemberInfo) -> None:
-    """Whatever the name of its host."""
+    """Its host may have any name."""
     assert MemberInfo.parse("m", info.encode(), "p") == info
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_an_offset_is_read_as_it_was_written(offset: int) -> None:
-    """As decimal digits only."""
+    """It is written as decimal digits only."""
     assert re.fullmatch(rb"[0-9]+", encode_offset(offset))
     assert parse_offset(encode_offset(offset), "p") == offset
 

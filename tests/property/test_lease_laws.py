@@ -25,7 +25,7 @@ steps = st.lists(
 @given(steps)
 def test_an_open_gate_has_a_proof_that_is_younger_than_half_the_timeout(drawn: list[tuple[str, int, int]]) -> None:
     """
-    By the timeout that was granted at the time of the proof, and by the first one, which other members know.
+    The timeout is that of the time of the proof, and the first one at most, which other members know.
 
     A gate that has lapsed never opens again.
     """
@@ -57,7 +57,7 @@ def test_an_open_gate_has_a_proof_that_is_younger_than_half_the_timeout(drawn: l
 
 @given(st.lists(st.integers(0, 1_000), min_size=1), st.integers(1, 60_000))
 def test_the_newest_proof_renews_the_lease(sent: list[int], timeout_ms: int) -> None:
-    """In whatever order the answers arrive."""
+    """Answers may arrive in any order."""
     gate = DeliveryGate()
     gate.grant(timeout_ms)
     for sent_s in sent:

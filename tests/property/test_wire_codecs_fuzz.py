@@ -40,7 +40,7 @@ def damaged_streams(draw: st.DrawFn) -> tuple[int, bytes]:
 
 @given(contents, names)
 def test_compressed_content_is_decompressed(content: bytes, name: str) -> None:
-    """By the package and by the reference."""
+    """Both the package and the reference decompress it."""
     codec = codec_by_name(name)
     data = codec.compress(content)
     assert codec.decompress(data, len(content)) == content
@@ -50,7 +50,7 @@ def test_compressed_content_is_decompressed(content: bytes, name: str) -> None:
 
 @given(short_contents, names)
 def test_content_compressed_by_the_reference_is_decompressed(content: bytes, name: str) -> None:
-    """Including short blocks and elements that fast compressors seldom write."""
+    """It has short blocks, and elements that fast compressors seldom write."""
     assert codec_by_name(name).decompress(packed(name, content), len(content)) == content
 
 

@@ -32,7 +32,9 @@ def note_requests(monkeypatch: pytest.MonkeyPatch) -> dict[Link, list[Any]]:
 
 
 def test_an_abandoned_session_is_closed_on_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its claims go at once, although the servers would keep the session. The connection carries no other request."""
+    """
+    Its claims are deleted at once, although the servers would keep the session. The connection carries nothing else.
+    """
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
         received = note_requests(monkeypatch)

@@ -32,6 +32,7 @@ def world() -> Iterator[World]:
 
 
 def process_and_commit(world: World, consumer: Consumer) -> None:
+    """Have the consumer finish three records and commit them."""
     process_some(world, consumer)
     world.timeline.run_until(consumer.process.start(consumer.member.commit_on_session()).done, 20.0)
 
@@ -226,4 +227,4 @@ async def _find_nothing(*_: Any) -> Any:
 
 
 async def _send_nothing(*_: Any) -> None:
-    """Nothing is done."""
+    """Do not send the request."""

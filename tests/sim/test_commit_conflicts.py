@@ -75,7 +75,7 @@ def test_a_second_commit_waits_for_the_first(world: World) -> None:
 
 
 def test_a_deleted_offset_is_stored_again(world: World) -> None:
-    """By the next commit, or by the release if that comes first."""
+    """The next commit stores it, or the release if that comes first."""
     consumer = world.consumers[0]
     partition = one_uncommitted(world)
     world.operator.delete(world.layout.offset(partition))

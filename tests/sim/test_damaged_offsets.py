@@ -40,7 +40,7 @@ def restored(world: World) -> int:
 
 
 def test_a_commit_creates_a_deleted_folder_again(world: World) -> None:
-    """Once, and stores in it the offset that the member knows."""
+    """It creates the folder once, and stores in it the offset that the member knows."""
     consumer = world.consumers[0]
     process_some(world, consumer)
     (partition,) = {p for p in consumer.flowing if world.ledger.processed(p) != world.ledger.stored(p)}

@@ -33,7 +33,7 @@ def test_pings_during_an_outage_keep_a_session_alive(connected: int) -> None:
 
 
 def test_each_outage_has_the_whole_time_until_an_election() -> None:
-    """However often the leader was away before."""
+    """Earlier outages of the leader do not count."""
     timeline = Timeline(1)
     ensemble = FakeEnsemble(timeline, 3)
     leader = ensemble.leader

@@ -115,7 +115,7 @@ def test_a_lost_request_has_an_unknown_outcome_too(bench: SessionBench) -> None:
 
 
 def test_an_expired_session_is_ended(bench: SessionBench) -> None:
-    """At once: kazoo would continue with a new session."""
+    """It ends at once, because kazoo would continue with a new session."""
 
     async def work(session: Session, writer: FencedWriter) -> str | None:
         bench.ensemble.expire(session.id)

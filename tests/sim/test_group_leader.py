@@ -82,7 +82,7 @@ def test_a_leader_that_resigned_raises_no_ownership_alarm() -> None:
 
 
 def test_the_history_records_when_an_allocator_fails_and_recovers() -> None:
-    """Once each; another message of the same failure adds no entry."""
+    """Each is recorded once. Another message of the same failure adds no entry."""
     with at_rest(members=3, topics=(8,)) as world:
         allocate, failures = leader_driver(world)._allocator, list[str]()
 

@@ -26,7 +26,7 @@ def test_a_member_leaves_while_it_joins_again(after_ms: int) -> None:
 
 
 def test_an_error_while_a_member_leaves_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """Once. ZooKeeper may have refused the last commit for good, and the session has no supervisor any more."""
+    """It is reported once. The last commit may have failed for good, and the session has no supervisor any more."""
     with at_rest(members=1, topics=(2,)) as world, caplog.at_level(logging.ERROR, "kiel_groups"):
         (consumer,) = world.consumers
         member_session = consumer.member._member_session

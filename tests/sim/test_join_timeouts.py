@@ -1,4 +1,4 @@
-"""Servers that open a session for a join_without_answers member and then stop answering."""
+"""Servers that open a session for a joining member and then stop answering."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_join_without_an_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_session_that_ends_during_a_join_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within the time for join_without_answers that is no error."""
+    """Within the time for joining that is no error."""
     with at_rest(members=1, topics=(2,)) as world:
         newcomer, errors = join_without_answers(world, monkeypatch)
         world.run_for(1.2 * SESSION_TIMEOUT_MS / 1000)

@@ -67,10 +67,8 @@ def test_an_offset_of_the_old_log_is_not_released(world: World, monkeypatch: pyt
     assert consumer.metrics.total("offsets_of_deleted_topic") == 4
 
 
-def test_a_claim_is_released_although_its_offset_was_deleted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """By an operator, while a member that has not opened the claim leaves."""
+def test_a_claim_is_released_although_its_offset_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator deletes the offset while a member that has not opened the claim leaves."""
     with at_rest(members=1, topics=(1,), reset="earliest") as world:
         (consumer,) = world.consumers
         process_all(world, consumer)
@@ -152,7 +150,7 @@ def test_a_topic_that_is_created_again_five_times_is_started_over_once(
 
 
 def test_an_operators_offset_in_a_new_log_is_released_unchanged(world: World) -> None:
-    """Also if its owner has had time to see it, and no broker has said yet where the log starts."""
+    """Its owner has had time to see it, and no broker has said yet where the log starts."""
     (consumer,) = world.consumers
     process_all(world, consumer)
     world.recreate_topic("t0", 0.0, 90.0)
@@ -216,10 +214,12 @@ def test_progress_of_another_owner_in_a_new_log_is_kept(monkeypatch: pytest.Monk
         assert state.position == 50
 
 
-def test_a_brokers_offset_in_a_new_log_is_not_followed_before_its_owner_starts_over(
+def test_an_offset_in_a_new_log_is_not_followed_before_its_owner_starts_over(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be a late write of the old log. Starting over settles which log it belongs to."""
+    """
+    If brokers write offsets, it may be a late write of the old log. Starting over settles which log it belongs to.
+    """
     (consumer,) = world.consumers
     process_all(world, consumer)
     monkeypatch.setattr(world, "has_leader", lambda partition: False)

@@ -56,20 +56,20 @@ def flowing(world: World) -> set[TopicPartition]:
 
 
 def unopened_claims(consumer: Consumer) -> float:
-    """Return the consumer's unopened_claims of unopened claims."""
+    """Return the number of the consumer's unopened claims, as its gauge has it."""
     return next(value for name, _, value in consumer.metrics.samples() if name == "claims_unopened")
 
 
-@pytest.mark.parametrize(("reset", "begin"), [("earliest", 0), ("latest", 1_000)])
-def test_partitions_with_leaders_start_at_once(reset: str, begin: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The others raise an alarm, again and again while they have no leader. Then each starts at its beginning."""
+@pytest.mark.parametrize(("reset", "start"), [("earliest", 0), ("latest", 1_000)])
+def test_partitions_with_leaders_start_at_once(reset: str, start: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The others raise an alarm repeatedly while they have no leader. Then each starts at its beginning."""
     with at_rest(members=1, topics=(2,), reset=reset) as world, caplog.at_level(logging.WARNING, "kiel_groups"):
         (consumer,) = world.consumers
         create_new_topic(world, 4, new(1, 3), 3 * ALARM_S)
         world.lose_leader(TopicPartition("new", 1), 2 * ALARM_S + 10.0)
         world.run_for(5.0)
         assert flowing(world) == new(0, 2)
-        assert stored(world) == {0: begin, 2: begin}
+        assert stored(world) == {0: start, 2: start}
         assert unopened_claims(consumer) == 2
         assert consumer.metrics.total("open_alarms") == 0
         world.run_for(2 * ALARM_S)
@@ -80,7 +80,7 @@ def test_partitions_with_leaders_start_at_once(reset: str, begin: int, caplog: p
         assert unopened_claims(consumer) == 1
         world.run_for(ALARM_S)
         assert flowing(world) == new(0, 1, 2, 3)
-        assert stored(world) == {0: begin, 1: 0, 2: begin, 3: 0}
+        assert stored(world) == {0: start, 1: 0, 2: start, 3: 0}
         assert unopened_claims(consumer) == 0
         for late in new(1, 3):
             warned = f"{late}: starting at the earliest offset, although auto_offset_reset is 'latest'"
@@ -148,7 +148,7 @@ def test_two_members_that_know_different_leaders_do_not_start_at_two_moments(mon
 
 def test_first_offsets_that_are_stored_during_a_look_up_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    The member saw no offsets, then a folder with some. A missing one is late all the same, and starts at the earliest.
+    The member saw no offsets, then a folder with some. A partition without one still starts at the earliest offset.
     """
     get, reads = Session.get, list[str]()
 
@@ -156,10 +156,10 @@ def test_first_offsets_that_are_stored_during_a_look_up_are_not_replaced(monkeyp
         if path.endswith("/offsets/new"):
             reads.append(path)
             if len(reads) == 1:
-                begin = world.operator.transaction()
-                begin.set_data(path, b"")
-                begin.create(f"{path}/0", b"1000")
-                begin.commit_async()
+                first = world.operator.transaction()
+                first.set_data(path, b"")
+                first.create(f"{path}/0", b"1000")
+                first.commit_async()
                 await asyncio.sleep(1.0)
         return await get(session, path, watcher)
 
@@ -226,7 +226,7 @@ def test_without_a_reset_policy_a_partition_without_offset_is_refused(
         else:
             world.operator.set(world.layout.offset(TopicPartition("t0", 2)), b"garbage")
         world.reset = "none"
-        # The group agreed on another one before.
+        # The group's settings have another policy.
         world.operator.delete(world.layout.config)
         returned = world.join(world.topics)
         world.run_for(20.0)

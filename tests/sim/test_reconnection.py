@@ -29,7 +29,7 @@ def test_a_heartbeat_is_sent_as_soon_as_the_connection_is_back() -> None:
 
 
 def test_nothing_is_delivered_while_the_connection_is_broken() -> None:
-    """The gate shuts when the connection breaks, long before the lease ends, and opens when it is back."""
+    """A suspended connection stops delivery from the moment that it breaks, long before the lease ends."""
     with at_rest(members=2, topics=(4,)) as world:
         consumer = world.consumers[0]
         gate, flowing = consumer.member.gate, set(consumer.flowing)
@@ -54,8 +54,7 @@ def move_session(world: World) -> Consumer:
     Make the leader believe that a session has moved: it learns late of a connection that its client has given up.
 
     Returns:
-
-    The consumer of that session. The leader would close a connection of its own at the first request.
+        The consumer of that session. The leader would close a connection of its own at the first request.
     """
     leader, sessions = world.ensemble.leader, world.ensemble.sessions
     moved = next(c for c in world.consumers if sessions[c.process.sessions[-1]].server is not leader)
@@ -80,7 +79,7 @@ def test_a_heartbeat_brings_a_moved_session_back(reports_moves: bool) -> None:
 
 
 def test_a_write_brings_a_moved_session_back() -> None:
-    """At once, once, and however many requests are in flight."""
+    """The session returns at once, however many requests are in flight."""
     with at_rest(members=3, topics=(6,), heartbeat_interval_ms=3_300) as world:
         world.ensemble.reports_moves = True
         for consumer in world.consumers:

@@ -91,7 +91,7 @@ def test_nothing_is_committed_before_brokers_know_the_topic(world: World, monkey
 def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is garbage overwritten: the leaving member only knows its position in the old log."""
+    """A garbled one is not overwritten either: the leaving member only knows its position in the old log."""
     (consumer,) = world.consumers
     no_broker_knows(monkeypatch)
     process_some(world, consumer)

@@ -82,7 +82,7 @@ def test_a_reset_waits_for_records_in_flight(world: World) -> None:
 
 
 def test_a_record_in_flight_that_is_cut_off_is_not_committed() -> None:
-    """Neither by the next commit nor by the release."""
+    """Neither the next commit nor the release stores it."""
     with at_rest(members=1, topics=(1,), reset="latest") as world:
         (consumer,) = world.consumers
         consumer.work(0.0, 5, 2.0)

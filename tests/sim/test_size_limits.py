@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sim
 
 @contextmanager
 def group_of(members: int, topics: tuple[int, ...], topic_name: Callable[[int], str] = "t{}".format) -> Iterator[World]:
-    """Start members of a group_of in which no events happen, all at one moment."""
+    """Start members all at one moment, in a group in which no events happen."""
     calm = replace(
         make_story(1),
         members=members,
@@ -55,9 +55,7 @@ def test_a_thousand_members_at_once() -> None:
 
 
 def test_a_plan_near_the_size_limit() -> None:
-    """
-    Subscriptions and assignments of hundreds of KiB are published, claimed and released without a broken connection.
-    """
+    """Subscriptions and assignments of hundreds of KiB are published, claimed and released; no connection breaks."""
     with group_of(2, (1,) * 1_200, long_name) as world:
         first, second = world.consumers
         second.subscribe(world.topics)

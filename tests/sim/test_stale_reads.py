@@ -79,7 +79,7 @@ def test_a_claim_that_is_replaced_during_the_look_up_is_not_opened(
     assert set(consumer.flowing) == {TopicPartition("new", 0)}
 
 
-def test_a_topic_that_is_created_again_before_its_positions_are_used(
+def test_positions_are_not_used_after_their_topic_was_created_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The positions are of the old log. The member owned no partition that could be notified of the new one."""
