@@ -1,6 +1,6 @@
 """
-Show a group that shares a topic, loses a member to kill -9, and proves that it lost no record.
+Demonstrate a group that shares a topic, loses a member to kill -9, and loses no record.
 
-``kiel-groups demo`` and ``scripts/demo`` run it, on a cluster of its own.
-Its consumers are processes that use the public clients only.
+``kiel-groups demo`` and ``scripts/demo`` run it on a cluster of its own.
+The consumers are separate processes, and use only the public clients.
 """

@@ -1,4 +1,4 @@
-"""One consumer of the demo, a process of its own: ``python -m kiel_groups.demo.consumer``."""
+"""Run one consumer of the demo in its own process: ``python -m kiel_groups.demo.consumer``."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from kiel_groups.demo.input_records import received_number
 from kiel_groups.demo.receipts import Receipt
 from kiel_groups.errors import KielGroupsError
 
-#: How long a consumer works before it rests, in seconds: short against everything one sees in the table.
-_STINT_S = 0.02
+#: The consumer sleeps after each batch, to keep to its rate. A batch lasts this long, in seconds: too short to be seen
+#: in the table, and long enough that few records pay for a sleep.
+_BATCH_S = 0.02
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="Consume a topic as a member of a group and write a receipt per record."
+        description="Consume a topic as a member of a group, and write a receipt for each record."
     )
     parser.add_argument("--brokers", required=True)
     parser.add_argument("--zookeeper", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--receipts", required=True, type=Path)
-    parser.add_argument("--rate", required=True, type=float, help="records per second at most, so that one can watch")
+    parser.add_argument("--rate", required=True, type=float, help="most records per second, so that people can watch")
     parser.add_argument("--session-timeout-ms", required=True, type=int)
-    parser.add_argument("--number-in-key", action="store_true", help="a record's number is its key")
+    parser.add_argument("--number-in-key", action="store_true", help="the key of a record is its number")
     return parser.parse_args(arguments)
 
 
 async def consume(options: argparse.Namespace) -> None:
-    """Consume until SIGTERM; then hand everything back and leave the group."""
+    """Consume until SIGTERM; then commit, release all partitions and leave the group."""
     consumer = GroupedConsumer(
         options.brokers,
         options.group,
@@ -44,8 +45,9 @@ async def consume(options: argparse.Namespace) -> None:
         max_bytes=256 << 10,
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.close)
-    stint = max(1, round(options.rate * _STINT_S))
-    # Line buffered: a receipt has reached the operating system, which outlives us, before the next record is asked for.
+    batch = max(1, round(options.rate * _BATCH_S))
+    # Line buffering hands each receipt to the operating system before the next record is requested. A kill -9 of this
+    # process therefore loses no receipt of a finished record.
     with options.receipts.open("a", buffering=1, encoding="ascii") as receipts:
         async with consumer:
             await consumer.subscribe(options.topic)
@@ -54,12 +56,12 @@ async def consume(options: argparse.Namespace) -> None:
                 number = received_number(record, number_in_key=options.number_in_key)
                 receipts.write(Receipt(record.partition, record.offset, number).line())
                 written += 1
-                if written % stint == 0:
-                    await asyncio.sleep(stint / options.rate)
+                if written % batch == 0:
+                    await asyncio.sleep(batch / options.rate)
 
 
 def main() -> int:
-    """Exit status 0 after a clean leave, 1 with a line on standard error otherwise."""
+    """Return exit status 0 after leaving the group cleanly; log the error and return 1 otherwise."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(consume(parse(sys.argv[1:])))

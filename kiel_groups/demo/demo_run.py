@@ -1,4 +1,4 @@
-"""The demo from its set-up to its verdict; whatever happens, neither a process nor a file of it stays."""
+"""The demo from setup to result; at its end no process or file of it is left, however it ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from rich.console import Console
 
 from kiel_groups.admin.group_inspection import group_reader
+from kiel_groups.demo.display import Display, make_display
 from kiel_groups.demo.fleet import Fleet, FleetSettings
 from kiel_groups.demo.input_records import Input, lines_of, shipped
-from kiel_groups.demo.play import GROUP, PARTITIONS, TOPIC, Play, send_records
 from kiel_groups.demo.receipts import Proof
-from kiel_groups.demo.show import Show, make_show
+from kiel_groups.demo.walkthrough import GROUP, PARTITIONS, TOPIC, Walkthrough, send_records
 from kiel_groups.embedded.clusters.embedded_cluster import Cluster
 from kiel_groups.embedded.jars.classpaths import zookeeper_class_path
 from kiel_groups.embedded.jars.download_progress import fetch_servers
@@ -28,7 +28,8 @@ from kiel_groups.wording import some
 
 __all__ = ["run_demo"]
 
-#: Per consumer and 100,000 records, so that the whole lasts well under two minutes and every act can be watched.
+#: Records per second of each consumer, for 100,000 records: people can watch every step, and the demo takes less than
+#: two minutes.
 _RATE = 900.0
 _SESSION_TIMEOUT_MS = 6_000
 _KAFKA = "0.8.2.2"
@@ -39,23 +40,23 @@ def run_demo(
     console: Console, *, keep: bool, records: Path | None = None, zookeeper_port: int = 0, broker_port: int = 0
 ) -> int:
     """
-    Play the demo.
+    Run the demo.
 
     Args:
-        console: Where it appears.
-        keep: Leave the cluster and two consumers up afterwards, until Ctrl-C.
+        console: Shows the events and the group.
+        keep: Keep the cluster and two consumers running afterwards, until Ctrl-C.
         records: A file whose lines are sent; None for the records that come with the package.
-        zookeeper_port: ZooKeeper's port on 127.0.0.1; 0 has the system choose one.
-        broker_port: The broker's port, likewise.
+        zookeeper_port: ZooKeeper's port on 127.0.0.1; 0 lets the system choose one.
+        broker_port: The broker's port on 127.0.0.1; 0 lets the system choose one.
 
     Returns:
-        0 when every record was delivered at least once and all offsets are committed, 1 otherwise; 143 after SIGTERM.
+        0 if every record was delivered at least once and all offsets are committed, 1 otherwise; 143 after SIGTERM.
 
     Raises:
         ConfigError: The file of records cannot be used.
         ServerError: The cluster could not be started.
-        DemoError: The plot did not come to its end.
-        KeyboardInterrupt: Ctrl-C, after everything was cleared away.
+        DemoError: The demo could not be completed.
+        KeyboardInterrupt: Ctrl-C was pressed; all processes and files of the demo are gone.
     """
     sent = shipped() if records is None else lines_of(records)
     zookeeper = fetch_servers(console, _KAFKA)
@@ -68,30 +69,33 @@ def run_demo(
 async def _run(
     console: Console, zookeeper: str, records: Input | None = None, *, keep: bool, ports: tuple[int, int] = (0, 0)
 ) -> int:
-    """Play it; with the shipped records, unless others are given. ``ports`` are ZooKeeper's and the broker's."""
+    """Run the demo; ``records`` defaults to the shipped ones, ``ports`` are those of ZooKeeper and the broker."""
     records = records or shipped()
     task = asyncio.current_task()
     assert task is not None
-    # A polite kill ends the demo as Ctrl-C does; an impolite one leaves it to the kernel to end the children.
+    # SIGTERM ends the demo as Ctrl-C does. After SIGKILL, the kernel kills the children (see ChildProcess).
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    with make_show(console) as show:
-        show.event(f"start ZooKeeper {zookeeper} and Kafka {_KAFKA}")
+    with make_display(console) as display:
+        display.event(f"starting ZooKeeper {zookeeper} and Kafka {_KAFKA}")
         async with Cluster(zookeeper=zookeeper, kafka=_KAFKA, zookeeper_port=ports[0], broker_port=ports[1]) as cluster:
-            show.event(f"they serve: ZooKeeper at {cluster.zk_hosts}, Kafka at {cluster.brokers[0]}")
+            display.event(f"ZooKeeper runs at {cluster.zk_hosts}, Kafka at {cluster.brokers[0]}")
             await cluster.create_topic(TOPIC, PARTITIONS)
             began_s = time.monotonic()
             sent = await send_records(cluster, records)
             took_s = time.monotonic() - began_s
-            show.event(f"{len(sent.places):,} records sent to {PARTITIONS} partitions of {TOPIC!r} in {took_s:.1f} s")
+            display.event(
+                f"sent {len(sent.places):,} records to {PARTITIONS} partitions of {TOPIC!r} in {took_s:.1f} s"
+            )
             with ExitStack() as stack:
                 fleet = Fleet(server_folder("demo"), _fleet_settings(cluster, records))
                 stack.callback(fleet.kill_all)
-                play = Play(fleet, show, sent, stack.enter_context(group_reader(cluster.zk_hosts, GROUP)))
-                proof = await play.perform()
-                show.end_table()
-                _print_verdict(console, await play.view(), proof)
+                reader = stack.enter_context(group_reader(cluster.zk_hosts, GROUP))
+                walkthrough = Walkthrough(fleet, display, sent, reader)
+                proof = await walkthrough.run()
+                display.end_table()
+                _print_result(console, await walkthrough.view(), proof)
                 if keep:
-                    await _hold(console, show, play, cluster)
+                    await _keep_running(console, display, walkthrough, cluster)
     return 0 if proof.holds else 1
 
 
@@ -107,38 +111,38 @@ def _fleet_settings(cluster: Cluster, records: Input) -> FleetSettings:
     )
 
 
-def _print_verdict(console: Console, view: GroupView, proof: Proof) -> None:
+def _print_result(console: Console, view: GroupView, proof: Proof) -> None:
     console.print(offset_table(view))
-    said = [
+    lines = [
         f"sent                      {proof.sent:>9,}",
         f"received at least once    {proof.sent - len(proof.missing):>9,}",
         f"received more than once   {proof.repeated:>9,}   (at most {proof.most_often} times)",
     ]
     if proof.missing:
-        said.append(f"never received: {some(proof.missing)}")
+        lines.append(f"never received: {some(proof.missing)}")
     if proof.misplaced:
-        said.append(f"received from another place than sent to: {some(proof.misplaced)}")
+        lines.append(f"received with another partition or offset than sent: {some(proof.misplaced)}")
     for partition, (committed, end) in sorted(proof.uncommitted.items()):
-        said.append(f"partition {partition}: committed {committed}, but its log ends at {end}")
-    console.print("\n".join(said), highlight=False, markup=False)
+        lines.append(f"partition {partition}: committed offset {committed}, but the log ends at {end}")
+    console.print("\n".join(lines), highlight=False, markup=False)
     if proof.holds:
         console.print("proved: no record was lost", style="bold green")
     else:
         console.print("NOT proved: see above", style="bold red")
 
 
-async def _hold(console: Console, show: Show, play: Play, cluster: Cluster) -> None:
-    """Wait for Ctrl-C, with two consumers in the group, so that there is something to look at."""
-    enough = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, enough.set)
-    await play.gather(2)
-    show.end_table()
-    _print_farewell(console, cluster)
-    await play.watch(enough)
+async def _keep_running(console: Console, display: Display, walkthrough: Walkthrough, cluster: Cluster) -> None:
+    """Keep two consumers in the group until Ctrl-C, so that people can inspect a live group."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stopped.set)
+    await walkthrough.start_consumers(2)
+    display.end_table()
+    _print_commands(console, cluster)
+    await walkthrough.watch(stopped)
 
 
 def _zk_cli(cluster: Cluster) -> Path:
-    """A script that starts zkCli on the demo's ZooKeeper: its class path fills several lines."""
+    """Write a script that starts zkCli on the demo's ZooKeeper; the class path alone would fill several lines."""
     classes = java_class_path(zookeeper_class_path(cluster.zookeeper.version))
     script = server_folder("zkcli") / "zkCli"
     main = f"org.apache.zookeeper.ZooKeeperMain -server {cluster.zk_hosts}"
@@ -147,29 +151,29 @@ def _zk_cli(cluster: Cluster) -> Path:
     return script
 
 
-def _print_farewell(console: Console, cluster: Cluster) -> None:
+def _print_commands(console: Console, cluster: Cluster) -> None:
     command = ".venv/bin/kiel-groups" if Path(".venv").resolve() == Path(sys.prefix) else "kiel-groups"
     console.print(
         f"""
-The cluster stays up, with two consumers in the group; Ctrl-C ends it.
+The cluster keeps running, with two consumers; press Ctrl-C to stop it.
 ZooKeeper is at {cluster.zk_hosts}, the broker at {cluster.brokers[0]}.
 
-Look at the group:
+Show the group:
 
   {command} describe {GROUP} --zookeeper {cluster.zk_hosts}
 
-Send it a record; a consumer says here that it got it:
+Send a record; a line here will show which consumer received it:
 
   echo /a | {command} produce {TOPIC} --brokers {cluster.brokers[0]}
 
-Or look at it with nothing but ZooKeeper's own zkCli:
+Or read the group's znodes with ZooKeeper's own zkCli:
 
   {_zk_cli(cluster)}
 
-  ls /kiel-groups/{GROUP}/members               its members
-  get /kiel-groups/{GROUP}/allocation           the plan in force
-  ls /consumers/{GROUP}/owners/{TOPIC}       the partitions that are claimed
-  get /consumers/{GROUP}/offsets/{TOPIC}/0   the next offset of partition 0
+  ls /kiel-groups/{GROUP}/members               the members
+  get /kiel-groups/{GROUP}/allocation           the state of the present plan
+  ls /consumers/{GROUP}/owners/{TOPIC}       the partitions that have an owner
+  get /consumers/{GROUP}/offsets/{TOPIC}/0   the committed offset of partition 0
 """,
         highlight=False,
         markup=False,

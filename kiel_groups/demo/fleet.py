@@ -1,4 +1,4 @@
-"""The consumer processes of the demo, and what they have written so far."""
+"""The consumer processes of the demo, and the receipts that they have written so far."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from kiel_groups.errors import KielGroupsError
 
 __all__ = ["DemoError", "Fleet", "FleetSettings", "Worker"]
 
-#: Over how long a rate is taken, in seconds.
+#: A consumer's rate is its average over this time, in seconds.
 _RATE_WINDOW_S = 2.0
 _LEAVE_LIMIT_S = 20.0
 
 
 class DemoError(KielGroupsError):
-    """The demo could not be played to its end."""
+    """The demo could not be completed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """What every consumer is told; ``rate`` in records per second, ``number_in_key`` as in ``records.Input``."""
+    """The options of all consumers; ``rate`` in records per second, ``number_in_key`` as in ``input_records.Input``."""
 
     brokers: str
     zookeeper: str
@@ -52,7 +52,7 @@ class FleetSettings:
 
 @dataclass(slots=True)
 class Worker:
-    """One consumer process; ``leaving`` tells that its end is wanted."""
+    """One consumer process; ``leaving`` says why its end is expected, and is empty while it should run."""
 
     name: str
     process: ChildProcess
@@ -67,21 +67,26 @@ class Worker:
         return self.process.status is None
 
     def rate(self) -> float:
-        """Receipts a second, over the last two seconds."""
+        """Return the receipts per second over the last two seconds."""
         if len(self.counts) < 2:
             return 0.0
         (start_s, first), (end_s, last) = self.counts[0], self.counts[-1]
         return (last - first) / (end_s - start_s) if end_s > start_s else 0.0
 
-    def foreign(self) -> list[Receipt]:
-        """The receipts of records that the demo has not sent, as far as they are new since the last call."""
+    def new_foreign_receipts(self) -> list[Receipt]:
+        """Return the receipts, new since the last call, of records that the demo did not send."""
         new, self._shown = self.receipts.receipts[self._shown :], len(self.receipts.receipts)
         return [receipt for receipt in new if receipt.number is None]
 
-    def look(self) -> None:
-        """Read new receipts; raises DemoError where the process ended although nobody asked it to."""
+    def read_receipts(self) -> None:
+        """
+        Read new receipts.
+
+        Raises:
+            DemoError: The process ended unexpectedly.
+        """
         now_s = time.monotonic()
-        self.counts.append((now_s, self.receipts.read_on()))
+        self.counts.append((now_s, self.receipts.read_new()))
         while now_s - self.counts[0][0] > _RATE_WINDOW_S:
             self.counts.popleft()
         if not self.alive and not self.leaving:
@@ -89,7 +94,7 @@ class Worker:
 
 
 class Fleet:
-    """Starts, kills and stops consumers in a folder of their own."""
+    """Starts, kills and stops the consumers; their files are in ``folder``."""
 
     def __init__(self, folder: Path, settings: FleetSettings) -> None:
         self._folder = folder
@@ -107,16 +112,16 @@ class Fleet:
         return worker
 
     async def kill(self, worker: Worker) -> None:
-        """End it with SIGKILL."""
+        """Kill a consumer with SIGKILL."""
         worker.leaving = "killed"
         await in_thread(worker.process.kill)
 
     async def stop(self, worker: Worker) -> None:
         """
-        Have it leave the group in order.
+        Stop a consumer with SIGTERM; it leaves the group cleanly.
 
         Raises:
-            DemoError: It had to be killed, or did not end well.
+            DemoError: The consumer had to be killed, or its exit status is not 0.
         """
         worker.leaving = "leaving"
         await in_thread(worker.process.terminate, _LEAVE_LIMIT_S)
@@ -125,30 +130,35 @@ class Fleet:
                 f"{worker.name} left with status {worker.process.status} instead of 0; its log ends:\n"
                 f"{log_tail(worker.log)}"
             )
-        worker.look()
+        worker.read_receipts()
 
     def kill_all(self) -> None:
-        """Leave no process behind."""
+        """Kill all consumers that still run."""
         for worker in self.workers:
             worker.leaving = worker.leaving or "ended with the demo"
             worker.process.kill()
 
-    def look(self) -> int:
-        """Read all new receipts; how many there are in all. Raises DemoError for a consumer that ended by itself."""
+    def read_receipts(self) -> int:
+        """
+        Read new receipts of all consumers; return how many receipts there are in total.
+
+        Raises:
+            DemoError: A consumer ended unexpectedly.
+        """
         for worker in self.workers:
-            worker.look()
+            worker.read_receipts()
         return sum(len(worker.receipts.receipts) for worker in self.workers)
 
     def receipts(self) -> Iterator[Receipt]:
-        """Every receipt of every consumer, also of the dead ones."""
+        """Iterate over the receipts of all consumers, including those that have ended."""
         for worker in self.workers:
             yield from worker.receipts.receipts
 
     def by_pid(self, pid: int) -> Worker | None:
-        """The worker with this process id."""
+        """Return the worker with this process id, if there is one."""
         return next((worker for worker in self.workers if worker.process.pid == pid), None)
 
     @property
     def live(self) -> list[Worker]:
-        """Those that run and are not on their way out."""
+        """The consumers that run and were not asked to end."""
         return [worker for worker in self.workers if worker.alive and not worker.leaving]

@@ -1,4 +1,4 @@
-"""The demo's input: 100,000 page views of a shop, one a line, each beginning with its number; or lines of one's own."""
+"""Input of the demo: 100,000 page views of a shop, each starting with its number, or the lines of a given file."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["Input", "lines_of", "load_records", "number_of", "received_number", 
 
 _FILE = "records.txt.gz"
 
-#: All of them are in memory at once, and each leaves a receipt.
+#: All records are in memory at once, and so is a receipt of each.
 _MOST_LINES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
     """
-    What is sent, in the order of the records' numbers, 0 first.
+    The records to send, in the order of their numbers, from 0.
 
-    ``keys`` stand beside ``values``. Shipped values begin with their number; lines of somebody's own do not, and carry
-    it as their key.
+    ``keys[n]`` belongs to ``values[n]``. Shipped values start with their number. Lines of the user's file do not, so
+    the number is their key.
     """
 
     values: list[bytes]
@@ -33,17 +33,17 @@ class Input:
 
 
 def shipped() -> Input:
-    """The records that come with the package, keyed by visitor."""
+    """Return the records that come with the package, with the visitor as key."""
     values = load_records()
     return Input(values, [visitor_of(value) for value in values], number_in_key=False)
 
 
 def lines_of(path: Path) -> Input:
     """
-    The lines of a file, without their ends.
+    Return the lines of a file, without line ends, as records.
 
     Raises:
-        ConfigError: It cannot be read, has no line, or too many.
+        ConfigError: The file cannot be read, is empty, or has too many lines.
     """
     try:
         values = path.read_bytes().splitlines()
@@ -55,23 +55,23 @@ def lines_of(path: Path) -> Input:
 
 
 def load_records() -> list[bytes]:
-    """The shipped records in the order of their numbers, 0 first."""
+    """Return the shipped records in the order of their numbers, from 0."""
     packed = (files(__package__) / _FILE).read_bytes()
     return gzip.decompress(packed).splitlines()
 
 
 def number_of(value: bytes) -> int:
-    """The number that a shipped record begins with."""
+    """Return the number at the start of a shipped record."""
     return int(value.partition(b" ")[0])
 
 
 def visitor_of(value: bytes) -> bytes:
-    """Whose page view it is: the key, so that the views of one visitor stay in order, in one partition."""
+    """Return the visitor of a page view. As the key, it keeps the views of one visitor in one partition, in order."""
     return value.split(b" ")[2]
 
 
 def received_number(record: Record, *, number_in_key: bool) -> int | None:
-    """The number of a record that was consumed; None of one that the demo has not sent."""
+    """Return the number of a consumed record, or None if the demo did not send it."""
     value = record.value or b""
     if not number_in_key and (len(value.split(b" ")) < 3 or record.key != visitor_of(value)):
         return None

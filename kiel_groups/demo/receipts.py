@@ -1,9 +1,9 @@
 """
-What a consumer writes down about each record it was given, and what the sum of that proves.
+Receipts of delivered records, and the proof that they make together.
 
-A receipt is a line ``partition offset number`` in a file of the consumer's own. It is written before the consumer asks
-for its next record, so before the record can count as finished: what was committed has a receipt, whatever happens. A
-record that the demo has not sent carries no number; its receipt has ``-`` in that place.
+A receipt is a line ``partition offset number``. Each consumer writes its receipts to its own file. It writes a receipt
+before it asks for the next record, that is, before the record counts as finished. So each record below the committed
+offset has a receipt, even after kill -9. A record that the demo did not send has no number; its receipt has ``-``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Receipt", "ReceiptFile", "Proof", "foreign_lines", "prove"]
 
 
 class Receipt(NamedTuple):
-    """One delivery: where the record stood, and the number it carried; None for a foreign record."""
+    """One delivery: the record's partition and offset, and its number; None if the demo did not send it."""
 
     partition: int
     offset: int
@@ -31,21 +31,21 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, line: bytes) -> Receipt:
-        """Read what ``line`` returned."""
+        """Parse a line that ``line`` returned."""
         partition, offset, number = line.split()
         return cls(int(partition), int(offset), None if number == b"-" else int(number))
 
 
 class ReceiptFile:
-    """Reads a file of receipts while it grows."""
+    """Reads a file of receipts while a consumer writes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
         self.receipts: list[Receipt] = []
 
-    def read_on(self) -> int:
-        """Read what has come since; how many receipts there are now. A line that is not complete yet is left."""
+    def read_new(self) -> int:
+        """Read the complete lines written since the last call; return how many receipts there are now."""
         if not self._path.exists():
             return 0
         with self._path.open("rb") as file:
@@ -59,11 +59,11 @@ class ReceiptFile:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """
-    Whether every record was delivered at least once, and the group's offsets say so too.
+    The evidence that every record was delivered at least once, and that the group's offsets agree.
 
-    ``delivered`` counts how often each record number was delivered. ``misplaced`` are receipts of another partition or
-    offset than the producer was told; ``uncommitted`` maps a partition to its committed offset (None without one) and
-    the end of its log, where they differ.
+    ``delivered`` counts the deliveries of each record number. ``misplaced`` has the receipts whose partition or offset
+    differs from what the broker acknowledged. ``uncommitted`` maps a partition to its committed offset (None if there
+    is none) and the end of its log, where these differ.
     """
 
     sent: int
@@ -78,12 +78,12 @@ class Proof:
 
     @property
     def repeated(self) -> int:
-        """How many records were delivered more than once."""
+        """The number of records that were delivered more than once."""
         return sum(times > 1 for times in self.delivered.values())
 
     @property
     def most_often(self) -> int:
-        """How often the most delivered record was delivered."""
+        """The largest number of deliveries of one record."""
         return max(self.delivered.values(), default=0)
 
 
@@ -91,12 +91,12 @@ def prove(
     sent: Mapping[int, tuple[int, int]], receipts: Iterable[Receipt], committed: Mapping[int, int | None]
 ) -> Proof:
     """
-    Compare what was sent, what was received and what was committed.
+    Compare the sent records with the receipts and the committed offsets.
 
     Args:
-        sent: Record number → partition and offset, as the brokers acknowledged it.
-        receipts: All that the consumers wrote.
-        committed: Partition → the group's next offset.
+        sent: Maps a record's number to the partition and offset that the broker acknowledged.
+        receipts: The receipts of all consumers.
+        committed: Maps a partition to the group's committed offset.
     """
     delivered: Counter[int] = Counter()
     misplaced = []
@@ -117,11 +117,11 @@ def prove(
 
 
 def foreign_lines(receipts: Iterable[Receipt]) -> Iterator[str]:
-    """A line for each partition of these records, none of which the demo has sent."""
+    """Describe records that the demo did not send, in one line for each partition."""
     offsets: dict[int, list[int]] = {}
     for receipt in receipts:
         offsets.setdefault(receipt.partition, []).append(receipt.offset)
     for partition, listed in sorted(offsets.items()):
         records = counted(listed, "record")
         where = f"offset {listed[0]}" if len(listed) == 1 else f"offsets {min(listed)} to {max(listed)}"
-        yield f"{records} that the demo has not sent: partition {partition}, {where}"
+        yield f"{records} that the demo did not send: partition {partition}, {where}"

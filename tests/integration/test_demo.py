@@ -19,8 +19,8 @@ from rich.console import Console
 
 from kiel_groups.admin.group_inspection import group_reader
 from kiel_groups.demo import demo_run
-from kiel_groups.demo.play import GROUP, PARTITIONS, Play
 from kiel_groups.demo.receipts import Proof, prove
+from kiel_groups.demo.walkthrough import GROUP, PARTITIONS, Walkthrough
 from kiel_groups.ops.group_view import view_group
 
 pytestmark = pytest.mark.integration
@@ -100,12 +100,18 @@ def test_the_demo_proves_that_nothing_was_lost_and_keeps_the_cluster_when_asked(
     performance = demo("--keep")
     performance.wait_for("proved: no record was lost", timeout_s=120)
     assert time.monotonic() - began_s < 120
-    performance.wait_for("The cluster stays up", timeout_s=30)
+    performance.wait_for("The cluster keeps running", timeout_s=30)
     said = performance.output
-    for act in ("start 3 consumer processes", "a fourth member", "kill -9 consumer-", "stop consumer-", "a new leader"):
-        assert act in said
+    for event in (
+        "starting 3 consumer processes",
+        "a fourth member",
+        "kill -9 consumer-",
+        "a new leader",
+        "stopping consumer-",
+    ):
+        assert event in said
     assert re.search(r"sent +100,000\nreceived at least once +100,000\nreceived more than once +[\d,]+ ", said)
-    farewell = said[said.index("The cluster stays up") :].splitlines()
+    farewell = said[said.index("The cluster keeps running") :].splitlines()
     assert max(len(line) for line in farewell if "zkCli" not in line) <= 80
     with group_reader(told(said, "describe demo --zookeeper"), GROUP) as read:
         view = view_group(GROUP, read(), {})
@@ -140,7 +146,7 @@ def assert_a_foreign_record_is_shown(performance: Demo) -> None:
     command = [sys.executable, "-m", "kiel_groups", "produce", "page-views", "--brokers"]
     broker = told(performance.output, "produce page-views --brokers")
     subprocess.run([*command, broker], input="/index.html\n", text=True, check=True, timeout=60)
-    performance.wait_for("received 1 record that the demo has not sent: partition ", timeout_s=30)
+    performance.wait_for("received 1 record that the demo did not send: partition ", timeout_s=30)
 
 
 def assert_the_end_of_a_consumer_is_shown(performance: Demo) -> None:
@@ -183,10 +189,10 @@ def test_the_children_of_a_killed_demo_are_gone_within_5_s(demo: Callable[..., D
 def test_a_proof_that_fails_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that nobody received is named, and the demo says that nothing is proved."""
 
-    async def perform(play: Play) -> Proof:
+    async def run(walkthrough: Walkthrough) -> Proof:
         return prove({number: (0, number) for number in range(3)}, [], {0: 3})
 
-    monkeypatch.setattr(Play, "perform", perform)
+    monkeypatch.setattr(Walkthrough, "run", run)
     console = Console(file=io.StringIO(), width=80)
     assert asyncio.run(demo_run._run(console, "3.4.6", keep=False)) == 1
     assert isinstance(console.file, io.StringIO)

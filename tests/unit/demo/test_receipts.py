@@ -1,4 +1,4 @@
-"""The demo's proof fails where it should, and its input is what it says."""
+"""The demo's proof detects lost, misplaced and uncommitted records; its input is numbered without a gap."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ RECEIPTS = [Receipt(0, 0, 0), Receipt(1, 0, 1), Receipt(1, 1, 2)]
 COMMITTED = {0: 1, 1: 2}
 
 
-def test_a_proof_holds_when_all_is_received_and_committed() -> None:
-    """Repeated deliveries are counted and do no harm."""
+def test_a_proof_holds_if_all_records_are_received_and_committed() -> None:
+    """Repeated deliveries are counted, and do not break the proof."""
     proof = prove(SENT, [*RECEIPTS, RECEIPTS[1], RECEIPTS[1]], COMMITTED)
     assert proof.holds
     assert (proof.repeated, proof.most_often) == (1, 3)
 
 
 def test_a_missing_record_is_named() -> None:
-    """A record that nobody received breaks the proof, although its offset is committed."""
+    """A record without a receipt breaks the proof, although its offset is committed."""
     proof = prove(SENT, RECEIPTS[:2], COMMITTED)
     assert not proof.holds
     assert proof.missing == (2,)
 
 
-def test_a_record_from_another_place_is_named() -> None:
-    """A record received at an offset that it was not stored at breaks the proof."""
+def test_a_record_with_another_offset_is_named() -> None:
+    """A record received with an offset that the broker did not acknowledge breaks the proof."""
     proof = prove(SENT, [*RECEIPTS, Receipt(0, 1, 2)], COMMITTED)
     assert not proof.holds
     assert proof.misplaced == (Receipt(0, 1, 2),)
 
 
 @pytest.mark.parametrize("committed", [1, 3, None])
-def test_an_offset_that_is_not_the_end_of_the_log_is_named(committed: int | None) -> None:
-    """Too few, too many and none at all: each breaks the proof."""
+def test_a_committed_offset_that_is_not_the_end_of_the_log_is_named(committed: int | None) -> None:
+    """A committed offset that is too low, too high or missing breaks the proof."""
     proof = prove(SENT, RECEIPTS, {0: 1, 1: committed})
     assert not proof.holds
     assert proof.uncommitted == {1: (committed, 2)}
 
 
-def test_a_foreign_record_is_no_part_of_the_proof() -> None:
-    """It has no number, whatever it holds, and its receipt says so."""
+def test_the_proof_ignores_records_that_the_demo_did_not_send() -> None:
+    """Such a record has no number, whatever its value, and its receipt says so."""
     for value in (b"/index.html", b"17", b"", None):
         record = Record("page-views", 0, 1, None, value)
         assert received_number(record, number_in_key=False) is None
@@ -58,29 +58,29 @@ def test_a_foreign_record_is_no_part_of_the_proof() -> None:
 
 
 def test_receipts_are_read_while_they_are_written(tmp_path: Path) -> None:
-    """A line cut short by a kill is left alone until the rest of it comes."""
+    """An incomplete line is read when the rest of it is written."""
     path = tmp_path / "receipts"
     receipts = ReceiptFile(path)
-    assert receipts.read_on() == 0
+    assert receipts.read_new() == 0
     path.write_text("0 0 7\n1 12")
-    assert receipts.read_on() == 1
+    assert receipts.read_new() == 1
     with path.open("a") as file:
         file.write("3 8\n")
-    assert receipts.read_on() == 2
+    assert receipts.read_new() == 2
     assert receipts.receipts == [Receipt(0, 0, 7), Receipt(1, 123, 8)]
 
 
 def test_the_input_is_100_000_numbered_records() -> None:
-    """Numbers run from 0 without a gap, and every record names its visitor."""
+    """The numbers have no gap from 0 on, and every record names its visitor."""
     records = load_records()
     assert [number_of(record) for record in records] == list(range(100_000))
     assert all(visitor_of(record).startswith(b"visitor-") for record in records)
 
 
-def test_foreign_records_that_come_together_are_a_line_a_partition() -> None:
-    """However many there are."""
+def test_foreign_records_read_together_are_one_line_per_partition() -> None:
+    """The number of lines does not depend on the number of records."""
     burst = [Receipt(3, offset, None) for offset in (7, 8, 9)]
     assert list(foreign_lines([*burst, Receipt(1, 5, None)])) == [
-        "1 record that the demo has not sent: partition 1, offset 5",
-        "3 records that the demo has not sent: partition 3, offsets 7 to 9",
+        "1 record that the demo did not send: partition 1, offset 5",
+        "3 records that the demo did not send: partition 3, offsets 7 to 9",
     ]

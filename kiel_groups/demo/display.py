@@ -1,4 +1,4 @@
-"""How the demo appears: events above a live table at a terminal, plain lines elsewhere."""
+"""Display of the demo: events above a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kiel_groups.model import MemberId
 from kiel_groups.ops.group_view import GroupView
 from kiel_groups.ops.tables import member_table, status_line
 
-__all__ = ["Scene", "Show", "make_show"]
+__all__ = ["Display", "GroupProgress", "make_display"]
 
 _LINE_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What there is to see at one moment; ``rates`` in records a second."""
+class GroupProgress:
+    """The group and its progress at one moment; ``rates`` in records per second."""
 
     view: GroupView
     names: Mapping[MemberId, str]
@@ -33,35 +33,35 @@ class Scene:
     sent: int
 
 
-class Show(Protocol):
-    """Where the demo appears; used as a context manager."""
+class Display(Protocol):
+    """Shows events and the state of the group; used as a context manager."""
 
-    def __enter__(self) -> Show: ...
+    def __enter__(self) -> Display: ...
 
     def __exit__(self, *exc_info: object) -> None: ...
 
     def event(self, text: str) -> None:
-        """Something was done, or came about."""
+        """Print what the demo has done, or what has happened."""
 
-    def update(self, scene: Scene) -> None:
-        """The group looks like this now."""
+    def update(self, progress: GroupProgress) -> None:
+        """Show the present state of the group."""
 
     def end_table(self) -> None:
-        """No update follows for the time being: whatever is printed next stands below."""
+        """Remove the live table, so that other output can be printed; the next update shows it again."""
 
 
-def make_show(console: Console) -> Show:
-    """The show that fits where the console leads."""
-    return _LiveShow(console) if console.is_terminal else _PlainShow(console)
+def make_display(console: Console) -> Display:
+    """Return a live display if the console is a terminal, and plain lines otherwise."""
+    return _LiveDisplay(console) if console.is_terminal else _PlainDisplay(console)
 
 
-class _PlainShow:
+class _PlainDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._start_s = time.monotonic()
         self._next_line_s = 0.0
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> Display:
         return self
 
     def __exit__(self, *exc_info: object) -> None: ...
@@ -71,21 +71,23 @@ class _PlainShow:
             f"{time.monotonic() - self._start_s:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True
         )
 
-    def update(self, scene: Scene) -> None:
+    def update(self, progress: GroupProgress) -> None:
         if (now_s := time.monotonic()) >= self._next_line_s:
             self._next_line_s = now_s + _LINE_INTERVAL_S
-            self.event(f"  {status_line(scene.view, scene.names, scene.rates)}, {scene.received:,} received")
+            self.event(
+                f"  {status_line(progress.view, progress.names, progress.rates)}, {progress.received:,} received"
+            )
 
     def end_table(self) -> None: ...
 
 
-class _LiveShow:
+class _LiveDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._start_s = time.monotonic()
         self._live: Live | None = None
 
-    def __enter__(self) -> Show:
+    def __enter__(self) -> Display:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -95,11 +97,13 @@ class _LiveShow:
         line = Text.assemble((f"{time.monotonic() - self._start_s:6.1f} s", "dim"), "  ", text)
         self._console.print(line)
 
-    def update(self, scene: Scene) -> None:
+    def update(self, progress: GroupProgress) -> None:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(Group(member_table(scene.view, scene.names, scene.rates), _progress(scene)), refresh=True)
+        self._live.update(
+            Group(member_table(progress.view, progress.names, progress.rates), _progress_line(progress)), refresh=True
+        )
 
     def end_table(self) -> None:
         if self._live is not None:
@@ -107,10 +111,10 @@ class _LiveShow:
             self._live = None
 
 
-def _progress(scene: Scene) -> Table:
+def _progress_line(progress: GroupProgress) -> Table:
     line = Table.grid(padding=(0, 1))
     line.add_row(
-        ProgressBar(total=scene.sent, completed=min(scene.received, scene.sent), width=40),
-        f"{scene.received:,} received, {scene.sent:,} sent",
+        ProgressBar(total=progress.sent, completed=min(progress.received, progress.sent), width=40),
+        f"{progress.received:,} received, {progress.sent:,} sent",
     )
     return line

@@ -1,7 +1,7 @@
 """
-The demo's plot: a group comes together, grows, loses its leader to kill −9, lets a member go, and drains its topic.
+The steps of the demo: a group forms, grows, loses its leader to kill -9, loses a member that leaves, and has no lag.
 
-Each act waits for what it can see in ZooKeeper and in the consumers' own files, never for a length of time.
+Each step waits for a state of the group in ZooKeeper or for the consumers' receipts, never for a fixed time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from kiel_groups.clients.produce.partitioners import hash_partitioner
 from kiel_groups.clients.producer import Producer
+from kiel_groups.demo.display import Display, GroupProgress
 from kiel_groups.demo.fleet import DemoError, Fleet, Worker
 from kiel_groups.demo.input_records import Input
 from kiel_groups.demo.receipts import Proof, foreign_lines, prove
-from kiel_groups.demo.show import Scene, Show
 from kiel_groups.embedded.clusters.embedded_cluster import Cluster
 from kiel_groups.embedded.processes.server_process import in_thread
 from kiel_groups.group.znodes.snapshot import Snapshot
@@ -25,22 +25,22 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.group_view import GroupView, view_group
 from kiel_groups.ops.tables import status_line
 
-__all__ = ["GROUP", "PARTITIONS", "TOPIC", "Play", "Sent", "send_records"]
+__all__ = ["GROUP", "PARTITIONS", "TOPIC", "Sent", "Walkthrough", "send_records"]
 
 GROUP = "demo"
 TOPIC = "page-views"
 PARTITIONS = 32
 
-#: Shares of all records after which the next act begins.
+#: A step starts when this share of all records has been received.
 _ADD_AT, _KILL_AT, _STOP_AT = 0.20, 0.40, 0.65
-_LOOK_S = 0.2
-_WATCH_S = 0.5
-_PATIENCE_S = 60.0
+_POLL_INTERVAL_S = 0.2
+_WATCH_INTERVAL_S = 0.5
+_STEP_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Record number → partition and offset, as the brokers acknowledged it."""
+    """``places`` maps a record's number to the partition and offset that the broker acknowledged."""
 
     places: Mapping[int, tuple[int, int]]
 
@@ -52,7 +52,7 @@ class Sent:
 
 
 async def send_records(cluster: Cluster, records: Input) -> Sent:
-    """Produce all records; returns when the broker has them."""
+    """Produce all records; return when the broker has acknowledged them."""
     async with Producer(cluster.brokers, partitioner=hash_partitioner, batch_size=1_000, linger_ms=5) as producer:
         stored = await asyncio.gather(
             *(producer.produce(TOPIC, value, key=key) for value, key in zip(records.values, records.keys, strict=True))
@@ -60,87 +60,87 @@ async def send_records(cluster: Cluster, records: Input) -> Sent:
     return Sent({number: (place.partition, place.offset) for number, place in enumerate(stored)})
 
 
-class Play:
-    """One performance, on a cluster that has the records; ``read`` reads the znodes of the group."""
+class Walkthrough:
+    """Runs the steps on a cluster that has the records; ``read`` reads the znodes of the group."""
 
-    def __init__(self, fleet: Fleet, show: Show, sent: Sent, read: Callable[[], Snapshot]) -> None:
+    def __init__(self, fleet: Fleet, display: Display, sent: Sent, read: Callable[[], Snapshot]) -> None:
         self._fleet = fleet
-        self._show = show
+        self._display = display
         self._sent = sent
         self._read = read
         self._log_ends = sent.log_ends()
 
-    async def perform(self) -> Proof:
+    async def run(self) -> Proof:
         """
-        All acts, then the proof from what the consumers wrote.
+        Run all steps; return the proof made from the consumers' receipts.
 
         Raises:
-            DemoError: A consumer ended by itself, or something did not come about in a minute.
+            DemoError: A consumer ended unexpectedly, or the group did not reach the expected state within a minute.
         """
-        await self.gather(3)
+        await self.start_consumers(3)
         await self._until_received(_ADD_AT)
         await self._join()
         await self._until_received(_KILL_AT)
         await self._kill_leader()
         await self._until_received(_STOP_AT)
         await self._stop_one()
-        await self._until(lambda scene: scene.view.lag == 0, "the group has no lag")
-        self._show.event("everything is consumed and committed; the others leave, too")
+        await self._until(lambda progress: progress.view.lag == 0, "the group has no lag")
+        self._display.event("all records are consumed and committed; stopping the other two")
         for worker in self._fleet.live:
             await self._fleet.stop(worker)
         view = await self._view()
         committed = {partition.topic_partition.partition: partition.committed for partition in view.partitions}
         return prove(self._sent.places, self._fleet.receipts(), committed)
 
-    async def gather(self, members: int) -> None:
+    async def start_consumers(self, members: int) -> None:
         """Start consumers and wait until they share all partitions."""
-        self._show.event(f"start {members} consumer processes")
+        self._display.event(f"starting {members} consumer processes")
         for _ in range(members):
             self._fleet.start()
-        took_s = await self._until_settled(members)
-        self._show.event(f"{members} members share {PARTITIONS} partitions, {took_s:.1f} s after their processes began")
+        took_s = await self._until_balanced(members)
+        self._display.event(f"{members} members share {PARTITIONS} partitions, {took_s:.1f} s after they were started")
 
     async def view(self) -> GroupView:
-        """The group as ZooKeeper has it now."""
+        """Read the group from ZooKeeper."""
         return await self._view()
 
-    async def watch(self, enough: asyncio.Event) -> None:
-        """Until ``enough`` is set, show consumers that end and records that somebody else has sent."""
+    async def watch(self, stopped: asyncio.Event) -> None:
+        """Until ``stopped`` is set, show each consumer that ends, and each record that the demo did not send."""
         for worker in self._fleet.workers:
-            worker.foreign()
-        while not enough.is_set():
+            worker.new_foreign_receipts()
+        while not stopped.is_set():
             for worker in (worker for worker in self._fleet.workers if not worker.leaving):
                 try:
-                    await in_thread(worker.look)
+                    await in_thread(worker.read_receipts)
                 except DemoError as error:
                     worker.leaving = "ended"
-                    self._show.event(str(error))
-                for line in foreign_lines(worker.foreign()):
-                    self._show.event(f"{worker.name} received {line}")
+                    self._display.event(str(error))
+                for line in foreign_lines(worker.new_foreign_receipts()):
+                    self._display.event(f"{worker.name} received {line}")
             with suppress(TimeoutError):
-                async with asyncio.timeout(_WATCH_S):
-                    await enough.wait()
+                async with asyncio.timeout(_WATCH_INTERVAL_S):
+                    await stopped.wait()
 
     async def _join(self) -> None:
         worker = self._fleet.start()
-        self._show.event(f"start {worker.name}, a fourth member")
-        took_s = await self._until_settled(4)
-        self._show.event(f"{worker.name} has its share, {took_s:.1f} s after its process began")
+        self._display.event(f"starting {worker.name}, a fourth member")
+        took_s = await self._until_balanced(4)
+        self._display.event(f"{worker.name} owns its share of partitions, {took_s:.1f} s after it was started")
 
     async def _kill_leader(self) -> None:
         leader = await self._leader()
         await self._fleet.kill(leader)
-        self._show.event(f"kill -9 {leader.name}, the leader; ZooKeeper keeps its session until it times out")
-        took_s = await self._until_settled(3)
-        self._show.event(f"a new leader has shared out its partitions, {took_s:.1f} s after the kill")
+        self._display.event(f"kill -9 {leader.name}, the leader; its session lasts until it times out")
+        took_s = await self._until_balanced(3)
+        self._display.event(f"a new leader has reassigned its partitions, {took_s:.1f} s after the kill")
 
     async def _stop_one(self) -> None:
         worker = self._fleet.live[-1]
-        self._show.event(f"stop {worker.name} in order")
+        self._display.event(f"stopping {worker.name} with SIGTERM; it leaves the group cleanly")
         began_s = time.monotonic()
         await self._fleet.stop(worker)
-        await self._until_settled(2)
-        self._show.event(f"two members have taken over, {time.monotonic() - began_s:.1f} s after the request")
+        await self._until_balanced(2)
+        self._display.event(f"the other two members own its partitions, {time.monotonic() - began_s:.1f} s later")
 
     async def _leader(self) -> Worker:
         view = await self._view()
@@ -152,39 +152,39 @@ class Play:
 
     async def _until_received(self, share: float) -> None:
         wanted = int(share * len(self._sent.places))
-        await self._until(lambda scene: scene.received >= wanted, f"{wanted:,} records are received")
+        await self._until(lambda progress: progress.received >= wanted, f"{wanted:,} records are received")
 
-    async def _until_settled(self, members: int) -> float:
-        """Wait until so many members own exactly their share of all partitions; how long that took, in seconds."""
+    async def _until_balanced(self, members: int) -> float:
+        """Wait until the members own exactly what the plan assigns to them; return how long that took, in seconds."""
         began_s = time.monotonic()
-        await self._until(lambda scene: _settled(scene.view, members), f"{members} members share all partitions")
+        await self._until(lambda progress: _balanced(progress.view, members), f"{members} members share all partitions")
         return time.monotonic() - began_s
 
-    async def _until(self, holds: Callable[[Scene], bool], what: str) -> None:
-        deadline_s = time.monotonic() + _PATIENCE_S
-        while not holds(scene := await self._look()):
+    async def _until(self, reached: Callable[[GroupProgress], bool], state: str) -> None:
+        deadline_s = time.monotonic() + _STEP_LIMIT_S
+        while not reached(progress := await self._update_display()):
             if time.monotonic() > deadline_s:
-                seen = status_line(scene.view, scene.names, scene.rates)
-                raise DemoError(f"after {_PATIENCE_S:g} s it was still not so that {what}; last seen: {seen}")
-            await asyncio.sleep(_LOOK_S)
+                last = status_line(progress.view, progress.names, progress.rates)
+                raise DemoError(f"gave up after {_STEP_LIMIT_S:g} s, waiting until {state}; last state: {last}")
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
-    async def _look(self) -> Scene:
-        received = await in_thread(self._fleet.look)
+    async def _update_display(self) -> GroupProgress:
+        received = await in_thread(self._fleet.read_receipts)
         view = await self._view()
         names, rates = {}, {}
         for member in view.members:
             if (worker := self._fleet.by_pid(member.info.pid)) is not None:
                 names[member.info.member_id] = f"{worker.name} ({worker.leaving})" if worker.leaving else worker.name
                 rates[member.info.member_id] = worker.rate()
-        scene = Scene(view, names, rates, received, len(self._sent.places))
-        self._show.update(scene)
-        return scene
+        progress = GroupProgress(view, names, rates, received, len(self._sent.places))
+        self._display.update(progress)
+        return progress
 
     async def _view(self) -> GroupView:
         return view_group(GROUP, await in_thread(self._read), self._log_ends)
 
 
-def _settled(view: GroupView, members: int) -> bool:
+def _balanced(view: GroupView, members: int) -> bool:
     return (
         len(view.members) == members
         and view.owned == len(view.partitions)
