@@ -1,4 +1,4 @@
-"""``python -m kiel_groups.embedded``: have the jars of every class path in the cache, with a progress display."""
+"""``python -m kiel_groups.embedded``: fetch the jars of every class path into the cache, with a progress display."""
 
 import sys
 

@@ -131,7 +131,7 @@ async def test_ctrl_c_before_it_serves_ends_it(cluster: Cluster, tmp_path: Path)
     [
         (["up", "--zookeeper-count=2"], 2, "'--zookeeper-count': '2' is not one of '1', '3', '5', '7'."),
         (["up", "--kafka-version=0.8.9"], 2, "known: 0.8.0, 0.8.1.1, 0.8.2.2, 0.9.0.1"),
-        (["up", "--detach", "--data=/"], 2, "data: / holds files of somebody else"),
+        (["up", "--detach", "--data=/"], 2, "data: / has files of another program"),
         (["up", "--broker-count=none"], 2, "'--broker-count': 'none' is not an integer"),
         (["up", "--zookeeper=3.4.6"], 2, "Did you mean one of: '--zookeeper-count'"),
         (["down", "--name=mine"], 1, "no cluster 'mine' runs; 'kiel-groups cluster up' starts one"),

@@ -1,6 +1,6 @@
 """
-Run whole clusters: ZooKeeper and brokers together, by name and in the background, on data that is kept.
+Run whole clusters of ZooKeeper and brokers: by name, in the background, or on data that is kept.
 
 ``kiel-groups cluster``, the demo and the tests start them.
-A cluster ends with its supervisor, whatever ends that.
+A cluster ends when its supervisor ends, for whatever reason.
 """

@@ -1,4 +1,4 @@
-"""A whole Kafka 0.8 cluster: ZooKeeper, some brokers, their topics."""
+"""A whole Kafka 0.8 cluster: ZooKeeper, brokers and their topics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from kiel_groups.admin import cluster_admin
-from kiel_groups.embedded.clusters.kept_data import claim_data
+from kiel_groups.embedded.clusters.kept_data import lock_data
 from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, kafka_release
 from kiel_groups.embedded.processes.server_process import Server, Startable, in_thread
 from kiel_groups.embedded.servers.ensemble import ZooKeeperEnsemble
@@ -21,22 +21,22 @@ __all__ = ["Cluster"]
 
 class Cluster(Startable):
     """
-    ZooKeeper and brokers for the time of a ``with`` or an ``async with`` block; nothing is left afterwards.
+    Runs ZooKeeper and brokers during a ``with`` or ``async with`` block, and leaves nothing behind.
 
     Args:
         brokers: How many brokers, with the ids 0, 1, …
         zookeeper: ZooKeeper's version, ``"3.9.5"`` or ``"3.4.6"``.
-        zookeepers: How many servers of it: 1, 3, 5, …
+        zookeepers: How many ZooKeeper servers: 1, 3, 5, …
         kafka: The brokers' version, ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
-        chroot: Where the cluster lives in ZooKeeper, ``"/path"``; made before the brokers start.
+        chroot: The path of the cluster in ZooKeeper, ``"/path"``; it is created before the brokers start.
         broker_overrides: Lines of every broker's ``server.properties``.
         zookeeper_overrides: Lines of ``zoo.cfg``.
-        max_session_timeout_ms: The longest session that ZooKeeper grants; 10,000 unless given.
-        cuttable: Whether ``ensemble.cut`` and ``ensemble.delay`` are to work.
-        zookeeper_port: The first ZooKeeper's port, the others follow it; 0 has the system choose.
-        broker_port: The first broker's port, the others follow it; 0 has the system choose.
-        data: A folder for everything the servers write, which stays, and from which a cluster of the same servers goes
-            on; without one, nothing is left.
+        max_session_timeout_ms: The longest session timeout that ZooKeeper grants; 10,000 by default.
+        cuttable: Whether ``ensemble.cut`` and ``ensemble.delay`` work.
+        zookeeper_port: The port of the first ZooKeeper server; the others get the next ones. 0 lets the system choose.
+        broker_port: The port of the first broker; the others get the next ones. 0 lets the system choose.
+        data: A folder for all files of the servers, which is kept. A cluster of the same servers can be started on it
+            again. Without it, nothing is left.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class Cluster(Startable):
 
     @property
     def zookeeper(self) -> ZooKeeperServer:
-        """The only server of ZooKeeper; of several (see ``ensemble``) the first."""
+        """The first ZooKeeper server; ``ensemble`` has all of them."""
         return self.ensemble.servers[0]
 
     @property
     def servers(self) -> list[Server]:
-        """All of them, ZooKeeper first."""
+        """All servers, ZooKeeper first."""
         return [*self.ensemble.servers, *self.kafka]
 
     @property
@@ -95,26 +95,26 @@ class Cluster(Startable):
         return [broker.address for broker in self.kafka]
 
     async def create_topic(self, topic: str, partitions: int, replication: int = 1) -> None:
-        """Create a topic; returns when every partition has a leader. Errors as in ``admin.cluster_admin``."""
+        """Create a topic; return when every partition has a leader. Errors are those of ``admin.cluster_admin``."""
         await in_thread(cluster_admin.create_topic, self.zk_hosts, topic, partitions, replication)
 
     async def grow_topic(self, topic: str, partitions: int) -> None:
-        """Give a topic more partitions, ``partitions`` in all; returns when every one has a leader."""
+        """Increase a topic's partitions to ``partitions``; return when each has a leader."""
         await in_thread(cluster_admin.grow_topic, self.zk_hosts, topic, partitions)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic; returns when it is gone. ConfigError on Kafka 0.8.0, which cannot."""
+        """Delete a topic; return when it is gone. Raises ConfigError on Kafka 0.8.0, which cannot delete topics."""
         if not self._release.deletes_topics:
             raise ConfigError(f"Kafka {self._release.version} cannot delete topics; use one of another name instead")
         await in_thread(cluster_admin.delete_topic, self.zk_hosts, topic)
 
     async def stop_brokers(self) -> None:
-        """Stop every broker in order, the controller last, so that no broker becomes one while it stops."""
+        """Stop every broker with SIGTERM, the controller last, so that no stopping broker becomes the controller."""
         await in_thread(stop_brokers, self.kafka)
 
     def _start(self) -> None:
         if self._data is not None:
-            self._data_lock = claim_data(self._data, self._kind())
+            self._data_lock = lock_data(self._data, self._kind())
             for server in self.ensemble.servers:
                 server.keep_in(self._data / server.name)
         self.ensemble._start()
@@ -136,7 +136,7 @@ class Cluster(Startable):
             list(pool.map(KafkaBroker._start, self.kafka))
 
     def _kind(self) -> dict[str, object]:
-        """What data of this cluster can only be used by."""
+        """The properties that another cluster must share to use this cluster's data."""
         return {
             "kafka": self._release.version,
             "brokers": self._count,
@@ -148,7 +148,8 @@ class Cluster(Startable):
         if self._data is not None:
             stop_brokers(self.kafka)
         for broker in self.kafka:
-            # Where nothing is kept, what it would put in order, with a ZooKeeper that may be gone, is thrown away.
+            # If the data is not kept, an orderly stop is useless, and would hang if ZooKeeper is gone. So brokers are
+            # killed. Brokers with kept data have been stopped above.
             broker._kill()
             broker._close()
         self.ensemble._close()

@@ -1,4 +1,4 @@
-"""Configuration files for servers elsewhere: what the embedded ones run with, for ``docker/`` and ``zookeeper/``."""
+"""Configuration files in ``docker/`` and ``zookeeper/``, generated from the settings of the embedded servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENSEMBLE = range(1, 4)
 
 
 def configuration_files() -> dict[str, str]:
-    """Every file, path below the repository → content."""
+    """Return the content of every file, by its path in the repository."""
     files = {
         "docker/kafka/pom.xml": f"<!-- {_MADE} -->\n{pom(kafka_class_path(DEFAULT_KAFKA))}",
         "docker/kafka/server.properties": _commented(as_properties(_broker_in_a_container())),
@@ -38,7 +38,7 @@ def configuration_files() -> dict[str, str]:
 
 
 def _broker_in_a_container() -> dict[str, object]:
-    """It listens on all interfaces, and tells clients the one name by which containers of its network find it."""
+    """Return settings that listen on all interfaces and advertise the broker's name in the container network."""
     settings = broker_settings(
         kafka_release(DEFAULT_KAFKA), PurePosixPath("/data"), _KAFKA_PORT, f"zookeeper:{_ZOOKEEPER_PORT}"
     )
@@ -47,7 +47,7 @@ def _broker_in_a_container() -> dict[str, object]:
 
 
 def _of_three(number: int) -> str:
-    """One server of three on one machine; its number has to stand in the file ``myid`` of its data."""
+    """Return ``zoo.cfg`` of one of three servers on one host; the file ``myid`` in its data must have its number."""
     peers = {each: Peer(LOOPBACK, _QUORUM_PORT + each - 1, _ELECTION_PORT + each - 1) for each in _ENSEMBLE}
     settings = zookeeper_settings(_data() / str(number), _ZOOKEEPER_PORT + number - 1)
     return _commented(as_properties(settings | ensemble_settings(peers)), f"{_data()}/{number}/myid holds {number}.")

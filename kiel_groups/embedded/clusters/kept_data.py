@@ -1,4 +1,4 @@
-"""A folder whose data outlives its cluster: whose it is, and what it is data of."""
+"""Data folders that outlive their cluster: the lock, and the check that the data fits the cluster."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import IO
 from kiel_groups.embedded.processes.file_lock import try_lock
 from kiel_groups.errors import ConfigError, ServerError
 
-__all__ = ["claim_data"]
+__all__ = ["lock_data"]
 
 _LOCK = "lock"
 _KIND = "cluster.json"
 
 
-def claim_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
+def lock_data(folder: Path, kind: Mapping[str, object]) -> IO[str]:
     """
-    Take a folder for one cluster; it is made where it is missing.
+    Lock a data folder for one cluster; create it if it is missing.
 
     Args:
-        folder: Where the servers are to keep what they write.
-        kind: Versions and numbers of servers, for which the data is good.
+        folder: The servers keep their files here.
+        kind: The versions and numbers of servers that the data must be of.
 
     Returns:
-        The open file that holds the folder until it is closed.
+        The open file that holds the lock until it is closed.
 
     Raises:
-        ConfigError: It cannot be written, holds other files, or the data of another kind of cluster.
-        ServerError: A running cluster has it.
+        ConfigError: The folder cannot be written, has other files, or has the data of another kind of cluster.
+        ServerError: A running cluster uses the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()) and not (folder / _KIND).exists():
-            raise ConfigError(f"data: {folder} holds files of somebody else; expected an empty folder or a cluster's")
+            raise ConfigError(f"data: {folder} has files of another program; expected an empty folder or a cluster's")
         lock = try_lock(folder / _LOCK)
         if lock is None:
             raise ServerError(f"the data in {folder} is used by a cluster that runs; end it, or choose another folder")
@@ -53,8 +53,8 @@ def _check_kind(path: Path, kind: Mapping[str, object]) -> None:
     except ValueError:
         found = None
     if found != kind:
-        raise ConfigError(f"data: {path.parent} is of {_told(found)}, not of {_told(kind)}; choose another folder")
+        raise ConfigError(f"data: {path.parent} is of {_text(found)}, not of {_text(kind)}; choose another folder")
 
 
-def _told(kind: object) -> str:
+def _text(kind: object) -> str:
     return ", ".join(f"{key} {value}" for key, value in kind.items()) if isinstance(kind, Mapping) else "no known kind"

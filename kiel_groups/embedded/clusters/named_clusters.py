@@ -1,8 +1,8 @@
 """
-Clusters that run by a name: who they are, whether they still live, how to end them.
+Clusters that run under a name: their records, whether they still run, and how to stop them.
 
-A supervisor holds the lock of a name for as long as it lives, and publishes a record once its servers serve. A record
-names process and start time, so that one that was left behind by a kill -9 is never taken for a living one.
+A supervisor holds the lock of its name while it runs, and publishes a record when its servers serve. The record has the
+process id and its start time. So a record left behind by kill -9 is recognized, even if the id was used again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STOP_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """One server; ``pid`` and ``log`` as of its start."""
+    """One server; ``pid`` and ``log`` are those of its start."""
 
     name: str
     address: str
@@ -46,10 +46,10 @@ class RunningServer:
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
     """
-    A cluster that serves.
+    The record of a cluster that serves.
 
-    ``pid`` and ``start_ticks`` (of the kernel's clock since the boot) identify its supervisor; ``zookeeper`` is its
-    connection string, ``data`` where its data stays, None where it does not.
+    ``pid`` and ``start_ticks`` (of the kernel's clock since boot) identify the supervisor. ``zookeeper`` is the
+    connection string, ``data`` the folder of kept data, or None.
     """
 
     name: str
@@ -69,26 +69,26 @@ class RunningCluster:
 
     @classmethod
     def parse(cls, text: str) -> RunningCluster:
-        """The value of its JSON; ValueError, TypeError or KeyError where it is none."""
+        """Parse a record; raise ValueError, TypeError or KeyError if it is invalid."""
         fields = json.loads(text)
         fields["brokers"] = tuple(fields["brokers"])
         fields["servers"] = tuple(RunningServer(**server) for server in fields["servers"])
         return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, as they are published and printed."""
+        """Return the fields as they are published and printed."""
         return asdict(self)
 
 
 class Claim:
-    """The right to run a cluster of this name, and to say so."""
+    """The exclusive right to run a cluster under this name and to publish its record."""
 
     def __init__(self, name: str, record: Path) -> None:
         self.name = name
         self._record = record
 
     def publish(self, cluster: Cluster, data: Path | None) -> RunningCluster:
-        """Say that it serves now."""
+        """Publish that the cluster serves now."""
         pid = os.getpid()
         running = RunningCluster(
             name=self.name,
@@ -111,11 +111,11 @@ class Claim:
 @contextmanager
 def claim_name(name: str) -> Iterator[Claim]:
     """
-    Take a name for the time of the block.
+    Reserve a name during the block.
 
     Raises:
-        ConfigError: It is no name.
-        ServerError: A cluster of this name runs, or is about to.
+        ConfigError: The name is invalid.
+        ServerError: A cluster of this name runs, starts or stops.
     """
     folder = clusters_folder()
     record = folder / f"{check_name(name, 'name')}.json"
@@ -133,33 +133,33 @@ def claim_name(name: str) -> Iterator[Claim]:
 
 
 def clusters_folder() -> Path:
-    """Where running clusters are recorded, with the logs of detached ones."""
+    """Return the folder with the records of running clusters, and the logs of detached ones."""
     folder = made_runs_folder() / "clusters"
     folder.mkdir(exist_ok=True)
     return folder
 
 
 def find_cluster(name: str) -> RunningCluster | None:
-    """The cluster of this name, if it runs."""
+    """Return the record of a cluster, or None if it does not run."""
     try:
         cluster = RunningCluster.parse((clusters_folder() / f"{check_name(name, 'name')}.json").read_text("utf-8"))
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # Gone between two looks, or left by another release of this package.
+        return None  # The record was removed at this moment, or another release of this package wrote it.
     return cluster if cluster.is_alive else None
 
 
 def running_clusters() -> list[RunningCluster]:
-    """All of this user, by name."""
+    """Return the user's running clusters, sorted by name."""
     found = (find_cluster(path.stem) for path in sorted(clusters_folder().glob("*.json")))
     return [cluster for cluster in found if cluster is not None]
 
 
 def stop_cluster(cluster: RunningCluster) -> None:
     """
-    End a cluster and wait until its supervisor, hence every server, has gone.
+    Stop a cluster; return when its supervisor has ended, and so all its servers.
 
     Raises:
-        ServerError: It has not gone within a minute.
+        ServerError: The supervisor still runs after a minute.
     """
     with suppress(ProcessLookupError), _process(cluster.pid) as process:
         if not cluster.is_alive:
@@ -169,7 +169,7 @@ def stop_cluster(cluster: RunningCluster) -> None:
         ended.register(process, select.POLLIN)
         if not ended.poll(_STOP_LIMIT_S * 1000):
             raise ServerError(
-                f"cluster {cluster.name!r} still runs {_STOP_LIMIT_S:g} s after it was told to end;"
+                f"cluster {cluster.name!r} still runs {_STOP_LIMIT_S:g} s after SIGTERM;"
                 f" 'kill -9 {cluster.pid}' ends it and its servers"
             )
 
@@ -184,10 +184,10 @@ def _process(pid: int) -> Iterator[int]:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """When a process began, in ticks since the boot; None where it has ended."""
+    """Return when a process started, in clock ticks since boot, or None if it has ended."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The fields after the name begin with number 3; the start time is number 22.
+    # The first field after the name is number 3 (see proc(5)); the start time is number 22.
     return None if state in "ZX" else int(rest[22 - 3 - 1])

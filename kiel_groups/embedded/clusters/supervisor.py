@@ -1,8 +1,8 @@
 """
-A cluster with a name, in this process until a signal ends it, or in one of its own.
+Run a named cluster, in this process until a signal arrives, or in a background process.
 
-``python -m kiel_groups.embedded.clusters.supervisor`` is the latter: its arguments are its settings as JSON and the
-number of a pipe, to which it writes one line when the cluster serves, or cannot.
+``python -m kiel_groups.embedded.clusters.supervisor`` is the background process. Its arguments are the settings as
+JSON, and the number of a pipe, to which it writes one line when the cluster serves or has failed to start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WATCH_INTERVAL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """What to run by which name; the rest as in ``Cluster``. ``data`` is an absolute path, or None."""
+    """The name and the settings of ``Cluster``; ``data`` is an absolute path, or None."""
 
     name: str
     kafka: str = DEFAULT_KAFKA
@@ -44,7 +44,7 @@ class ClusterSettings:
     data: str | None = None
 
     def cluster(self) -> Cluster:
-        """Not started yet; raises ConfigError for what cannot work."""
+        """Return the cluster, not started; raise ConfigError for invalid settings."""
         return Cluster(
             self.brokers,
             zookeeper=self.zookeeper,
@@ -61,19 +61,19 @@ async def supervise(
     settings: ClusterSettings, ready: Callable[[RunningCluster], object], died: Callable[[str], None]
 ) -> None:
     """
-    Run a cluster until SIGINT or SIGTERM comes, then end it.
+    Run a cluster until SIGINT or SIGTERM arrives, then stop it.
 
     Args:
-        settings: Which.
-        ready: Called when it serves.
-        died: Called with a sentence for each server that ends by itself; the others go on.
+        settings: The cluster to run.
+        ready: Called when the cluster serves.
+        died: Called with a sentence for each server that ends unexpectedly; the others keep running.
 
     Raises:
-        ConfigError: Settings that cannot work.
+        ConfigError: The settings are invalid.
         ServerError: A cluster of this name runs, or a server did not start.
-        asyncio.CancelledError: The signal came before it served.
+        asyncio.CancelledError: The signal arrived before the cluster served.
     """
-    task, enough = asyncio.current_task(), asyncio.Event()
+    task, stopped = asyncio.current_task(), asyncio.Event()
     assert task is not None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -82,37 +82,37 @@ async def supervise(
     with claim_name(settings.name) as claim:
         async with cluster:
             for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, enough.set)
+                loop.add_signal_handler(number, stopped.set)
             ready(claim.publish(cluster, Path(settings.data) if settings.data is not None else None))
-            await _watch(cluster.servers, enough, died)
+            await _watch(cluster.servers, stopped, died)
 
 
-async def _watch(servers: list[Server], enough: asyncio.Event, died: Callable[[str], None]) -> None:
+async def _watch(servers: list[Server], stopped: asyncio.Event, died: Callable[[str], None]) -> None:
     alive = list(servers)
-    while not enough.is_set():
+    while not stopped.is_set():
         for server in [server for server in alive if not server.is_running]:
             alive.remove(server)
             died(f"{server.name} at {server.address} has ended; its log is {server.log}")
         try:
             async with asyncio.timeout(_WATCH_INTERVAL_S):
-                await enough.wait()
+                await stopped.wait()
         except TimeoutError:
             continue
 
 
 def detach(settings: ClusterSettings) -> RunningCluster:
     """
-    Run a cluster in a process of its own, which outlives this one; returns when it serves.
+    Run a cluster in a background process, which outlives this one; return when the cluster serves.
 
     Raises:
-        ConfigError, ServerError: As of ``supervise``.
-        KeyboardInterrupt: Ctrl-C came before it served; it was ended.
+        ConfigError, ServerError: As in ``supervise``.
+        KeyboardInterrupt: Ctrl-C was pressed before the cluster served; the cluster was stopped.
     """
-    settings.cluster()  # What cannot work is told before a process is made for it.
+    settings.cluster()  # Raises ConfigError for invalid settings, before a process is started.
     log = clusters_folder() / f"{settings.name}.log"
     reading, writing = os.pipe()
     command = [sys.executable, "-m", __name__, json.dumps(asdict(settings)), str(writing)]
-    with open(reading, "rb") as answer, log.open("wb") as output:
+    with open(reading, "rb") as pipe, log.open("wb") as output:
         try:
             supervisor = subprocess.Popen(
                 command,
@@ -125,45 +125,45 @@ def detach(settings: ClusterSettings) -> RunningCluster:
         finally:
             os.close(writing)
         try:
-            said = answer.read()
+            report = pipe.read()
         except KeyboardInterrupt:
             supervisor.terminate()
             supervisor.wait()
             raise
-    return _understood(said, log)
+    return _parse_report(report, log)
 
 
-def _understood(said: bytes, log: Path) -> RunningCluster:
-    if not said:
+def _parse_report(report: bytes, log: Path) -> RunningCluster:
+    if not report:
         raise ServerError(f"the supervisor of the cluster ended at its start; its log ends:\n{log_tail(log)}")
-    answer = json.loads(said)
-    if "error" in answer:
-        raise (ConfigError if answer["wrong"] else ServerError)(answer["error"])
-    return RunningCluster.parse(said.decode())
+    fields = json.loads(report)
+    if "error" in fields:
+        raise (ConfigError if fields["wrong"] else ServerError)(fields["error"])
+    return RunningCluster.parse(report.decode())
 
 
 class _Starter:
-    """Who waits at the other end of the pipe; told once."""
+    """The process that started this one and waits at the other end of the pipe for one report."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe: int | None = pipe
 
-    def tell(self, answer: dict[str, object]) -> bool:
-        """Whether anybody was still waiting."""
+    def report(self, fields: dict[str, object]) -> bool:
+        """Write the report; return False if one was written before."""
         if self._pipe is None:
             return False
         with open(self._pipe, "wb") as pipe:
             self._pipe = None
-            pipe.write(json.dumps(answer).encode())
+            pipe.write(json.dumps(fields).encode())
         return True
 
 
 def _main(settings: ClusterSettings, pipe: int) -> int:
     starter = _Starter(pipe)
     try:
-        asyncio.run(supervise(settings, lambda cluster: starter.tell(cluster.to_json()), _log))
+        asyncio.run(supervise(settings, lambda cluster: starter.report(cluster.to_json()), _log))
     except KielGroupsError as error:
-        if not starter.tell({"error": str(error), "wrong": isinstance(error, ConfigError)}):
+        if not starter.report({"error": str(error), "wrong": isinstance(error, ConfigError)}):
             _log(str(error))
         return 1
     except asyncio.CancelledError:

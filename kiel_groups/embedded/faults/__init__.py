@@ -1,6 +1,6 @@
 """
-Put a proxy between clients and servers that fails on demand: cuts, delays, stalls, and wrong answers of brokers.
+Inject faults between clients and servers: proxies that cut, delay or stall connections, or change brokers' answers.
 
 Tests and the chaos runs use it; it needs no privileges.
-It knows the frames of Kafka's protocol, and changes only what its caller's rule says.
+It knows the frames of Kafka's protocol, and changes only the answers that the caller's rule names.
 """

@@ -1,9 +1,9 @@
 """
-A network that fails on demand: a TCP proxy in user space, between any client and any server, without privileges.
+A TCP proxy that injects network faults between any client and any server, without privileges.
 
-It runs on a thread with an event loop of its own, so it goes on while the loop under test is blocked; its methods may
-be called from any thread, and have taken effect when they return. It holds at most some 200 KiB a connection: what it
-does not pass on, it does not read.
+It runs on its own thread with its own event loop, and so keeps running while the loop under test is blocked. Its
+methods may be called from any thread, and have taken effect when they return. It buffers at most some 200 KiB for each
+connection: it does not read what it cannot forward.
 """
 
 from __future__ import annotations
@@ -30,65 +30,64 @@ log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 1 << 16
 _CONTROL_LIMIT_S = 10.0
-#: Between two tries to reach a server that does not listen yet.
-_AGAIN_S = 0.05
+#: Pause between two attempts to connect to a server that does not listen yet.
+_RETRY_DELAY_S = 0.05
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Direction(Enum):
-    """Which way bytes go."""
+    """The direction in which bytes are sent."""
 
     REQUESTS = "from client to server"
     RESPONSES = "from server to client"
 
 
 class Side(Enum):
-    """Which end of a connection is meant."""
+    """One end of a proxied connection."""
 
     CLIENT = "client"
     SERVER = "server"
 
 
-#: The reader is kept for as long as its writer: a connection whose reader is collected is closed by asyncio.
+#: The reader is kept with its writer: asyncio closes a connection whose reader was garbage-collected.
 _Stream: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Link:
-    """One client's connection, the one that was made for it to the server, and the task that carries between them."""
+    """A client's connection, the proxy's connection to the server for it, and the task that forwards between them."""
 
     def __init__(self, client: _Stream, task: asyncio.Task[None]) -> None:
         self.task = task
         self.streams = {Side.CLIENT: client}
 
     def close(self, sides: Iterable[Side] = Side, *, reset: bool) -> None:
-        """End the connections to these sides, with RST or in order; a side that is left out is not told."""
+        """Close the connections to these sides, with RST or FIN; the connections to other sides stay open."""
         for side in sides:
             if side in self.streams:
                 _end(self.streams.pop(side)[1], reset=reset)
 
     def cut(self, sides: Iterable[Side], *, reset: bool) -> None:
-        """The same from outside, while it is carried."""
+        """Stop forwarding, and close the connections to these sides."""
         self.task.cancel()
         self.close(sides, reset=reset)
 
 
 class FaultProxy(Startable):
     """
-    Stands before a server for the time of a ``with`` or an ``async with`` block, and passes everything on until told
-    otherwise.
+    Proxies a server during a ``with`` or ``async with`` block, and forwards everything until a fault is injected.
 
-    Faults add up and apply to open connections and new ones alike; ``heal`` ends them all. Bytes are never lost from
-    the middle of a connection, as TCP loses none: what a fault holds back goes on after it.
+    Faults add up, and apply to open and new connections alike; ``heal`` ends them all. As in TCP, no bytes are lost
+    from the middle of a connection: bytes that a fault delays are forwarded after it.
 
     Args:
-        upstream: The server, ``host:port``, or a function that tells it at each new connection (for a server that
+        upstream: The server, ``host:port``, or a function that returns it for each new connection (for a server that
             starts after the proxy).
-        most_connections: Further ones are reset at once.
-        upstream_wait_s: How long a connection waits for a server that does not listen, before it is reset. Without the
-            proxy a client would be refused, and most try again then; behind it they are accepted, and then reset.
+        most_connections: The most open connections; further ones are reset at once.
+        upstream_wait_s: How long a connection waits for a server that does not listen, before it is reset. Most clients
+            retry when a server refuses them. The proxy has accepted their connection, so they see a reset instead.
 
     Raises:
-        ConfigError: ``upstream`` is no address.
+        ConfigError: ``upstream`` is not an address.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class FaultProxy(Startable):
         self._reserved: ReservedPort | None = None
         self._thread: threading.Thread | None = None
         self.accepted = 0
-        """How many connections came in so far."""
+        """How many connections have been accepted so far."""
 
     @property
     def port(self) -> int:
@@ -124,37 +123,37 @@ class FaultProxy(Startable):
         return len(self._links)
 
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
-        """Hold each chunk (of up to 64 KiB) or frame back for so long; both ways unless told one."""
-        self._now(lambda: self._delays_s.update(dict.fromkeys(_directions(direction), seconds)))
+        """Delay each chunk (of up to 64 KiB) or frame; in both directions by default."""
+        self._on_thread(lambda: self._delays_s.update(dict.fromkeys(_directions(direction), seconds)))
 
     def stall(self, direction: Direction | None = None) -> None:
         """
-        Pass nothing on, and no close either; both ways unless told one.
+        Forward nothing, not even a close; in both directions by default.
 
-        Both ways it is a black hole. New connections are accepted, as the kernel does; the server hears of them after
-        ``heal``.
+        The kernel still accepts new connections; the proxy connects them to the server after ``heal``.
         """
 
         def stall() -> None:
             for way in _directions(direction):
                 self._flows[way].clear()
 
-        self._now(stall)
+        self._on_thread(stall)
 
     def refuse(self) -> None:
-        """Refuse new connections, as when nobody listens; open ones go on."""
-        self._now(self._stop_listening)
+        """Refuse new connections, as if no server listened; open ones are not affected."""
+        self._on_thread(self._stop_listening)
 
     def cut(self, side: Side | None = None, *, reset: bool = True) -> None:
         """
-        End every open connection, by RST or (``reset=False``) in order.
+        Close every open connection, with RST or (``reset=False``) with FIN.
 
-        With one side given, the other is not told and its connection stays half-open: nothing comes, nothing is read.
+        If a side is given, only the connections to that side are closed. Those to the other side stay half-open: they
+        receive nothing, and nothing is read from them.
         """
-        self._now(lambda: self._cut([side] if side else list(Side), reset=reset))
+        self._on_thread(lambda: self._cut([side] if side else list(Side), reset=reset))
 
     def heal(self) -> None:
-        """End delays, stalls and refusals. What was cut stays cut."""
+        """End delays, stalls and refusals. Connections that were cut stay closed."""
 
         def heal() -> None:
             self._delays_s = dict.fromkeys(Direction, 0.0)
@@ -162,7 +161,7 @@ class FaultProxy(Startable):
                 flow.set()
             self._listen()
 
-        self._now(heal)
+        self._on_thread(heal)
 
     # ------------------------------------------------------------------ on the proxy's own thread
 
@@ -172,21 +171,21 @@ class FaultProxy(Startable):
         self._reserved = ReservedPort()
         started: Future[None] = Future()
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._live(started)), name=f"proxy {self.port}", daemon=True
+            target=lambda: asyncio.run(self._run(started)), name=f"proxy {self.port}", daemon=True
         )
         self._thread.start()
         started.result()
 
     def _close(self) -> None:
         if self._thread is not None and self._thread.is_alive():
-            self._now(self._closing.set)
+            self._on_thread(self._closing.set)
             self._thread.join()
         self._thread = None
         if self._reserved is not None:
             self._reserved.release()
             self._reserved = None
 
-    async def _live(self, started: Future[None]) -> None:
+    async def _run(self, started: Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
         self._delays_s = dict.fromkeys(Direction, 0.0)
@@ -223,7 +222,8 @@ class FaultProxy(Startable):
             self._accepting = None
 
     async def _accept(self, listener: socket.socket) -> None:
-        # Not asyncio's server: when that is closed, a connection that it is just accepting is left open and mute.
+        # asyncio's server is not used: if it is closed while it accepts a connection, that connection stays open, and
+        # nothing is ever sent on it.
         with listener:
             while True:
                 client, _ = await self._loop.sock_accept(listener)
@@ -236,33 +236,33 @@ class FaultProxy(Startable):
         stream = await asyncio.open_connection(sock=client, limit=_CHUNK_BYTES)
         task = asyncio.current_task()
         assert task is not None
-        # One that was accepted right before the close is no link yet when all links are cut.
+        # A connection accepted right before the close was not yet a link when all links were cut.
         if len(self._links) >= self._most_connections or self._closing.is_set():
             _end(stream[1], reset=True)
             return
         link = Link(stream, task)
         self._links.add(link)
         try:
-            await self._carry(link)
+            await self._forward(link)
         except asyncio.CancelledError:
-            return  # Cut; half-open, it stays one of the links.
+            return  # The link was cut; if it is half-open, it stays in ``_links``.
         except Exception as error:
             if not _is_of_the_network(error):
                 log.exception("%s: a connection is reset", self.address)
             link.close(reset=True)
         self._links.discard(link)
 
-    async def _carry(self, link: Link) -> None:
-        """Connect to the server, and pass everything on until both directions have ended."""
+    async def _forward(self, link: Link) -> None:
+        """Connect to the server, and forward until both directions have ended."""
         await self._flows[Direction.REQUESTS].wait()
-        link.streams[Side.SERVER] = await self._reach_upstream()
+        link.streams[Side.SERVER] = await self._connect_upstream()
         (from_client, to_client), (from_server, to_server) = link.streams[Side.CLIENT], link.streams[Side.SERVER]
         async with asyncio.TaskGroup() as both:
             both.create_task(self._pump(link, Direction.REQUESTS, from_client, to_server))
             both.create_task(self._pump(link, Direction.RESPONSES, from_server, to_client))
         link.close(reset=False)
 
-    async def _reach_upstream(self) -> _Stream:
+    async def _connect_upstream(self) -> _Stream:
         deadline_s = self._loop.time() + self._upstream_wait_s
         while True:
             host, port = _address(self._upstream if isinstance(self._upstream, str) else self._upstream())
@@ -271,12 +271,12 @@ class FaultProxy(Startable):
             except ConnectionRefusedError:
                 if self._loop.time() >= deadline_s:
                     raise
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_DELAY_S)
 
     async def _pump(
         self, link: Link, direction: Direction, source: asyncio.StreamReader, sink: asyncio.StreamWriter
     ) -> None:
-        """Pass on what comes one way until its end, and then that end."""
+        """Forward one direction until its end of file, and then that end of file."""
         while chunk := await source.read(_CHUNK_BYTES):
             await self._pass_on(direction, chunk, sink)
         await self._flows[direction].wait()
@@ -289,8 +289,8 @@ class FaultProxy(Startable):
         sink.write(chunk)
         await sink.drain()
 
-    def _now(self, change: Callable[[], None]) -> None:
-        """Make a change on the proxy's thread and return when it is made."""
+    def _on_thread(self, change: Callable[[], None]) -> None:
+        """Make a change on the proxy's thread; return when it is made."""
         if threading.current_thread() is self._thread:
             raise ServerError("the proxy's own thread cannot change it; do it from another one")
         if self._thread is None or not self._thread.is_alive():

@@ -1,7 +1,7 @@
 """
-Answers of Kafka 0.8 as a faulty broker would give them: error codes in place of results, other addresses of brokers.
+Answers of a faulty Kafka 0.8 broker: error codes instead of results, and other addresses of brokers.
 
-Version 0 of the requests that this package sends; each answer keeps the topics and partitions of the real one.
+They are of version 0 of the requests that this package sends, and keep the topics and partitions of the real answer.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _NO_OFFSET = -1
 
 def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
     """
-    The same answer with an error instead of every result.
+    Replace every result of an answer by an error.
 
     Args:
-        api_key: Which request it answers: 0 Produce, 1 Fetch, 2 ListOffsets, 3 Metadata, 8 OffsetCommit, 9 OffsetFetch.
+        api_key: The request: 0 Produce, 1 Fetch, 2 ListOffsets, 3 Metadata, 8 OffsetCommit, 9 OffsetFetch.
         payload: The broker's answer, after the correlation id.
-        code: The Kafka error code, an int16; in Metadata it stands at each topic, which then has no partitions.
+        code: The Kafka error code, an int16. In Metadata each topic gets it, and has no partitions.
 
     Raises:
-        ConfigError: Another request, or the code is no int16.
-        ProtocolError: ``payload`` is no answer to it.
+        ConfigError: The request is another one, or the code is not an int16.
+        ProtocolError: ``payload`` is not an answer to the request.
     """
     if api_key == MetadataRequest.API_KEY:
         view = MetadataRequest().decode_response(payload)
@@ -50,10 +50,10 @@ def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
 
 def with_addresses(payload: Buffer, addresses: Mapping[HostPort, HostPort]) -> bytes:
     """
-    A Metadata answer in which brokers have other addresses; those not in the mapping keep theirs.
+    Replace the addresses of brokers in a Metadata answer; brokers that are not in the mapping keep theirs.
 
     Raises:
-        ProtocolError: ``payload`` is no Metadata answer.
+        ProtocolError: ``payload`` is not a Metadata answer.
     """
     return _metadata(MetadataRequest().decode_response(payload), addresses, None)
 
@@ -62,11 +62,11 @@ def _metadata(view: MetadataResponse, addresses: Mapping[HostPort, HostPort], to
     writer = Writer()
     writer.int32(len(view.brokers))
     for broker in view.brokers:
-        here = HostPort(broker.host, broker.port)
-        told = addresses.get(here, here)
+        real = HostPort(broker.host, broker.port)
+        address = addresses.get(real, real)
         writer.int32(broker.node_id)
-        writer.string(told.host)
-        writer.int32(told.port)
+        writer.string(address.host)
+        writer.int32(address.port)
     writer.int32(len(view.topics))
     for topic in view.topics:
         writer.int16(topic.error.number if topic_error is None else topic_error)
@@ -141,7 +141,7 @@ def _write_offset(writer: Writer, code: int) -> None:
     writer.int16(code)
 
 
-#: API key → what follows a partition's number: how to pass over it, its least length, and how to write a failure.
+#: API key → how to handle the fields after a partition's number: skip them, their least length, and write an error.
 _RESULTS: Mapping[int, tuple[Callable[[Reader], None], int, Callable[[Writer, int], None]]] = {
     ProduceRequest.API_KEY: (_skip_produced, 10, _write_produced),
     FetchRequest.API_KEY: (_skip_fetched, 14, _write_fetched),

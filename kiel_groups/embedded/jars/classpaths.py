@@ -1,8 +1,8 @@
 """
-Which jars make which server: one table, an entry a class path.
+The jars of each server: one table, with an entry for each class path.
 
-The old POMs name artifacts that can no longer be had, so nothing is resolved transitively: a class path lists every jar
-it needs. ZooKeeper 3.4.6, the one of Kafka 0.8's days, is on every Kafka class path.
+Old POMs name artifacts that are no longer published, so Maven cannot resolve dependencies: each class path lists all
+its jars. Every Kafka class path includes ZooKeeper 3.4.6, the release of Kafka 0.8's time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NETTY = ("buffer", "codec", "common", "handler", "resolver", "transport", "tran
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """One jar as Maven names it."""
+    """A jar's Maven coordinate."""
 
     group: str
     artifact: str
@@ -56,10 +56,10 @@ class Coordinate:
 @dataclass(frozen=True, slots=True)
 class NpmPackage:
     """
-    A package of npm's that happens to carry a broker's jars.
+    An npm package that contains a broker's jars, in ``folder``.
 
-    ``folder`` is where they lie in it. With ``only_listed`` those of the class path are taken from among others;
-    without, all of them are, being an equal set built for another Scala.
+    With ``only_listed``, only the jars of the class path are used. Otherwise all jars are used: they are an equivalent
+    set, built for another version of Scala.
     """
 
     package: str
@@ -69,7 +69,7 @@ class NpmPackage:
 
 @dataclass(frozen=True, slots=True)
 class ClassPath:
-    """All jars of one server; ``npm`` names another source of them, for where Maven cannot be reached."""
+    """All jars of one server; ``npm`` is another source of them, used if Maven fails."""
 
     name: str
     coordinates: tuple[Coordinate, ...]
@@ -131,7 +131,7 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
             "zookeeper-3.9.5",
             "org.apache.zookeeper:zookeeper:3.9.5",
             "org.apache.zookeeper:zookeeper-jute:3.9.5",
-            # Not optional: without it the server dies at start, its metrics provider being loaded in any case.
+            # Required: the server always loads its metrics provider, and fails to start without this jar.
             "io.dropwizard.metrics:metrics-core:4.1.12.1",
             "org.xerial.snappy:snappy-java:1.1.10.8",
             "commons-cli:commons-cli:1.5.0",
@@ -143,7 +143,7 @@ CLASS_PATHS: Mapping[str, ClassPath] = {
     )
 }
 
-#: ZooKeeper version → the class path that holds it.
+#: ZooKeeper version → its class path.
 _ZOOKEEPERS = {"3.9.5": "zookeeper-3.9.5", "3.4.6": "kafka-0.8.2.2"}
 
 #: Kafka version → its class path.
@@ -151,17 +151,17 @@ _KAFKAS = {name.removeprefix("kafka-"): name for name in CLASS_PATHS if name.sta
 
 
 def class_path(name: str) -> ClassPath:
-    """Look a class path up; raises ConfigError that lists the known ones."""
+    """Return a class path by its name; raise ConfigError with the known names for another one."""
     return CLASS_PATHS[_known(name, {name: name for name in CLASS_PATHS}, "class path")]
 
 
 def zookeeper_class_path(version: str) -> ClassPath:
-    """The class path of a ZooKeeper version; raises ConfigError that lists the known ones."""
+    """Return the class path of a ZooKeeper version; raise ConfigError with the known versions for another one."""
     return CLASS_PATHS[_known(version, _ZOOKEEPERS, "ZooKeeper version")]
 
 
 def kafka_class_path(version: str) -> ClassPath:
-    """The class path of a Kafka version; raises ConfigError that lists the known ones."""
+    """Return the class path of a Kafka version; raise ConfigError with the known versions for another one."""
     return CLASS_PATHS[_known(version, _KAFKAS, "Kafka version")]
 
 

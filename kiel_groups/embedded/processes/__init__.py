@@ -1,5 +1,5 @@
 """
-Run child processes that die with their parent: ports, folders, locks, and what all servers have in common.
+Run child processes that die with their parent: ports, folders, locks, and the base class of all servers.
 
 ``embedded.servers`` and ``embedded.clusters`` build on it.
 It signals only processes that it has started.

@@ -1,8 +1,8 @@
 """
-A child process that dies with its parent, also after kill −9 of the parent.
+A child process that the kernel kills when its parent dies, even by kill -9.
 
-``setpriv --pdeathsig KILL`` asks the kernel for that. The signal follows the *thread* that started the child, not the
-process, so each child is started by a thread of its own that then waits for it, and so lives as long as the child.
+``setpriv --pdeathsig KILL`` asks the kernel for this. The signal is sent when the *thread* that started the child ends,
+not when the process ends. So a separate thread starts each child and then waits for the child's end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["ChildProcess", "log_tail"]
 
 class ChildProcess:
     """
-    One running child; its output is appended to ``log``.
+    A running child; its output is appended to ``log``.
 
-    It has a session of its own, so that a Ctrl-C at the terminal reaches the parent only, which then stops it in order.
+    The child has its own session. So Ctrl-C on the terminal reaches only the parent, which then stops the child.
 
     Raises:
         ServerError: The command cannot be run.
@@ -42,11 +42,11 @@ class ChildProcess:
         self._exited = threading.Event()
         tied = ["setpriv", "--pdeathsig", "KILL", "--", *command]
         threading.Thread(
-            target=self._live, args=(tied, log, folder, started), name=f"parent of {folder.name}", daemon=True
+            target=self._run, args=(tied, log, folder, started), name=f"parent of {folder.name}", daemon=True
         ).start()
         self._process = started.result()
 
-    def _live(self, command: Sequence[str], log: Path, folder: Path, started: Future[subprocess.Popen[bytes]]) -> None:
+    def _run(self, command: Sequence[str], log: Path, folder: Path, started: Future[subprocess.Popen[bytes]]) -> None:
         try:
             with log.open("ab") as output:
                 process = subprocess.Popen(
@@ -70,30 +70,30 @@ class ChildProcess:
 
     @property
     def status(self) -> int | None:
-        """The exit status, minus the signal's number where one ended it; None while the process lives."""
+        """The exit status, or minus the signal's number if a signal ended the process; None while it runs."""
         return self._process.returncode if self._exited.is_set() else None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of the process; True when it has ended."""
+        """Wait for the end of the process; return whether it has ended."""
         return self._exited.wait(timeout_s)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens where the process has ended."""
+        """Send a signal, unless the process has ended."""
         self._process.send_signal(number)
 
     def freeze(self) -> None:
-        """Stop it (SIGSTOP) and return when none of its threads runs any more, some milliseconds later."""
+        """Stop the process with SIGSTOP; return when none of its threads runs, some milliseconds later."""
         self.send(signal.SIGSTOP)
-        with suppress(ChildProcessError):  # It has ended, and its thread has seen it.
+        with suppress(ChildProcessError):  # The process has ended, and its thread has already waited for it.
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
-        """End it at once (SIGKILL, which a stopped process obeys too) and wait until it is gone."""
+        """Kill the process with SIGKILL, which also ends a stopped one, and wait for its end."""
         self.send(signal.SIGKILL)
         self._exited.wait()
 
     def terminate(self, timeout_s: float) -> None:
-        """Ask it to end (SIGTERM, after SIGCONT should it be stopped); kill it where it does not within the time."""
+        """End the process with SIGTERM, and SIGCONT in case it is stopped; kill it if it still runs at the timeout."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         if not self.wait(timeout_s):
@@ -101,7 +101,7 @@ class ChildProcess:
 
 
 def log_tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log, indented for an error message."""
+    """Return the last lines of a log, indented for an error message."""
     try:
         with log.open(encoding="utf-8", errors="replace") as content:
             return "".join(f"  | {line.rstrip()}\n" for line in deque(content, lines)).rstrip("\n")

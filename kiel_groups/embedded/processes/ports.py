@@ -1,4 +1,4 @@
-"""Ports of the loopback interface, chosen by the system and kept for as long as a server may want to come back."""
+"""Loopback ports, reserved for a server also while it is down."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ __all__ = ["ReservedPort", "accepts"]
 
 class ReservedPort:
     """
-    A port that the system gives to nobody else while a server that used it is down.
+    A port that the system gives to no other process while the server is down.
 
-    The socket is bound but does not listen: a client that connects is refused as by a dead server, a server (both sides
-    set SO_REUSEADDR) may bind and listen beside it, and neither another server's bind to port 0 nor the source port of
-    an outgoing connection gets it. Without that, a client that keeps trying a dead server's port may be given that very
-    port as its own and meet itself.
+    The socket is bound but does not listen. So a client is refused, as by a dead server, and the server can bind and
+    listen beside the socket, because both set SO_REUSEADDR. The system uses the port neither for another server's bind
+    to port 0, nor as the source port of an outgoing connection. Otherwise a client that retries a dead server's port
+    may get that port as its own source port, and connect to itself.
 
     Args:
-        number: The port; 0 has the system choose one.
+        number: The port; 0 lets the system choose one.
 
     Raises:
-        ServerError: Somebody has this port, or it is not for everybody (below 1024).
+        ServerError: Another process uses the port, or it needs privileges (below 1024).
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -41,7 +41,7 @@ class ReservedPort:
 
 
 def accepts(port: int) -> bool:
-    """Whether something listens on this port of 127.0.0.1."""
+    """Return whether a process listens on this port of 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0

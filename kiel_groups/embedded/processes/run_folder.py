@@ -1,8 +1,8 @@
 """
-Where servers keep their data: one folder a run, below the system's folder for temporary files.
+Folders for the data of servers: one for each run, in the system's folder for temporary files.
 
-A run holds a lock on its folder for as long as its process lives, so that the next run can tell what dead ones left
-behind, and sweeps it.
+A run holds the lock of its folder until its process ends. So the next run recognizes and removes the folders of runs
+that were killed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _RUN = "run-"
 
 
 def runs_folder() -> Path:
-    """The folder that holds the runs of this user."""
+    """Return the folder that has the runs of this user."""
     return Path(tempfile.gettempdir()) / f"kiel-groups-{os.getuid()}"
 
 
 def made_runs_folder() -> Path:
     """
-    That folder, made where it was missing; nobody else may look into it.
+    Return ``runs_folder()``, created if it was missing; other users cannot read it.
 
     Raises:
-        ServerError: It belongs to somebody else.
+        ServerError: The folder belongs to another user.
     """
     runs = runs_folder()
     runs.mkdir(mode=0o700, exist_ok=True)
@@ -43,12 +43,12 @@ def made_runs_folder() -> Path:
 
 
 def server_folder(name: str) -> Path:
-    """A new, empty folder for one server of this run; the run's folder goes when the process ends."""
+    """Create an empty folder for one server; it is removed with the run's folder when the process ends."""
     return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_run.folder()))
 
 
 class _Run:
-    """The folder of this process, made when the first server needs it."""
+    """The folder of this process, created when the first server needs it."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -56,7 +56,7 @@ class _Run:
 
     def folder(self) -> Path:
         runs = made_runs_folder()
-        # Under one lock, so that no other run takes a folder for dead between its making and its locking.
+        # One lock for all runs: otherwise another run could remove the folder before it is locked.
         with file_lock(runs / _LOCK):
             if self._folder is None:
                 _sweep(runs)
@@ -71,7 +71,7 @@ def _sweep(runs: Path) -> None:
         try:
             lock = try_lock(folder / _LOCK)
         except OSError:
-            continue  # Its own process is removing it at this moment.
+            continue  # The run's own process is removing the folder at this moment.
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
             lock.close()

@@ -1,8 +1,8 @@
 """
-What every embedded server can do: start, stop, die, freeze, come back.
+The base class of embedded servers: start, stop, kill, pause, restart and wipe a server process.
 
-The work is blocking and done on threads, so a server belongs to no event loop: the coroutine methods may be awaited on
-any loop, one after another, and ``with`` works where there is none. Methods of one server take turns.
+The blocking work runs on threads, so a server belongs to no event loop. Its coroutine methods may be awaited on one
+loop after another, and ``with`` works without a loop. A lock allows one method of a server at a time.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _PORT_TAKEN = "Address already in use"
 
 
 async def in_thread(blocking: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking call on a thread; when cancelled, wait for its end before passing the cancellation on."""
+    """Run a blocking call on a thread; if cancelled, wait for the call to end before raising CancelledError."""
     call = asyncio.ensure_future(asyncio.to_thread(blocking, *args, **kwargs))
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
-        # A server half started would be nobody's: its owner is told only when there is something to stop.
+        # The call may be starting a server. The caller can stop that server only if the start has ended.
         await asyncio.wait({call})
-        call.exception()  # Looked at, so that asyncio does not report a failure that nobody can wait for any more.
+        call.exception()  # Retrieve it: otherwise asyncio would log that it was never retrieved.
         raise
 
 
 class Startable(ABC):
-    """A resource with a blocking start and a blocking, repeatable close, for ``with`` and ``async with``."""
+    """A context manager with a blocking start and a blocking, repeatable close, for ``with`` and ``async with``."""
 
     @abstractmethod
     def _start(self) -> None: ...
@@ -81,12 +81,12 @@ class Startable(ABC):
 
 
 class Server(Startable):
-    """One server process on one loopback port, with data that stays until the server is wiped or closed."""
+    """One server process on one loopback port; its data is kept until the server is wiped or closed."""
 
     def __init__(self, name: str, port: int = 0) -> None:
         self.name = name
         self._wanted_port = port
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._port: ReservedPort | None = None
         self._folder: Path | None = None
         self._kept: Path | None = None
@@ -95,7 +95,7 @@ class Server(Startable):
 
     @property
     def port(self) -> int:
-        """The port, the same through every restart."""
+        """The port, which stays the same across restarts."""
         if self._port is None:
             raise ServerError(f"{self.name} has no port before its first start")
         return self._port.number
@@ -107,14 +107,14 @@ class Server(Startable):
 
     @property
     def folder(self) -> Path:
-        """Its configuration, data and log."""
+        """The folder of configuration, data and log."""
         if self._folder is None:
             raise ServerError(f"{self.name} has no folder before its first start")
         return self._folder
 
     @property
     def log(self) -> Path:
-        """What the server wrote, of all its lives."""
+        """The log file, which has the output since the first start."""
         return self.folder / "log"
 
     @property
@@ -124,65 +124,65 @@ class Server(Startable):
 
     @property
     def is_running(self) -> bool:
-        """Whether its process lives; a paused one does."""
+        """Whether the process exists; a paused one does."""
         return self._process is not None and self._process.status is None
 
     def keep_in(self, folder: Path) -> None:
-        """Have configuration, data and log in a folder that stays when the server is closed; before its first start."""
+        """Use this folder for configuration, data and log, and keep it at close; call this before the first start."""
         folder.mkdir(parents=True, exist_ok=True)
         self._kept = folder
 
     async def start(self) -> None:
         """
-        Start it, on the data it has, and return when it serves.
+        Start the server on its data; return when it serves.
 
         Raises:
-            ServerError: It runs already, ended at once (the end of its log is in the message), or never served.
+            ServerError: The server runs already, ended (the message has the end of its log), or did not serve in time.
         """
         await in_thread(self._start)
 
     async def stop(self) -> None:
-        """Stop it in order (SIGTERM; SIGKILL after 15 s); nothing happens where it does not run."""
+        """Stop the server with SIGTERM, and with SIGKILL after 15 s; do nothing if it does not run."""
         await in_thread(self._stop)
 
     async def kill(self) -> None:
-        """End it with SIGKILL and return when the process is gone."""
+        """Kill the server with SIGKILL; return when the process has ended."""
         await in_thread(self._kill)
 
     async def restart(self) -> None:
-        """Stop it in order, then start it on the same data and port."""
+        """Stop the server with SIGTERM, then start it on the same data and port."""
         await in_thread(self._restart)
 
     async def wipe(self) -> None:
-        """Forget its data; it must not run."""
+        """Delete the data; the server must not run."""
         await in_thread(self._wipe)
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP): connections stay open, nothing is answered from the moment of the return."""
+        """Freeze the server with SIGSTOP: its connections stay open, and it answers nothing once this returns."""
         self._alive().freeze()
 
     def resume(self) -> None:
-        """Let a frozen server go on (SIGCONT)."""
+        """Continue a paused server with SIGCONT."""
         self._alive().send(signal.SIGCONT)
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """Write the configuration for the present port and folder; the command that runs the server."""
+        """Write the configuration for the present port and folder; return the command that runs the server."""
 
     @abstractmethod
     def _readiness(self) -> AbstractContextManager[Callable[[], bool]]:
-        """For the time of one start: a check whether a client would be served now; called until it says True."""
+        """Provide, during one start, a function that checks whether a client would be served now."""
 
     def _data(self) -> list[Path]:
         return [self.folder / "data"]
 
     def _start(self) -> None:
-        with self._turn:
+        with self._lock:
             if self.is_running:
                 raise ServerError(f"{self.name} runs already, as process {self.pid}")
             self._folder = self._folder or self._kept or server_folder(self.name)
             with self._readiness() as serves:
-                # A port that was asked for by its number, and is lost to somebody, has no substitute.
+                # Only a port that the system chose can be replaced by another one if it is taken.
                 tries = 1 if self._wanted_port else _PORT_TRIES
                 for attempt in range(1, tries + 1):
                     self._port = self._port or ReservedPort(self._wanted_port)
@@ -190,10 +190,10 @@ class Server(Startable):
                     if self._became_ready(self._process, serves, last_attempt=attempt == tries):
                         self._was_ready = True
                         return
-                    self._lose_port()
+                    self._retry_port()
 
     def _became_ready(self, process: ChildProcess, serves: Callable[[], bool], *, last_attempt: bool) -> bool:
-        """Wait until it serves; False where somebody else had its port and another attempt is due."""
+        """Wait until the server serves; return False if its port was taken and another attempt should follow."""
         deadline = time.monotonic() + _START_LIMIT_S
         while not process.wait(_POLL_S):
             if serves():
@@ -207,8 +207,8 @@ class Server(Startable):
             return False
         raise ServerError(f"{self.name} ended at its start with status {process.status}; its log ends:\n{self._tail()}")
 
-    def _lose_port(self) -> None:
-        """Somebody was quicker: a new server moves on, one that clients know waits for its port."""
+    def _retry_port(self) -> None:
+        """Another process took the port: a new server chooses another port, a known one waits for its port."""
         assert self._port is not None
         if self._was_ready:
             time.sleep(0.5)
@@ -217,29 +217,29 @@ class Server(Startable):
         self._port = None
 
     def _stop(self) -> None:
-        with self._turn:
+        with self._lock:
             if self._process is not None:
                 self._process.terminate(_STOP_LIMIT_S)
 
     def _kill(self) -> None:
-        # Without waiting for a turn: a start that hangs may be ended this way too.
+        # Without the lock: this also ends a start that hangs.
         if self._process is not None:
             self._process.kill()
 
     def _restart(self) -> None:
-        with self._turn:
+        with self._lock:
             self._stop()
             self._start()
 
     def _wipe(self) -> None:
-        with self._turn:
+        with self._lock:
             if self.is_running:
                 raise ServerError(f"{self.name} runs, as process {self.pid}; stop it before its data is wiped")
             for data in self._data():
                 shutil.rmtree(data, ignore_errors=True)
 
     def _close(self) -> None:
-        with self._turn:
+        with self._lock:
             if self._process is not None:
                 self._process.terminate(_CLOSE_LIMIT_S)
             if self._folder is not None and self._folder != self._kept:

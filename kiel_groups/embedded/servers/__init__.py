@@ -1,6 +1,6 @@
 """
-Run one kind of server a module: ZooKeeper, an ensemble of it, and a Kafka broker, with their configuration.
+Run single servers: a ZooKeeper server, an ensemble of them, and a Kafka broker, with their configuration.
 
-``embedded.clusters`` puts them together; tests start single ones.
-Data lie in a folder of the run, and nothing is written elsewhere.
+``embedded.clusters`` combines them to clusters; tests start single ones.
+All files are in a folder of the run; nothing is written elsewhere.
 """

@@ -1,9 +1,9 @@
 """
 ZooKeeper servers that form one ensemble.
 
-All ports are chosen by the system: each server has one for clients, one for the followers that it would lead, and one
-for elections. The latter two stand in every server's configuration, so they are reserved before the first start and
-stay for as long as the ensemble does.
+Each server has a port for clients, one for its followers if it leads, and one for elections. The system chooses them.
+Every server's configuration has the latter two, so they are reserved before the first start, and stay until the
+ensemble is closed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from kiel_groups.errors import ConfigError, ServerError
 
 __all__ = ["ZooKeeperEnsemble"]
 
-#: A server by itself leads itself.
+#: The modes of a server that leads. A stand-alone server does.
 _LEADING = ("leader", "standalone")
 _LEADER_LIMIT_S = 30.0
 _POLL_S = 0.05
 
 
 class _PeerPorts(NamedTuple):
-    """Where the other servers reach one of them; the same for as long as the ensemble lives."""
+    """The ports of one server for the other servers; they stay the same until the ensemble is closed."""
 
     quorum: ReservedPort
     election: ReservedPort
@@ -43,7 +43,7 @@ class _Settings(TypedDict):
 
 
 class _Member(ZooKeeperServer):
-    """One server of several; ``peers`` says where it finds all of them, itself included, when it starts."""
+    """One server of several; ``peers`` returns the addresses of all servers, as this one should see them."""
 
     def __init__(
         self,
@@ -71,24 +71,24 @@ class _Member(ZooKeeperServer):
 
 class ZooKeeperEnsemble(Startable):
     """
-    Some servers and one truth, for the time of a ``with`` or an ``async with`` block.
+    Runs an ensemble of ZooKeeper servers during a ``with`` or ``async with`` block.
 
-    It has started when every server gives a session, hence has a quorum. Each of ``servers`` can be stopped, killed,
-    paused, resumed and started again on its data by itself; its start returns when it is part of a quorum again, so
-    servers that only form one together are started together (``asyncio.gather``). A server that hangs is given up by
-    the others after 4 ticks (2 s unless told otherwise), one that dies at once.
+    It has started when every server accepts sessions, and so has a quorum. Each of ``servers`` can be stopped, killed,
+    paused, resumed and started again on its data. A server's start returns when it is part of a quorum again. So
+    servers without which there is no quorum have to be started concurrently (``asyncio.gather``). The others notice a
+    server that hangs after 4 ticks (2 s by default), and one that dies at once.
 
     Args:
-        servers: How many: 1 (a stand-alone server), 3, 5, …
+        servers: The number of servers: 1 (stand-alone), 3, 5, …
         version: ``"3.9.5"`` or ``"3.4.6"``.
-        tick_time_ms: ZooKeeper's unit of time; sessions last between 2 and 20 of them.
-        max_session_timeout_ms: The longest session granted; 20 ticks unless given.
-        port: The first server's port for clients, the others follow it; 0 has the system choose.
+        tick_time_ms: ZooKeeper's unit of time; session timeouts are between 2 and 20 ticks.
+        max_session_timeout_ms: The longest session timeout granted; 20 ticks by default.
+        port: The first server's client port; the others get the next ones. 0 lets the system choose.
         overrides: Further lines of every ``zoo.cfg``.
-        cuttable: Have the servers talk through proxies, for ``cut`` and ``delay``.
+        cuttable: Connect the servers through proxies, for ``cut`` and ``delay``.
 
     Raises:
-        ConfigError: An even number of servers, or one below 1, or a version that is not in the table.
+        ConfigError: The number of servers is even or below 1, or the version is not in the table.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ZooKeeperEnsemble(Startable):
 
     async def leader(self) -> ZooKeeperServer:
         """
-        The server that leads; waits for the end of an election. A server by itself leads itself.
+        Return the server that leads, or a stand-alone server; wait for the end of an election.
 
         Raises:
             ServerError: After 30 s there is no leader, or there are two.
@@ -148,22 +148,22 @@ class ZooKeeperEnsemble(Startable):
             await asyncio.sleep(_POLL_S)
 
     async def followers(self) -> list[ZooKeeperServer]:
-        """All servers but the leader, whether they run or not; errors as of ``leader``."""
+        """Return all servers but the leader, whether they run or not. Raises as ``leader`` does."""
         leader = await self.leader()
         return [server for server in self.servers if server is not leader]
 
     def cut(self, server: ZooKeeperServer, *others: ZooKeeperServer) -> None:
-        """From now on nothing goes between one server and others; none of them hears of an end. See ``PeerLinks``."""
+        """Stall everything between one server and others; their connections are not closed. See ``PeerLinks``."""
         for other in others:
             self._network().cut(self._number(server), self._number(other))
 
     def delay(self, seconds: float, server: ZooKeeperServer, *others: ZooKeeperServer) -> None:
-        """Hold everything between one server and others back for so long, both ways."""
+        """Delay everything between one server and others, in both directions."""
         for other in others:
             self._network().delay(self._number(server), self._number(other), seconds)
 
     def heal(self) -> None:
-        """End all cuts and delays; what was held back goes on."""
+        """End all cuts and delays; what they held back is delivered."""
         self._network().heal()
 
     def _network(self) -> PeerLinks:
@@ -188,7 +188,7 @@ class ZooKeeperEnsemble(Startable):
         if self._cuttable:
             self._links = PeerLinks(self._peers())
             self._links._start()
-        # Together: none of them serves before most of them run.
+        # Concurrently: no server serves before a quorum of them runs.
         with ThreadPoolExecutor(max_workers=len(self.servers)) as pool:
             list(pool.map(ZooKeeperServer._start, self.servers))
 

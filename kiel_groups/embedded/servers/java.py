@@ -1,4 +1,4 @@
-"""How a server is run by Java: a small heap, a quick start, no file outside its folder. No shell script of Kafka's."""
+"""The Java command of a server: a small heap, a quick start, and no file outside the server's folder."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["java_command"]
 
 def java_command(classes: ClassPath, folder: Path, main: str, configuration: Path, *, heap_mb: int) -> list[str]:
     """
-    The command that runs a server's main class with a configuration file.
+    Return the command that runs a server's main class with a configuration file.
 
     Args:
-        classes: Its jars; fetched where they are not in the cache.
+        classes: The server's jars; fetched if they are not in the cache.
         folder: The server's own folder.
         main: The class with the main method.
-        configuration: The one argument of it.
+        configuration: The only argument of the main method.
         heap_mb: The largest heap, in MiB.
 
     Raises:
-        ServerError: There is no Java, or the jars cannot be had.
+        ServerError: Java is not installed, or the jars cannot be fetched.
     """
     logging = folder / "log4j.properties"
     logging.write_text(LOG4J, encoding="utf-8")
@@ -39,11 +39,11 @@ def java_command(classes: ClassPath, folder: Path, main: str, configuration: Pat
         "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
         "-Djava.net.preferIPv4Stack=true",
-        # Performance data, unpacked native code and crash reports would outlive a killed server elsewhere.
+        # Otherwise performance data, unpacked native code and crash reports of a killed server stay in other folders.
         "-XX:-UsePerfData",
         f"-Djava.io.tmpdir={scratch}",
         f"-XX:ErrorFile={folder}/crash.log",
-        # ZooKeeper 3.9 logs through slf4j-simple, everything older through log4j.
+        # ZooKeeper 3.9 logs through slf4j-simple; all older servers log through log4j.
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss,SSS",
         f"-Dlog4j.configuration=file:{logging}",

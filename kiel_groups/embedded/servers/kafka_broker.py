@@ -26,10 +26,10 @@ _POLL_S = 0.02
 
 def stop_brokers(brokers: Sequence[KafkaBroker]) -> None:
     """
-    Stop the brokers of one cluster in order, the controller last, so that none becomes one while it stops; blocking.
+    Stop the brokers of one cluster, the controller last, so that no stopping broker becomes the controller.
 
-    A broker of 0.8.1.1 that does waits for ever: its new thread for deletions waits for the lock that its end holds.
-    It would be killed after 15 s. Later releases let go of the lock.
+    A broker of 0.8.1.1 that becomes the controller while it stops hangs: its new thread for topic deletions waits for
+    the lock that the shutdown holds. It would be killed after 15 s. Later releases release the lock.
     """
     last = _controller_id(brokers[0].zk_connect) if len(brokers) > 1 else None
     with ThreadPoolExecutor(max_workers=max(1, len(brokers))) as pool:
@@ -45,22 +45,23 @@ def _controller_id(zk_connect: str) -> int | None:
         with cluster_admin.zookeeper(zk_connect, timeout_s=_CONTROLLER_LIMIT_S) as client:
             return cluster_admin.controller_id(client)
     except CoordinationError:
-        return None  # ZooKeeper has gone, so nobody becomes controller any more.
+        return None  # Without ZooKeeper, no broker can become the controller.
 
 
 class KafkaBroker(Server):
     """
     A real broker on a loopback port.
 
-    It serves when ``/brokers/ids/<id>`` is there (its port opens earlier) and its log says that it has started: 0.8.0
-    registers before its controller is up, and a topic that grew in between would never get leaders for the growth.
+    It serves when ``/brokers/ids/<id>`` exists (its port opens earlier) and its log says that it has started. Both are
+    needed: 0.8.0 registers before its controller is up, and partitions added to a topic in between would never get
+    leaders.
 
     Args:
         zk_connect: ZooKeeper's hosts and the chroot, ``host:port/chroot``; the chroot must exist.
-        broker_id: Its number in the cluster.
+        broker_id: The broker's number in the cluster.
         version: ``"0.8.0"``, ``"0.8.1.1"``, ``"0.8.2.2"`` or ``"0.9.0.1"``.
-        port: Its port; 0 has the system choose one.
-        overrides: Further lines of ``server.properties``, or other values for those it has.
+        port: The broker's port; 0 lets the system choose one.
+        overrides: Lines that are added to ``server.properties`` or replace lines there.
     """
 
     def __init__(
@@ -89,28 +90,28 @@ class KafkaBroker(Server):
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
-        earlier_lives = self.log.stat().st_size if self.log.exists() else 0
+        log_start = self.log.stat().st_size if self.log.exists() else 0
         with cluster_admin.zookeeper(self.zk_connect) as client:
-            self._await_end_of_earlier_life(client)
-            yield lambda: cluster_admin.is_registered(client, self.broker_id) and self._has_started(earlier_lives)
+            self._await_end_of_old_session(client)
+            yield lambda: cluster_admin.is_registered(client, self.broker_id) and self._has_started(log_start)
 
     def _has_started(self, since_byte: int) -> bool:
         with self.log.open("rb") as log:
             log.seek(since_byte)
             return _STARTED.search(log.read()) is not None
 
-    def _await_end_of_earlier_life(self, client: cluster_admin.Client) -> None:
+    def _await_end_of_old_session(self, client: cluster_admin.Client) -> None:
         """
-        Wait until ZooKeeper has forgotten this broker.
+        Wait until ZooKeeper has deleted this broker's registration.
 
-        After kill −9 its ephemeral znodes stay for the rest of the session. A broker of 0.8 that starts meanwhile waits
-        for its id in any case, but takes its own old ``/controller`` for a living one, fails when that goes, and leaves
-        the cluster without a controller for good.
+        After kill -9 its ephemeral znodes stay until the session times out. A broker of 0.8 that starts meanwhile waits
+        for its id in any case. But it takes its own old ``/controller`` znode for that of a live broker, fails when
+        the znode is deleted, and leaves the cluster without a controller for good.
         """
         deadline = time.monotonic() + _OLD_SESSION_LIMIT_S
         while cluster_admin.is_registered(client, self.broker_id):
             if time.monotonic() > deadline:
                 raise ServerError(
-                    f"a broker with the id {self.broker_id} lives in ZooKeeper at {self.zk_connect}; choose another id"
+                    f"a broker with the id {self.broker_id} is registered at {self.zk_connect}; choose another id"
                 )
             time.sleep(_POLL_S)

@@ -1,9 +1,9 @@
 """
-The network between the servers of one ensemble, which fails on demand: a proxy before each port, for each peer.
+The network between the servers of one ensemble, with a fault proxy for each pair of servers and each port.
 
-A server finds the others where its own configuration says, so each is told of proxies that nobody else uses. 3.9.5 does
-so only for following: at an election its servers also tell each other where they are, and may talk past the proxies. On
-3.4.6 a cut is complete.
+A server connects to the addresses of the others in its own configuration, so each configuration has proxies that no
+other server uses. On 3.4.6 a cut is complete. On 3.9.5 it is complete only between followers and leader: in an election
+the servers also exchange their real addresses, and may bypass the proxies.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from kiel_groups.embedded.servers.server_files import LOOPBACK, Peer
 
 __all__ = ["PeerLinks"]
 
-#: Who was just elected listens a moment later. A follower that is refused until then tries again for 5 s; one that is
-#: accepted and reset, as by a proxy, votes again, and its leader waits for it in vain until ``initLimit``.
-_ELECTED_LISTENS_S = 5.0
+#: How long a proxy waits for the server behind it. A server that was just elected listens a moment later. A follower
+#: that is refused until then retries for 5 s. One that a proxy accepts and then resets would vote again instead, and
+#: its leader would wait for it until ``initLimit``.
+_NEW_LEADER_WAIT_S = 5.0
 
 
-class _Way(NamedTuple):
-    """How one server reaches another."""
+class _PeerProxies(NamedTuple):
+    """The proxies by which one server reaches another."""
 
     quorum: FaultProxy
     election: FaultProxy
@@ -33,17 +34,17 @@ class _Way(NamedTuple):
 
 class PeerLinks(Startable):
     """
-    Proxies between servers, for the time of a ``with`` block; servers go by their numbers.
+    Runs the proxies between servers during a ``with`` block; servers are named by their numbers.
 
     Args:
-        peers: Where the servers really listen.
+        peers: The real addresses of the servers.
     """
 
     def __init__(self, peers: Mapping[int, Peer]) -> None:
         self._peers = peers
-        self._ways = {
-            (one, other): _Way(
-                FaultProxy(f"{peers[other].host}:{peers[other].quorum_port}", upstream_wait_s=_ELECTED_LISTENS_S),
+        self._proxies = {
+            (one, other): _PeerProxies(
+                FaultProxy(f"{peers[other].host}:{peers[other].quorum_port}", upstream_wait_s=_NEW_LEADER_WAIT_S),
                 FaultProxy(f"{peers[other].host}:{peers[other].election_port}"),
             )
             for one, other in permutations(peers, 2)
@@ -51,37 +52,37 @@ class PeerLinks(Startable):
         self._running = ExitStack()
 
     def seen_by(self, number: int) -> dict[int, Peer]:
-        """All servers, itself included, as one of them is to be told of them."""
+        """Return the addresses of all servers for one server's configuration; its own one is the real one."""
         return {
             other: self._peers[other]
             if other == number
-            else Peer(LOOPBACK, self._ways[number, other].quorum.port, self._ways[number, other].election.port)
+            else Peer(LOOPBACK, self._proxies[number, other].quorum.port, self._proxies[number, other].election.port)
             for other in self._peers
         }
 
     def cut(self, one: int, other: int) -> None:
-        """From now on nothing goes between two servers, nor does either hear of an end; see ``FaultProxy.stall``."""
+        """Stall everything between two servers; their connections are not closed (see ``FaultProxy.stall``)."""
         for proxy in self._between(one, other):
             proxy.stall()
 
     def delay(self, one: int, other: int, seconds: float) -> None:
-        """Hold everything between two servers back for so long, both ways."""
+        """Delay everything between two servers, in both directions."""
         for proxy in self._between(one, other):
             proxy.delay(seconds)
 
     def heal(self) -> None:
-        """End all of that; what was held back goes on."""
-        for way in self._ways.values():
-            for proxy in way:
+        """End all cuts and delays; what they held back is delivered."""
+        for pair in self._proxies.values():
+            for proxy in pair:
                 proxy.heal()
 
     def _between(self, one: int, other: int) -> Iterator[FaultProxy]:
-        yield from self._ways[one, other]
-        yield from self._ways[other, one]
+        yield from self._proxies[one, other]
+        yield from self._proxies[other, one]
 
     def _start(self) -> None:
-        for way in self._ways.values():
-            for proxy in way:
+        for pair in self._proxies.values():
+            for proxy in pair:
                 self._running.enter_context(proxy)
 
     def _close(self) -> None:

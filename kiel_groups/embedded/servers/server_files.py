@@ -1,4 +1,4 @@
-"""What stands in the configuration files of the servers: one place, for those we run and those that we hand out."""
+"""The settings in the servers' configuration files, both of embedded servers and of the example files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Settings: TypeAlias = Mapping[str, object]
 
 LOOPBACK = "127.0.0.1"
 
-#: Everything older than ZooKeeper 3.9 logs through log4j; to standard output, as that does.
+#: All servers but ZooKeeper 3.9 log through log4j. Like 3.9, they log to standard output.
 LOG4J = """\
 log4j.rootLogger=INFO, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
@@ -24,7 +24,7 @@ log4j.appender.stdout.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1}: %m%n
 
 
 class Peer(NamedTuple):
-    """Where the other servers of an ensemble reach one of them."""
+    """The address of one server of an ensemble, for the other servers."""
 
     host: str
     quorum_port: int
@@ -32,12 +32,12 @@ class Peer(NamedTuple):
 
 
 def as_properties(settings: Settings) -> str:
-    """A line a setting, as Java's properties and ``zoo.cfg`` have it."""
+    """Format settings as lines of Java properties or of ``zoo.cfg``."""
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
 def zookeeper_settings(data: PurePath, port: int, *, tick_time_ms: int = 500) -> dict[str, object]:
-    """``zoo.cfg`` of one server by itself, on the loopback interface."""
+    """Return ``zoo.cfg`` of a stand-alone server on the loopback interface."""
     return {
         "dataDir": data,
         "clientPort": port,
@@ -50,16 +50,16 @@ def zookeeper_settings(data: PurePath, port: int, *, tick_time_ms: int = 500) ->
 
 
 def ensemble_settings(peers: Mapping[int, Peer]) -> dict[str, object]:
-    """The lines that make several servers one ensemble, the same for all of them; peers by their numbers."""
+    """Return the lines of ``zoo.cfg`` that join servers to an ensemble; ``peers`` by server number."""
     servers = {f"server.{number}": f"{host}:{quorum}:{election}" for number, (host, quorum, election) in peers.items()}
-    # In ticks: how long a server may take to catch up with the leader at its start, and how far behind it may fall.
+    # In ticks: how long a server may take to catch up with the leader at its start, and how long it may lag later.
     return {"initLimit": 20, "syncLimit": 4, **servers}
 
 
 def broker_settings(
     release: KafkaRelease, data: PurePath, port: int, zk_connect: str, *, broker_id: int = 0
 ) -> dict[str, object]:
-    """``server.properties`` of a small broker on the loopback interface."""
+    """Return ``server.properties`` of a small broker on the loopback interface."""
     return {
         "broker.id": broker_id,
         "host.name": LOOPBACK,
@@ -68,9 +68,9 @@ def broker_settings(
         "zookeeper.connect": zk_connect,
         "zookeeper.session.timeout.ms": 3000,
         "auto.create.topics.enable": "false",
-        # Indexes are preallocated: 10 MiB each as it comes.
+        # Index files are preallocated; by default each has 10 MiB.
         "log.index.size.max.bytes": 1048576,
-        # Otherwise stopping a whole cluster takes 17 to 45 s.
+        # With controlled shutdown, stopping a whole cluster takes 17 to 45 s.
         "controlled.shutdown.enable": "false",
         "num.io.threads": 2,
         "num.network.threads": 2,

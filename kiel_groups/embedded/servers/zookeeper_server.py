@@ -1,4 +1,4 @@
-"""One ZooKeeper server: stand-alone, or (see ensemble) one of several."""
+"""One ZooKeeper server, stand-alone or in an ensemble."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kiel_groups.embedded.servers.server_files import Settings, as_properties, z
 
 __all__ = ["ZooKeeperServer"]
 
-_WORD_LIMIT_S = 0.5
+_ANSWER_LIMIT_S = 0.5
 _MODE = re.compile(rb"^Mode: (?P<mode>[\w-]+)$", re.MULTILINE)
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
@@ -27,9 +27,9 @@ class ZooKeeperServer(Server):
 
     Args:
         version: ``"3.9.5"`` or ``"3.4.6"``.
-        tick_time_ms: ZooKeeper's unit of time; sessions last between 2 and 20 of them.
-        max_session_timeout_ms: The longest session granted; 20 ticks unless given.
-        port: Its port; 0 has the system choose one.
+        tick_time_ms: ZooKeeper's unit of time; session timeouts are between 2 and 20 ticks.
+        max_session_timeout_ms: The longest session timeout granted; 20 ticks by default.
+        port: The server's port; 0 lets the system choose one.
         overrides: Further lines of ``zoo.cfg``.
     """
 
@@ -57,37 +57,37 @@ class ZooKeeperServer(Server):
 
     async def mode(self) -> str | None:
         """
-        ``"standalone"``, ``"leader"`` or ``"follower"``; ``"read-only"`` where it was told to go on alone as such.
+        Return ``"standalone"``, ``"leader"`` or ``"follower"``; None if the server is down, frozen or without a quorum.
 
-        None where it is down, frozen, or otherwise not in a quorum.
+        A server that is configured to serve reads without a quorum then returns ``"read-only"``.
         """
         return await in_thread(self._mode)
 
     def _mode(self) -> str | None:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=_WORD_LIMIT_S) as connection:
-                connection.settimeout(_WORD_LIMIT_S)
+            with socket.create_connection(("127.0.0.1", self.port), timeout=_ANSWER_LIMIT_S) as connection:
+                connection.settimeout(_ANSWER_LIMIT_S)
                 connection.sendall(b"srvr")
-                said = b"".join(iter(lambda: connection.recv(4096), b""))
+                answer = b"".join(iter(lambda: connection.recv(4096), b""))
         except OSError:
             return None
-        found = _MODE.search(said)
+        found = _MODE.search(answer)
         return found["mode"].decode() if found else None
 
     def _quorum(self) -> Settings:
-        """Lines of ``zoo.cfg`` about other servers; a stand-alone one has none."""
+        """Return the lines of ``zoo.cfg`` about other servers; a stand-alone server has none."""
         return {}
 
     def _command(self) -> list[str]:
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
-        alone = zookeeper_settings(data, self.port, tick_time_ms=self._tick_time_ms)
+        own = zookeeper_settings(data, self.port, tick_time_ms=self._tick_time_ms)
         configuration = self.folder / "zoo.cfg"
-        configuration.write_text(as_properties({**alone, **self._quorum(), **self._overrides}), encoding="utf-8")
+        configuration.write_text(as_properties({**own, **self._quorum(), **self._overrides}), encoding="utf-8")
         return java_command(self._classes, self.folder, _MAIN, configuration, heap_mb=128)
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
-        # Short tries: 3.9.5 never answers, nor closes, a connection that comes in the first moment of its start (its
-        # connection handler fails on a database that is not there yet).
+        # Short attempts: 3.9.5 neither answers nor closes a connection that arrives right after its start, because its
+        # connection handler fails while the database is not loaded.
         yield lambda: accepts(self.port) and cluster_admin.answers(self.hosts, timeout_s=0.5)
