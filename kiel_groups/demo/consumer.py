@@ -46,7 +46,7 @@ async def consume(options: argparse.Namespace) -> None:
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.close)
     batch = max(1, round(options.rate * _BATCH_S))
-    # Line buffering hands each receipt to the operating system before the next record is requested. A kill -9 of this
+    # Line buffering passes each receipt to the operating system before the next record is requested. A kill -9 of this
     # process therefore loses no receipt of a finished record.
     with options.receipts.open("a", buffering=1, encoding="ascii") as receipts:
         async with consumer:

@@ -1,8 +1,8 @@
 """
 Test without servers: simulated time, and a fake ZooKeeper behind kazoo's own client.
 
-The simulator plays whole groups on it; applications may, too.
-It is compared with real servers by tests, and is used by no other package.
+The simulator runs whole groups on it; applications may use it, too.
+Tests compare it with real servers; no other package uses it.
 """
 
 from kiel_groups.testing.fake_client import Host, fake_client

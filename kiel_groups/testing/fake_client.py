@@ -1,8 +1,8 @@
 """
-kazoo's client, with a fake ensemble behind it.
+kazoo's client, connected to a fake ensemble.
 
-The client itself is kazoo's own: its queue, its states, its watchers, its transactions. Only its connection, which in
-kazoo is a thread with a socket, and its handler, which is threads with queues, are replaced by what stands here.
+The client itself is kazoo's: its queue, states, watchers and transactions. Only two parts of it are replaced: its
+connection, in kazoo a thread with a socket, and its handler, in kazoo threads with queues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kazoo.protocol.states import EVENT_TYPE_MAP, Callback, KeeperState, Watched
 
 from kiel_groups.coordination.zookeeper.kazoo_client import connect_limit_s
 from kiel_groups.testing.fake_ensemble import FakeEnsemble
-from kiel_groups.testing.fake_handler import FakeHandler, OrderlyClient, pump
+from kiel_groups.testing.fake_handler import FakeHandler, OrderedWatchersClient, run_until
 from kiel_groups.testing.fake_network import Event, Granted, Link, Loss, Reply
 from kiel_groups.testing.fake_server import DELETED, PING_XID, FakeServer
 
@@ -30,28 +30,29 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, JITTER = 0.05, 1.0, 0.4
 
 
 class Host:
-    """The machine that a client runs on: whether it runs, and whom it reaches."""
+    """The host that clients run on: whether it runs, and which servers it reaches."""
 
     def __init__(self, ensemble: FakeEnsemble) -> None:
         self.ensemble = ensemble
         self.timeline = ensemble.timeline
-        #: Those that clients on this machine know of.
+        #: The servers in the connection string of the clients.
         self.servers = list(ensemble.servers)
         self.links: list[Link] = []
-        #: New connections, and all that is sent on old ones, are held up; with a server, those to all others.
+        #: Whether new connections fail, and messages on open ones are delayed.
         self.stalled = False
+        #: The only server that new connections reach, if it is not None.
         self.only: FakeServer | None = None
-        #: Whether the events of watches on a znode never arrive.
+        #: Whether the events of watches on a znode are lost, by its path.
         self.loses_events: Callable[[str], bool] = lambda _path: False
-        #: Those of clients that open sessions of their own.
+        #: The connections of clients that open their own sessions.
         self.connections: list[FakeConnection] = []
-        #: The sessions that clients on this machine have opened.
+        #: The sessions that clients on this host have opened.
         self.sessions: list[int] = []
-        #: Does something (a function with arguments) on this machine, as soon as it runs.
+        #: Calls a function with arguments on this host, as soon as the host runs.
         self.run: Callable[..., object] = _do
 
     def opened_session(self, connection: FakeConnection, session_id: int) -> None:
-        """A client on this machine has a new session."""
+        """Note the new session of a client on this host."""
         self.sessions.append(session_id)
 
     def reaches(self, server: FakeServer) -> bool:
@@ -59,7 +60,7 @@ class Host:
 
     @property
     def server(self) -> FakeServer | None:
-        """The one that this machine's newest connection leads to, while it is open."""
+        """The server of this host's newest connection, while that is open."""
         return self._server if self.links and self.links[0].is_open else None
 
     def connect(self, server: FakeServer, end: FakeConnection) -> Link:
@@ -70,24 +71,24 @@ class Host:
         return link
 
     def stall(self) -> None:
-        """From now on nothing gets through, in either direction, and nobody is told."""
+        """Delay all messages in both directions; neither end is notified."""
         self.stalled = True
         for link in self.links:
             link.stalled = True
 
     def resume(self) -> None:
-        """What was held up gets through, late."""
+        """End a stall; the delayed messages arrive."""
         self.stalled, self.only = False, None
         for link in self.links:
             link.resume()
 
     def lose(self, what: Loss) -> None:
-        """Break the connection at its next transaction: before the server has it, or after it has happened."""
+        """Break the newest connection at its next transaction: before the server receives it, or before its answer."""
         for link in self.links[:1]:
             link.loses = what
 
     def reset(self) -> None:
-        """Break all connections; what is under way is lost."""
+        """Break all connections; messages in flight are lost."""
         for link in self.links:
             link.reset()
 
@@ -105,14 +106,13 @@ def fake_client(
     session: tuple[int, bytes] | None = None,
 ) -> KazooClient:
     """
-    A client of kazoo's whose servers are the host's ensemble; to be started, used and stopped like any.
+    Return a kazoo client of the host's ensemble, which is started, used and stopped like any other.
 
-    Given a ``session``, by its id and password, it resumes that one.
-
-    Its blocking calls let simulated time pass; so they cannot be used from within a step of it.
+    With ``session``, an id and a password, it resumes that session. Its blocking calls advance the simulated time, so
+    they cannot be made from a call that the timeline has scheduled.
     """
     hosts = ",".join(f"fake{server.number}:2181" for server in host.servers)
-    client = OrderlyClient(
+    client = OrderedWatchersClient(
         hosts + chroot, session_timeout_ms / 1000, handler=FakeHandler(host), logger=logger, client_id=session
     )
     client._connection = FakeConnection(client, host)
@@ -121,24 +121,24 @@ def fake_client(
     return client
 
 
-class _Later(Exception):  # noqa: N818 -- not an error
-    """The answer to Connect is not there yet."""
+class _NotAnsweredYet(Exception):  # noqa: N818 -- not an error
+    """The answer to Connect has not arrived yet."""
 
 
 class FakeSocket:
-    """The client's end of one connection; of no use for the next one."""
+    """The client's socket of one connection; kazoo shuts it down to end that connection only."""
 
     def __init__(self, connection: FakeConnection, link: Link) -> None:
         self._connection = connection
         self._link = link
 
     def shutdown(self, _how: int) -> None:
-        """Somebody has lost patience with it."""
-        self._connection.leave(self._link)
+        """Close the connection."""
+        self._connection.shut_down(self._link)
 
 
 class FakeConnection:
-    """As kazoo's ConnectionHandler; its private names are those that KazooClient uses."""
+    """Replaces kazoo's ConnectionHandler; its private names are those that KazooClient uses."""
 
     def __init__(self, client: KazooClient, host: Host) -> None:
         self._client = client
@@ -154,48 +154,48 @@ class FakeConnection:
         self._last_sent_s = 0.0
         self._ping_outstanding = False
         self.stopped = True
-        #: How many sessions it has had; kazoo goes on with a new one after an expiry.
+        #: How many sessions it has had; kazoo opens another one after an expiry.
         self.sessions = 0
         self._write_sock = self
         self._socket: FakeSocket | None = None
 
     @property
     def last_zxid(self) -> int:
-        """That of the newest answer."""
+        """The zxid of the newest answer."""
         return int(self._client.last_zxid)
 
-    # What KazooClient and our own session call
+    # Called by KazooClient and by coordination.session
 
     def start(self) -> None:
         self.stopped = False
         self._timeline.after(0.0, self._host.run, self._next_round)
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Wait for the end; in the middle of a step nobody can, and it comes later."""
+        """Wait for the end of the connection; inside a step that is not possible, and it ends later."""
         if not self.stopped and self._link is None:
             self._end()
-        return pump(self._timeline, lambda: self.stopped, timeout) or self._timeline.stepping
+        return run_until(self._timeline, lambda: self.stopped, timeout) or self._timeline.stepping
 
     def close(self) -> None:
-        """Nothing to be freed."""
+        """Do nothing: there is nothing to free."""
 
     def send(self, _wake: bytes) -> None:
-        """There is something in the client's queue, perhaps the word to stop."""
+        """Wake up: the client's queue has a request, or the client stops."""
         if self._connected:
             self._flush()
         elif self._client._stopped.is_set() and self._link is None and not self.stopped:
             self._end()
 
-    def leave(self, link: Link) -> None:
-        """A socket was shut: soon somebody notices."""
+    def shut_down(self, link: Link) -> None:
+        """Close a connection; the client notices in the next step."""
         link.close_by_client()
         self._timeline.after(0.0, self._host.run, self._dropped, link)
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        """Called when Connect is sent, for its time limit, and once more when its answer is there."""
+        """Start the time limit of Connect at the first call; return its answer at the second one."""
         if self._granted is None:
             self._timeline.after(timeout, self._host.run, self._unanswered, self._link)
-            raise _Later
+            raise _NotAnsweredYet
         return self._granted, None
 
     # Connecting
@@ -222,7 +222,7 @@ class FakeConnection:
         if self._client._state != KeeperState.CONNECTING:
             self._client._session_callback(KeeperState.CONNECTING)
         if not self._host.reaches(server):
-            # Either somebody on the way says so, or nobody says anything.
+            # Either the network refuses the connection, or the client waits until the time limit.
             silent = self._timeline.random.random() < 0.5
             limit_s = connect_limit_s(self._client._session_timeout) if silent else self._host.ensemble.delay_s()
             self._timeline.after(limit_s, self._host.run, self._next)
@@ -240,7 +240,7 @@ class FakeConnection:
         )
         try:
             self._invoke(client._session_timeout / 1000 / len(client.hosts), request)
-        except _Later:
+        except _NotAnsweredYet:
             self._link.to_server((0, request))
 
     def _unanswered(self, link: Link) -> None:
@@ -268,7 +268,7 @@ class FakeConnection:
         self._watch_silence(self._link)
         self._flush()
 
-    # Being connected
+    # Connected
 
     def _flush(self) -> None:
         client, link = self._client, self._link
@@ -281,7 +281,7 @@ class FakeConnection:
             self._last_sent_s = self._timeline.now_s
 
     def _watch_silence(self, link: Link | None) -> None:
-        """As kazoo does: after a third of the timeout in which nothing was sent, a ping; after another one, the end."""
+        """Ping if nothing was sent for a third of the timeout; close if the ping is not answered for another third."""
         if link is not self._link or link is None:
             return
         due_s = self._last_sent_s + self._read_timeout_s / 2 - self._timeline.random.uniform(0.01, 0.4)
@@ -297,7 +297,7 @@ class FakeConnection:
         self._timeline.at(due_s, self._host.run, self._watch_silence, link)
 
     def receive(self, link: Link, message: Any) -> None:
-        """A server sends something."""
+        """Receive a message from a server."""
         self._host.run(self._received, link, message)
 
     def _received(self, link: Link, message: Any) -> None:
@@ -339,14 +339,14 @@ class FakeConnection:
         if event.kind in (DELETED, 4):
             watchers += client._child_watchers.pop(event.path, ())
         if not client._stopped.is_set() and not self._host.loses_events(event.path):
-            told = WatchedEvent(EVENT_TYPE_MAP[event.kind], client._state, client.unchroot(event.path))
+            watched = WatchedEvent(EVENT_TYPE_MAP[event.kind], client._state, client.unchroot(event.path))
             for watcher in watchers:
-                client.handler.dispatch_callback(Callback("watch", watcher, (told,)))
+                client.handler.dispatch_callback(Callback("watch", watcher, (watched,)))
 
-    # The end
+    # Disconnecting
 
     def closed(self, link: Link) -> None:
-        """The server closed the connection, or it broke."""
+        """Handle a connection that the server closed, or that broke."""
         self._host.run(self._dropped, link)
 
     def _dropped(self, link: Link) -> None:

@@ -1,4 +1,4 @@
-"""What kazoo's client stands on besides its connection: a handler without threads, and watchers in an order."""
+"""A handler for kazoo's client that needs no threads, and a client that calls watchers in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from kazoo.protocol.states import Callback
 
 from kiel_groups.testing.timeline import Stuck, Timeline
 
-__all__ = ["FakeHandler", "OrderlyClient", "pump"]
+__all__ = ["FakeHandler", "OrderedWatchersClient", "run_until"]
 
 
-class _InOrder(dict[Any, None]):
-    """As a set, of those that are told in the order in which they asked."""
+class _OrderedSet(dict[Any, None]):
+    """A set of watchers in the order in which they were added."""
 
-    def add(self, one: Any) -> None:
-        self[one] = None
+    def add(self, element: Any) -> None:
+        self[element] = None
 
 
-class OrderlyClient(KazooClient):  # type: ignore[misc]
-    """kazoo keeps watchers in sets: their order is one of addresses, another one in every process."""
+class OrderedWatchersClient(KazooClient):  # type: ignore[misc]
+    """A client whose watchers have the same order in every run; kazoo's sets order them by memory address."""
 
     def _reset_watchers(self) -> None:
         super()._reset_watchers()
-        self._child_watchers: dict[str, _InOrder] = defaultdict(_InOrder)
-        self._data_watchers: dict[str, _InOrder] = defaultdict(_InOrder)
+        self._child_watchers: dict[str, _OrderedSet] = defaultdict(_OrderedSet)
+        self._data_watchers: dict[str, _OrderedSet] = defaultdict(_OrderedSet)
 
 
 class CallbackHost(Protocol):
-    """The machine that a client runs on, as far as its handler needs it."""
+    """The host of a client, as far as its handler needs it."""
 
-    #: Does something (a function with arguments) on this machine, as soon as it runs.
+    #: Calls a function with arguments, as soon as the host runs.
     run: Callable[..., object]
 
     @property
@@ -44,7 +44,7 @@ class CallbackHost(Protocol):
 
 
 class FakeAnswer:
-    """As kazoo's AsyncResult."""
+    """Replaces kazoo's AsyncResult."""
 
     __slots__ = ("_callbacks", "_timeline", "exception", "is_set", "value")
 
@@ -90,11 +90,11 @@ class FakeAnswer:
         return self.get(block=False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        return pump(self._timeline, lambda: self.is_set, timeout)
+        return run_until(self._timeline, lambda: self.is_set, timeout)
 
 
 class FakeFlag:
-    """As threading.Event."""
+    """Replaces threading.Event."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -110,12 +110,13 @@ class FakeFlag:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        return pump(self._timeline, self.is_set, timeout)
+        return run_until(self._timeline, self.is_set, timeout)
 
 
-def pump(timeline: Timeline, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+def run_until(timeline: Timeline, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+    """Advance the time until a condition is true, or until the timeout; return whether it is true."""
     if timeline.stepping:
-        return condition()  # Nobody can wait in the middle of a step.
+        return condition()  # A running step cannot advance the time.
     try:
         timeline.run_until(condition, 3600.0 if timeout_s is None else timeout_s)
     except Stuck:
@@ -124,7 +125,7 @@ def pump(timeline: Timeline, condition: Callable[[], bool], timeout_s: float | N
 
 
 class FakeHandler:
-    """As kazoo's SequentialThreadingHandler, without threads."""
+    """Replaces kazoo's SequentialThreadingHandler, without threads."""
 
     name = "fake_handler"
     timeout_exception = KazooTimeoutError
@@ -147,5 +148,5 @@ class FakeHandler:
         return FakeAnswer(self._host.timeline)
 
     def dispatch_callback(self, callback: Callback) -> None:
-        # On a thread of its own in kazoo: not in the middle of anything.
+        # kazoo calls it on another thread; here it is scheduled, so that it does not run inside the present step.
         self._host.timeline.after(0.0, self._host.run, callback.func, *callback.args)

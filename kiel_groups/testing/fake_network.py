@@ -1,4 +1,4 @@
-"""Connections between clients and servers, as TCP has them: in order, late, stalled, half closed, or reset."""
+"""Simulated TCP connections between clients and servers: ordered, delayed, stalled, half closed, or reset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Loss = Literal["request", "reply"]
 
 
 class Granted(NamedTuple):
-    """A server's answer to Connect: the fields of kazoo's; a timeout of 0 means that the session is over."""
+    """A server's answer to Connect, with kazoo's fields; a ``time_out`` of 0 means that the session has ended."""
 
     protocol_version: int
     time_out: int
@@ -25,7 +25,7 @@ class Granted(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The answer to one request: ``error`` is an exception of kazoo's, or None."""
+    """The answer to a request; ``error`` is an exception of kazoo, or None."""
 
     xid: int
     zxid: int
@@ -34,21 +34,21 @@ class Reply(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A watch fired; ``kind`` is ZooKeeper's number: 1 created, 2 deleted, 3 changed, 4 children."""
+    """A fired watch; ``kind`` is ZooKeeper's number: 1 created, 2 deleted, 3 changed, 4 children."""
 
     kind: int
     path: str
 
 
 class End(Protocol):
-    """What stands at one end of a link."""
+    """One end of a link: a client or a server."""
 
     def receive(self, link: Link, message: Any) -> None: ...
     def closed(self, link: Link) -> None: ...
 
 
 class _Direction:
-    """One way of a link; what was sent arrives in that order, or never."""
+    """One direction of a link; messages arrive in the order in which they were sent, or never."""
 
     __slots__ = ("_delay_s", "_deliver", "_due_s", "_link", "_packet", "_timeline", "_waiting", "broken")
 
@@ -59,7 +59,7 @@ class _Direction:
         self._delay_s = delay_s
         self._link = link
         self._deliver = deliver
-        #: What arrives last of what is under way, and when.
+        #: The newest messages in flight, which arrive together, and when they do.
         self._packet: list[Any] = []
         self._due_s = 0.0
         self._waiting: list[Any] = []
@@ -83,15 +83,15 @@ class _Direction:
             else:
                 deliver(message)
 
-    def flow(self) -> None:
-        """Deliver what was held up."""
+    def deliver_waiting(self) -> None:
+        """Deliver the messages that a stall has delayed."""
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             if not self.broken:
                 self._deliver(message)
 
 
-#: The last thing that is sent in one direction.
+#: The last message in a direction: its sender has closed.
 _FIN = object()
 
 
@@ -99,26 +99,26 @@ class Link:
     """
     One connection.
 
-    Whoever closes its end hears nothing more from it, but what it had sent still arrives at the other end, and then the
-    close. A reset loses all that is under way.
+    An end that closes receives nothing more. Its messages in flight still arrive at the other end, and then the close.
+    A reset loses all messages in flight.
     """
 
     def __init__(self, timeline: Timeline, client: End, server: End, delay_s: Callable[[], float]) -> None:
         self.stalled = False
-        #: Break it when the next transaction arrives at the server ("request"), or its answer at the client ("reply").
+        #: Reset when the next transaction arrives at the server ("request"), or its answer at the client ("reply").
         self.loses: Loss | None = None
-        #: The session that this connection serves, 0 before it does.
+        #: The session of this connection; 0 before the server has confirmed it.
         self.session_id = 0
         self._client = client
         self._server = server
         self._upwards = _Direction(timeline, self, self._at_server, delay_s)
         self._downwards = _Direction(timeline, self, self._at_client, delay_s)
-        #: Send something.
+        #: Send a message to the server.
         self.to_server: Callable[[Any], None] = self._upwards.send
 
     @property
     def is_open(self) -> bool:
-        """Whether neither end has closed it."""
+        """Whether neither end has closed the connection."""
         return not (self._upwards.broken or self._downwards.broken)
 
     def to_client(self, message: Any) -> None:
@@ -126,30 +126,30 @@ class Link:
             self._downwards.send(message)
 
     def close_by_client(self) -> None:
-        """The client hears no more; the server gets what was sent, then the close."""
+        """Close by the client: it receives nothing more; the server receives the messages in flight, then the close."""
         if not self._downwards.broken:
             self._downwards.broken = True
             self._upwards.send(_FIN)
 
     def close_by_server(self) -> None:
-        """The server hears no more; the client gets what was sent, then the close."""
+        """Close by the server: it receives nothing more; the client receives the messages in flight, then the close."""
         if not self._upwards.broken:
             self._upwards.broken = True
             self._downwards.send(_FIN)
 
     def reset(self) -> None:
-        """Break it: whatever is under way is lost, and each end that had not closed it knows."""
+        """Break the connection: messages in flight are lost, and each end that had not closed is notified."""
         ends = ((self._server, self._upwards.broken), (self._client, self._downwards.broken))
         self._upwards.broken = self._downwards.broken = True
-        for end, knows in ends:
-            if not knows:
+        for end, had_closed in ends:
+            if not had_closed:
                 end.closed(self)
 
     def resume(self) -> None:
-        """What a stall has held up arrives now."""
+        """End a stall, and deliver the messages that it has delayed."""
         self.stalled = False
-        self._upwards.flow()
-        self._downwards.flow()
+        self._upwards.deliver_waiting()
+        self._downwards.deliver_waiting()
 
     def _at_server(self, message: Any) -> None:
         if self.loses == "request" and isinstance(message, tuple) and isinstance(message[1], Transaction):

@@ -1,7 +1,7 @@
 """
-Processes on simulated time: each has an event loop, simulated threads, and a machine on which faults are played.
+Processes on simulated time: each has an event loop, simulated threads, and a host with faults.
 
-The processes run the real code. It takes its clocks, threads and kazoo's client from
+The processes run the product's code. It gets its clocks, its threads and kazoo's client from
 ``coordination.zookeeper.runtime``, which ``SimulatedRuntime`` replaces while a simulation runs.
 """
 
@@ -28,11 +28,11 @@ from kiel_groups.testing.timeline import Timeline
 
 __all__ = ["SimulatedProcess", "SimulatedLoop", "SimulatedRuntime"]
 
-#: What a thread needs for a short piece of work, in seconds: at most.
-THREAD_S = 0.005
-#: For how long one part of a process that goes on may be ahead of the next, in seconds: at most.
-AWAKE_S = 0.01
-#: Milliseconds since 1970 when a timeline shows 0: any moment will do.
+#: The longest time that a thread needs for a short piece of work, in seconds.
+MAX_THREAD_S = 0.005
+#: After a thaw, the parts of a process wake up one after the other, with at most this delay, in seconds.
+MAX_WAKE_DELAY_S = 0.01
+#: Milliseconds since 1970 when a timeline shows 0; the value does not matter.
 EPOCH_MS = 1_400_000_000_000
 
 _Result = TypeVar("_Result")
@@ -40,7 +40,7 @@ _Ts = TypeVarTuple("_Ts")
 
 
 class Part(Enum):
-    """What of a process goes on by itself."""
+    """The parts of a process that run independently."""
 
     LOOP = auto()
     THREADS = auto()
@@ -49,10 +49,10 @@ class Part(Enum):
 
 class SimulatedProcess(Host):
     """
-    One process: what runs on its event loop, and on its threads.
+    A process with an event loop and threads.
 
-    ``frozen`` stops all of it, as SIGSTOP does; ``blocked_until_s`` only its event loop, as an application that does
-    not yield does; ``killed`` is final, and its connections are closed by the system it ran on.
+    ``frozen`` stops all parts of it, as SIGSTOP does. ``blocked_until_s`` stops only its event loop, as an application
+    that does not yield does. ``killed`` is final; the simulated operating system closes the connections.
     """
 
     def __init__(self, ensemble: FakeEnsemble, name: str = "") -> None:
@@ -61,7 +61,7 @@ class SimulatedProcess(Host):
         self.frozen = False
         self.killed = False
         self.blocked_until_s = 0.0
-        #: Each calls a function with arguments: what the event loop, another thread, and the network does.
+        #: Each calls a function with arguments, as the event loop, another thread, or the network would.
         self.run_on_loop: Callable[..., None] = partial(self._run, Part.LOOP)
         self.run_on_thread: Callable[..., None] = partial(self._run, Part.THREADS)
         self.run = partial(self._run, Part.NETWORK)
@@ -71,7 +71,7 @@ class SimulatedProcess(Host):
 
     @property
     def runs(self) -> bool:
-        """Whether its event loop turns."""
+        """Whether the event loop runs."""
         return not (self.killed or Part.LOOP in self._asleep)
 
     def _run(self, part: Part, function: Callable[..., object], *arguments: Any) -> None:
@@ -86,7 +86,7 @@ class SimulatedProcess(Host):
                 timeline.running = before
 
     def start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
-        """Begin a task on this process's event loop."""
+        """Start a task on this process's event loop."""
         return self.call(self.loop.create_task, work)
 
     def call(self, function: Callable[..., _Result], *arguments: Any) -> _Result:
@@ -100,19 +100,19 @@ class SimulatedProcess(Host):
             self.timeline.running = before
 
     def freeze(self) -> None:
-        """SIGSTOP."""
+        """Freeze the process, as SIGSTOP does."""
         self.frozen = True
         self._asleep = set(Part)
 
     def thaw(self) -> None:
-        """SIGCONT: what was due meanwhile happens now; whether the event loop or the others are first is chance."""
+        """Continue the process, as SIGCONT does: its parts wake up in random order, and make the calls they missed."""
         self.frozen = False
         parts = list(Part)
         self.timeline.random.shuffle(parts)
         delay_s = 0.0
         for part in parts:
             self.timeline.after(delay_s, self._wake, part)
-            delay_s += self.timeline.random.uniform(0.0, AWAKE_S)
+            delay_s += self.timeline.random.uniform(0.0, MAX_WAKE_DELAY_S)
 
     def _wake(self, part: Part) -> None:
         if self.frozen:
@@ -123,25 +123,25 @@ class SimulatedProcess(Host):
             self._run(part, function, *arguments)
 
     def block(self, duration_s: float) -> None:
-        """The event loop does nothing for so long; threads go on."""
+        """Block the event loop for so long; threads keep running."""
         self.blocked_until_s = self.timeline.now_s + duration_s
 
     def unblock(self) -> None:
-        """The event loop runs again now, before the time is up."""
+        """Let the event loop run again, before the time of ``block`` is over."""
         if self.timeline.now_s < self.blocked_until_s:
             self.blocked_until_s = 0.0
             self.timeline.after(0.0, self.run_on_loop, self.loop.turn)
 
     def kill(self) -> None:
-        """SIGKILL: nothing of it happens any more; what was sent is on its way."""
+        """Kill the process, as SIGKILL does: none of its code runs any more, but messages in flight still arrive."""
         self.killed = True
-        self.loop.drop()
+        self.loop.discard()
         for link in self.links:
             link.close_by_client()
 
 
 class _Call(partial[object]):
-    """As asyncio.Handle, for the most frequent thing of all: made and called without a line of Python."""
+    """Replaces asyncio.Handle. It is created and called most often of all, so it runs no Python code of its own."""
 
     _cancelled = False
 
@@ -153,7 +153,7 @@ class _Call(partial[object]):
 
 
 def _described(callback: Any) -> str:
-    """The name of what an event loop calls; of a task, the coroutine it runs and the line that this is at."""
+    """Return the name of a callback of an event loop; for a task, its coroutine and the line that it is at."""
     if isinstance(callback, asyncio.TimerHandle):
         callback = callback._callback  # type: ignore[attr-defined]
     task = callback if isinstance(callback, asyncio.Task) else getattr(callback, "__self__", None)
@@ -173,7 +173,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     """
     An event loop without selectors and without waiting.
 
-    Callbacks run in the order in which they were asked for, as asyncio promises; a turn takes no time.
+    Callbacks run in the order in which they were scheduled, as asyncio guarantees; a turn takes no simulated time.
     """
 
     def __init__(self, process: SimulatedProcess) -> None:
@@ -216,14 +216,15 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         self._timeline.steps_in_instant += 1
         if self._timeline.steps_in_instant > self._timeline.most_steps:
-            # A task that sets a timer again and again without waiting for it never gives the loop a turn.
+            # A task that sets timers in a loop, without waiting, never yields to the event loop. So timers are counted
+            # here, too.
             self._record(asyncio.current_task(self) or callback)
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         self._timeline.at(when, self.process.run_on_loop, self._timer_is_due, handle)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays on the timeline, and is passed over there."""
+        """Do nothing: the timer stays on the timeline, and is skipped when it is due."""
 
     def _timer_is_due(self, handle: asyncio.TimerHandle) -> None:
         if handle.cancelled():
@@ -238,7 +239,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             handle._run()
 
     def turn(self) -> None:
-        """Run all callbacks that are ready, and those that they ask for; later, while the process is blocked."""
+        """Run all ready callbacks and those that they add; if the process is blocked, do so when that ends."""
         blocked_until_s = self.process.blocked_until_s
         if self._timeline.now_s < blocked_until_s:
             self._timeline.at(blocked_until_s, self.process.run_on_loop, self.turn)
@@ -264,11 +265,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._turn_is_due = False
 
     def _record(self, callback: Any) -> None:
-        """Record one step of an instant that has had too many."""
+        """Record a step of an instant that has too many steps."""
         self._timeline.record(f"{self.process.name or 'a process'}: {_described(callback)}")
 
-    def drop(self) -> None:
-        """Forget what was to be done; what had not begun is ended, lest Python say that nobody waited for it."""
+    def discard(self) -> None:
+        """Drop all callbacks; close coroutines that have not started, as Python warns of those never awaited."""
         for task in asyncio.all_tasks(self):
             work = task.get_coro()
             if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
@@ -287,47 +288,48 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return self.process.killed
 
-    #: It is not; asked so often that it matters what answers.
+    #: ``bool()`` returns False. asyncio calls this so often that a Python function would cost time.
     get_debug = staticmethod(bool)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Errors that nobody waits for are a bug, except of what a kill left behind."""
+        """Note an error that no code waits for: it is a bug, unless the process was killed."""
         error = context.get("exception")
         if error is not None and not self.process.killed:
             self._timeline.failures.append(error)
 
 
 class _Ticker:
-    """As ``threads.Ticker``."""
+    """Replaces ``daemon_threads.Ticker``."""
 
     def __init__(self, process: SimulatedProcess, tick: Callable[[], float | None]) -> None:
         self._process = process
         self._tick = tick
-        self._turn = 0
-        self._over = True
+        #: The number of the newest timer; older ones are ignored.
+        self._timer = 0
+        self._ended = True
 
     def start(self) -> None:
-        self._over = False
+        self._ended = False
         self.wake()
 
     def wake(self) -> None:
-        if not self._over:
-            self._set(0.0)
+        if not self._ended:
+            self._set_timer(0.0)
 
-    def _set(self, pause_s: float) -> None:
-        self._turn += 1
-        self._process.timeline.after(pause_s, self._process.run_on_thread, self._look, self._turn)
+    def _set_timer(self, pause_s: float) -> None:
+        self._timer += 1
+        self._process.timeline.after(pause_s, self._process.run_on_thread, self._timer_is_due, self._timer)
 
-    def _look(self, turn: int) -> None:
-        if turn == self._turn:
+    def _timer_is_due(self, timer: int) -> None:
+        if timer == self._timer:
             pause_s = self._tick()
-            self._over = pause_s is None
+            self._ended = pause_s is None
             if pause_s is not None:
-                self._set(pause_s)
+                self._set_timer(pause_s)
 
 
 class SimulatedRuntime(Runtime):
-    """To be put in the real one's place (``machine.replaced``); whatever runs belongs to one of its processes."""
+    """Replaces the real runtime (see ``runtime.replaced``); all code then runs in a simulated process."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -356,22 +358,22 @@ class SimulatedRuntime(Runtime):
         return self._timeline.random.uniform(low, high)
 
     def in_thread(self, function: Callable[[], _Result], name: str) -> asyncio.Future[_Result]:
-        """At once; who waits hears of it a little later."""
+        """Call the function at once; the future gets the result a little later."""
         process = self._process()
         future: asyncio.Future[_Result] = process.loop.create_future()
         try:
-            settle = partial(_set_result, future, function())
+            complete = partial(_set_result, future, function())
         except Exception as error:
-            settle = partial(_set_error, future, error)
-        delay_s = self._timeline.random.uniform(0.0, THREAD_S)
-        self._timeline.after(delay_s, process.run_on_thread, process.loop.call_soon_threadsafe, settle)
+            complete = partial(_set_error, future, error)
+        delay_s = self._timeline.random.uniform(0.0, MAX_THREAD_S)
+        self._timeline.after(delay_s, process.run_on_thread, process.loop.call_soon_threadsafe, complete)
         return future
 
     def ticker(self, tick: Callable[[], float | None], name: str) -> Ticking:
         return _Ticker(self._process(), tick)
 
     async def check_hosts(self, config: ZooKeeperConfig) -> None:
-        """Names need no address."""
+        """Do nothing: host names of a fake ensemble need no address."""
 
     def client(self, config: ZooKeeperConfig, session: tuple[int, bytes] | None = None) -> KazooClient:
         return fake_client(self._process(), config.session_timeout_ms, config.chroot, session=session)

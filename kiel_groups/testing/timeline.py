@@ -1,4 +1,4 @@
-"""Simulated time: what happens next, in one order, from one seed."""
+"""Simulated time: scheduled calls run in one order, which a seed determines."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from typing import Any
 
 __all__ = ["Timeline", "Stuck", "Livelock"]
 
-#: A thousand members that start at once take 4,300 steps in one instant; this many take a second or two of real time.
+#: A thousand members that start together take 4,300 steps in one instant. This many steps take one or two seconds.
 MOST_STEPS = 100_000
-#: How many steps of a livelock are recorded, and how many different ones of them the error names.
+#: How many steps of a livelock are recorded, and how many different steps the error names.
 RECORDED_STEPS, NAMED_STEPS = 1_000, 5
 
 
-class Stuck(AssertionError):  # noqa: N818 -- said of a run, not of a call
-    """What was waited for did not come about within its time."""
+class Stuck(AssertionError):  # noqa: N818 -- describes a run, not a call
+    """The awaited condition was not met in time."""
 
 
-class Livelock(AssertionError):  # noqa: N818 -- said of a run, not of a call
-    """Simulated time stands still: each step asks for another one at the same instant."""
+class Livelock(AssertionError):  # noqa: N818 -- describes a run, not a call
+    """Simulated time does not advance: each step schedules another one at the same instant."""
 
 
 class Timeline:
     """
-    A clock that jumps from one appointment to the next.
+    A clock that jumps from one scheduled call to the next.
 
-    Appointments of one moment are kept in the order in which they were made. All chance in a run comes from ``random``,
-    so that a seed tells the whole story.
+    Calls of the same instant run in the order in which they were scheduled. All randomness of a run comes from
+    ``random``, so the seed determines the run.
 
     Args:
-        seed: What chance starts from.
-        now_s: What the clock shows at first, in seconds.
-        most_steps: How many steps may be taken in one instant: appointments, and the callbacks and timers of event
-            loops. More of them are a livelock, and raise ``Livelock``.
+        seed: The seed of ``random``.
+        now_s: The time at which the clock starts, in seconds.
+        most_steps: The most steps in one instant: scheduled calls, and the callbacks and timers of event loops. More
+            steps are a livelock, and raise ``Livelock``.
     """
 
     def __init__(self, seed: int = 0, now_s: float = 1_000.0, most_steps: int = MOST_STEPS) -> None:
@@ -49,33 +49,34 @@ class Timeline:
         self.steps_in_instant = 0
         self._recorded: Counter[str] = Counter()
         self._livelock: Livelock | None = None
-        #: Appointments kept so far.
+        #: How many scheduled calls have been made so far.
         self.steps = 0
-        #: Whether one is being kept at this moment.
+        #: Whether a scheduled call is running.
         self.stepping = False
-        #: Whose appointment it is, where that matters to somebody.
+        #: The process whose code runs now, or None.
         self.running: object = None
-        #: Errors of what nobody waits for.
+        #: Errors of tasks and callbacks that no code waits for.
         self.failures: list[BaseException] = []
-        self._appointments: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._made = itertools.count()
+        #: A heap of calls, by time and order of scheduling.
+        self._scheduled: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._order = itertools.count()
 
     def at(self, when_s: float, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function at a moment; one that has passed means now."""
+        """Schedule a call at a time; a time that has passed means now."""
         if when_s < self.now_s:
             when_s = self.now_s
-        heappush(self._appointments, (when_s, next(self._made), function, arguments))
+        heappush(self._scheduled, (when_s, next(self._order), function, arguments))
 
     def after(self, delay_s: float, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function when so many seconds have passed."""
-        heappush(self._appointments, (self.now_s + delay_s, next(self._made), function, arguments))
+        """Schedule a call after a delay."""
+        heappush(self._scheduled, (self.now_s + delay_s, next(self._order), function, arguments))
 
     def step(self, until_s: float = math.inf) -> bool:
-        """Keep the next appointment; False where there is none up to that moment."""
-        appointments = self._appointments
-        if not appointments or appointments[0][0] > until_s:
+        """Make the next scheduled call; return False if there is none until that time."""
+        scheduled = self._scheduled
+        if not scheduled or scheduled[0][0] > until_s:
             return False
-        when_s, _, function, arguments = heappop(appointments)
+        when_s, _, function, arguments = heappop(scheduled)
         self.steps += 1
         if when_s > self.now_s:
             self.now_s, self.steps_in_instant = when_s, 0
@@ -88,16 +89,16 @@ class Timeline:
         finally:
             self.stepping = False
         if self._livelock is not None:
-            # It was raised in the middle of something that may have caught it.
+            # ``record`` has raised it already, but the code in between may have caught it.
             raise self._livelock
         return True
 
     def record(self, step: str) -> None:
         """
-        Record one step of an instant that has had too many.
+        Record a step of an instant that has too many steps.
 
         Raises:
-            Livelock: Enough of them are recorded to say which steps repeat.
+            Livelock: Enough steps are recorded to name those that repeat.
         """
         self._recorded[step] += 1
         if self._livelock is not None:
@@ -112,7 +113,7 @@ class Timeline:
         raise self._livelock
 
     def run_for(self, duration_s: float) -> None:
-        """Let so many seconds pass."""
+        """Advance the time by so many seconds."""
         until_s = self.now_s + duration_s
         while self.step(until_s):
             pass
@@ -120,10 +121,10 @@ class Timeline:
 
     def run_until(self, condition: Callable[[], object], limit_s: float = 60.0) -> None:
         """
-        Let time pass until a condition holds.
+        Advance the time until a condition is true.
 
         Raises:
-            Stuck: It does not within ``limit_s`` seconds, or nothing is left that could happen.
+            Stuck: The condition is not true within ``limit_s`` seconds, or no call is scheduled any more.
         """
         deadline_s = self.now_s + limit_s
         while not condition():
@@ -132,6 +133,6 @@ class Timeline:
 
 
 def _name_of(argument: Any) -> str:
-    """The name of a function or of a process, without anything that differs from run to run."""
+    """Return the name of a function or a process, which is the same in every run, unlike its ``repr``."""
     name = getattr(argument, "__qualname__", None) or getattr(argument, "name", None)
     return name if isinstance(name, str) else type(argument).__name__

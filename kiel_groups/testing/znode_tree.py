@@ -1,4 +1,4 @@
-"""The znodes of one server, and what each request does to them."""
+"""The znodes of one server, and the changes that each request makes to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPHEMERAL, SEQUENCE = 1, 2
 
 
 class Znode(NamedTuple):
-    """``creates`` counts the children that were ever created, ``owner`` is the session of an ephemeral one, else 0."""
+    """A znode; ``creates`` counts all children ever created, ``owner`` is an ephemeral znode's session, otherwise 0."""
 
     data: bytes
     czxid: int
@@ -47,21 +47,21 @@ class Kind(Enum):
 
 class Change(NamedTuple):
     """
-    One znode's change; ``znode`` is what stands there afterwards, or what stood there, where it was deleted.
+    A change of one znode; ``znode`` is the new state of it, or the last state of a deleted one.
 
-    ``above`` is its parent as it is afterwards, where that changes, too: what a leader decides, followers only copy.
+    ``new_parent`` is the new state of its parent, if that changes, too. Followers copy both, as the leader made them.
     """
 
     kind: Kind
     path: str
     znode: Znode
     parent: str = ""
-    above: Znode | None = None
+    new_parent: Znode | None = None
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """One write on its way: whose it is, what it changed, and what stood there before."""
+    """A write in progress: its session, its changes, and the earlier states, for the case that it fails."""
 
     session_id: int
     zxid: int
@@ -78,21 +78,23 @@ class Tree:
     """
     Znodes by path.
 
-    ``perform`` is what a leader does: it decides, and says what changes. ``apply`` repeats those changes on a follower.
-    Both are whole or not at all.
+    The leader calls ``perform``, which validates a request and returns its changes. Followers ``apply`` those changes.
+    Both are atomic.
     """
 
     def __init__(self) -> None:
         root = Znode(b"", 0, 0, 0, 0, 0)
         self.znodes: dict[str, Znode] = {"/": root}
-        #: Names of children, in the order of their creation (a real server has no order).
+        #: Names of children in the order of their creation. Real servers return them in no particular order.
         self._children: dict[str, dict[str, None]] = {"/": {}}
         self._ephemerals: dict[int, dict[str, None]] = {}
 
     def get(self, path: str) -> Znode:
         """
+        Return a znode.
+
         Raises:
-            NoNodeError: There is none.
+            NoNodeError: The znode does not exist.
         """
         znode = self.znodes.get(path)
         if znode is None:
@@ -101,39 +103,43 @@ class Tree:
 
     def children(self, path: str) -> list[str]:
         """
+        Return the names of a znode's children.
+
         Raises:
-            NoNodeError: There is no such znode.
+            NoNodeError: The znode does not exist.
         """
         self.get(path)
         return list(self._children[path])
 
     def ephemerals(self, session_id: int) -> list[str]:
-        """The paths of a session's ephemeral znodes."""
+        """Return the paths of a session's ephemeral znodes."""
         return list(self._ephemerals.get(session_id, ()))
 
     def stat(self, path: str) -> ZnodeStat:
         """
+        Return a znode's stat.
+
         Raises:
-            NoNodeError: There is no such znode.
+            NoNodeError: The znode does not exist.
         """
         data, czxid, mzxid, pzxid, ctime, mtime, version, creates, owner = self.get(path)
         children = len(self._children[path])
-        # Creations and deletions of children, of which only the first are counted.
+        # cversion counts creations and deletions of children: deletions are creations minus present children.
         cversion = 2 * creates - children
         return ZnodeStat(czxid, mzxid, ctime, mtime, version, cversion, 0, owner, len(data), children, pzxid)
 
-    # Deciding
+    # Requests, on the leader
 
     def perform(self, request: Any, session_id: int, zxid: int, now_ms: int) -> tuple[Any, list[Change]]:
         """
-        Do what one write asks for.
+        Perform a write.
 
         Returns:
-            What kazoo is to make of the answer, and what changed. A refused transaction changes nothing, and says so in
-            its results.
+            The result, as kazoo decodes it, and the changes. A refused transaction makes no changes, and its results
+            are exceptions.
 
         Raises:
-            KazooException: It is refused, and nothing changed.
+            KazooException: The request is refused and makes no changes.
         """
         attempt = _Attempt(session_id, zxid, now_ms)
         if not isinstance(request, Transaction):
@@ -153,38 +159,38 @@ class Tree:
         return results, attempt.changes
 
     def end_session(self, session_id: int, zxid: int) -> list[Change]:
-        """Delete what a session leaves behind."""
+        """Delete a session's ephemeral znodes."""
         attempt = _Attempt(session_id, zxid, 0)
         for path in self.ephemerals(session_id):
-            self._do(self._deletion(path, self.znodes[path], zxid), attempt)
+            self._make_change(self._deletion(path, self.znodes[path], zxid), attempt)
         return attempt.changes
 
     def _create(self, request: Any, attempt: _Attempt) -> Any:
         parent = parent_of(request.path)
-        above = self.get(parent)
-        path = f"{request.path}{above.creates:010d}" if request.flags & SEQUENCE else request.path
+        old_parent = self.get(parent)
+        path = f"{request.path}{old_parent.creates:010d}" if request.flags & SEQUENCE else request.path
         if path in self.znodes:
             raise NodeExistsError()
-        if above.owner:
+        if old_parent.owner:
             raise NoChildrenForEphemeralsError()
         owner = attempt.session_id if request.flags & EPHEMERAL else 0
         zxid, now_ms = attempt.zxid, attempt.now_ms
         znode = Znode(request.data, zxid, zxid, zxid, now_ms, now_ms, owner=owner)
-        above = above._replace(creates=above.creates + 1, pzxid=zxid)
-        self._do(Change(Kind.CREATED, path, znode, parent, above), attempt)
+        new_parent = old_parent._replace(creates=old_parent.creates + 1, pzxid=zxid)
+        self._make_change(Change(Kind.CREATED, path, znode, parent, new_parent), attempt)
         return (path, self.stat(path)) if isinstance(request, Create2) else path
 
     def _set(self, request: Any, attempt: _Attempt) -> Any:
-        before = self._at_version(request)
+        before = self._get_at_version(request)
         after = before._replace(data=request.data, mzxid=attempt.zxid, mtime=attempt.now_ms, version=before.version + 1)
-        self._do(Change(Kind.CHANGED, request.path, after), attempt)
+        self._make_change(Change(Kind.CHANGED, request.path, after), attempt)
         return self.stat(request.path)
 
     def _delete(self, request: Any, attempt: _Attempt) -> Any:
-        before = self._at_version(request)
+        before = self._get_at_version(request)
         if self._children[request.path]:
             raise NotEmptyError()
-        self._do(self._deletion(request.path, before, attempt.zxid), attempt)
+        self._make_change(self._deletion(request.path, before, attempt.zxid), attempt)
         return True
 
     def _deletion(self, path: str, before: Znode, zxid: int) -> Change:
@@ -192,55 +198,55 @@ class Tree:
         return Change(Kind.DELETED, path, before._replace(pzxid=zxid), parent, self.znodes[parent]._replace(pzxid=zxid))
 
     def _check(self, request: Any, attempt: _Attempt) -> Any:
-        self._at_version(request)
+        self._get_at_version(request)
         return True
 
-    def _at_version(self, request: Any) -> Znode:
+    def _get_at_version(self, request: Any) -> Znode:
         znode = self.get(request.path)
         if request.version not in (-1, znode.version):
             raise BadVersionError()
         return znode
 
-    # Doing
+    # Changes, on every server
 
-    def _do(self, change: Change, attempt: _Attempt) -> None:
+    def _make_change(self, change: Change, attempt: _Attempt) -> None:
         attempt.before.append((self.znodes.get(change.path), self.znodes.get(change.parent)))
         attempt.changes.append(change)
         self.apply(change)
 
     def apply(self, change: Change) -> None:
-        """Make a change that a leader decided on."""
-        kind, path, znode, parent, above = change
+        """Make a change that the leader returned."""
+        kind, path, znode, parent, new_parent = change
         if kind is Kind.CHANGED:
             self.znodes[path] = znode
-        elif above is not None:
-            self.znodes[parent] = above
+        elif new_parent is not None:
+            self.znodes[parent] = new_parent
             if kind is Kind.CREATED:
-                self._put(path, parent, znode)
+                self._add(path, parent, znode)
             else:
-                self._drop(path, parent, znode)
+                self._remove(path, parent, znode)
 
     def _undo(self, attempt: _Attempt) -> None:
-        for (kind, path, znode, parent, _), (before, above) in zip(
+        for (kind, path, znode, parent, _), (before, parent_before) in zip(
             reversed(attempt.changes), reversed(attempt.before), strict=True
         ):
             if kind is Kind.CREATED:
-                self._drop(path, parent, znode)
+                self._remove(path, parent, znode)
             elif kind is Kind.DELETED:
-                self._put(path, parent, znode)
+                self._add(path, parent, znode)
             if before is not None:
                 self.znodes[path] = before
-            if above is not None:
-                self.znodes[parent] = above
+            if parent_before is not None:
+                self.znodes[parent] = parent_before
 
-    def _put(self, path: str, parent: str, znode: Znode) -> None:
+    def _add(self, path: str, parent: str, znode: Znode) -> None:
         self.znodes[path] = znode
         self._children[path] = {}
         self._children[parent][path.rpartition("/")[2]] = None
         if znode.owner:
             self._ephemerals.setdefault(znode.owner, {})[path] = None
 
-    def _drop(self, path: str, parent: str, znode: Znode) -> None:
+    def _remove(self, path: str, parent: str, znode: Znode) -> None:
         del self.znodes[path], self._children[path]
         del self._children[parent][path.rpartition("/")[2]]
         if znode.owner:

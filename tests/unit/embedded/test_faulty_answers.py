@@ -1,4 +1,4 @@
-"""Answers of a faulty broker are what a real one would send: our own decoders read them."""
+"""The answers of a faulty broker are valid: the decoders of the clients read them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CODE = NOT_LEADER_FOR_PARTITION.number
 
 
 def payload(*fields: tuple[str, Any]) -> bytes:
-    """An answer with these fields after each partition's number."""
+    """Encode an answer with these fields after each partition's number."""
 
     def write(writer: Writer, value: None) -> None:
         for kind, content in fields:
@@ -40,7 +40,7 @@ def payload(*fields: tuple[str, Any]) -> bytes:
 
 
 def metadata() -> bytes:
-    """Two brokers, and a topic whose only partition is led by the first."""
+    """Encode a Metadata answer with two brokers, and a topic whose only partition the first broker leads."""
     writer = Writer()
     writer.int32(2)
     for node in (1, 2):
@@ -86,7 +86,7 @@ def metadata() -> bytes:
 def test_every_partition_gets_the_error(
     request_type: Any, real: bytes, decode: Callable[..., Any], error: Callable[[Any], Any]
 ) -> None:
-    """The partitions are those of the real answer, each with the code and nothing else."""
+    """The changed answer has the partitions of the real one, each with the error code only."""
     made = decode(None, with_error(request_type.API_KEY, real, CODE))
     results = getattr(made, "partitions", made)
     assert list(results) == PARTITIONS
@@ -94,7 +94,7 @@ def test_every_partition_gets_the_error(
 
 
 def test_a_topic_gets_the_error_in_metadata() -> None:
-    """The brokers stay, the topic has the code and no partitions."""
+    """The brokers do not change; the topic has the error code and no partitions."""
     view = MetadataRequest().decode_response(with_error(MetadataRequest.API_KEY, metadata(), CODE))
     assert [broker.node_id for broker in view.brokers] == [1, 2]
     assert [(topic.topic, topic.error, topic.partitions) for topic in view.topics] == [
@@ -103,7 +103,7 @@ def test_a_topic_gets_the_error_in_metadata() -> None:
 
 
 def test_brokers_get_other_addresses() -> None:
-    """The one that is named moves, the other stays, and leaders and replicas are what they were."""
+    """The broker in the mapping gets its new address; the other broker, leaders and replicas do not change."""
     moved = with_addresses(metadata(), {HostPort("127.0.0.1", 9002): HostPort("127.0.0.1", 1)})
     view = MetadataRequest().decode_response(moved)
     assert view.brokers == (BrokerAddress(1, "127.0.0.1", 9001), BrokerAddress(2, "127.0.0.1", 1))
@@ -111,8 +111,8 @@ def test_brokers_get_other_addresses() -> None:
     assert with_addresses(metadata(), {}) == metadata()
 
 
-def test_failures_end_after_as_many_as_were_asked_for() -> None:
-    """Other kinds of requests and later ones are answered as the broker did."""
+def test_failing_ends_after_the_given_number_of_answers() -> None:
+    """Later answers, and those to other kinds of requests, are the broker's."""
     answer = failing(OffsetCommitRequest.API_KEY, CODE, times=2)
     real = payload(("int16", 0))
 
@@ -124,8 +124,8 @@ def test_failures_end_after_as_many_as_were_asked_for() -> None:
     assert replied(ProduceRequest.API_KEY, 1) == real
 
 
-def test_what_cannot_be_answered_so_is_refused() -> None:
-    """A request that is not ours, a code that is no int16, bytes that are no answer."""
+def test_with_error_refuses_invalid_arguments() -> None:
+    """An unknown request, a code that is not an int16, and bytes that are not an answer raise errors."""
     with pytest.raises(ConfigError, match=r"api_key: 10 given; expected one of \[0, 1, 2, 3, 8, 9\]"):
         with_error(10, b"", CODE)
     with pytest.raises(ConfigError, match="not an int16"):

