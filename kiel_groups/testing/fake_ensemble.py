@@ -71,8 +71,8 @@ class FakeEnsemble:
         self.max_session_timeout_ms = max_session_timeout_ms or MOST_TICKS * tick_ms
         self.servers = [FakeServer(self, number) for number in range(1, servers + 1)]
         self.leader: FakeServer | None = self.servers[0]
-        #: The znodes with all committed changes; servers apply these later.
-        self.truth = Tree()
+        #: The znodes with all committed changes; the trees of servers follow.
+        self.tree = Tree()
         self.log: list[Entry] = []
         self.sessions: dict[int, FakeSession] = {}
         #: Called with every entry when it is committed, before any server has applied it.
@@ -168,7 +168,7 @@ class FakeEnsemble:
     def _end_session(self, entry: Entry) -> None:
         entry.closes = True
         self.sessions.pop(entry.session_id, None)
-        entry.changes = self.truth.end_session(entry.session_id, entry.zxid)
+        entry.changes = self.tree.end_session(entry.session_id, entry.zxid)
 
     # Writes
 
@@ -215,7 +215,7 @@ class FakeEnsemble:
                 entry.by_old_connection = True
         else:
             try:
-                entry.value, entry.changes = self.truth.perform(
+                entry.value, entry.changes = self.tree.perform(
                     pending.request, session_id, entry.zxid, int(self.timeline.now_s * 1000)
                 )
             except KazooException as error:

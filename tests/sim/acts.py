@@ -125,7 +125,7 @@ def _hint_often(world: World, consumer: Consumer, event: Event) -> None:
 
 def _rewrite_slice(world: World, consumer: Consumer) -> None:
     path = slice_path(world, consumer)
-    znode = None if path is None else world.ensemble.truth.znodes.get(path)
+    znode = None if path is None else world.ensemble.tree.znodes.get(path)
     if znode is not None:
         world.operator.set_async(path, znode.data, znode.version)
 
@@ -136,7 +136,7 @@ def _delete_member(world: World, consumer: Consumer, event: Event) -> None:
 
 
 def _delete_slice(world: World, consumer: Consumer, event: Event) -> None:
-    assignments = world.ensemble.truth.children(world.layout.group_state) if world.has_plan else []
+    assignments = world.ensemble.tree.children(world.layout.group_state) if world.has_plan else []
     if assignments:
         world.operator.delete_async(world.layout.assignment(assignments[event.who % len(assignments)]))
 
@@ -155,7 +155,7 @@ def _force_release(world: World, consumer: Consumer, event: Event) -> None:
 
 def _delete_owners(world: World, owned: dict[str, int]) -> None:
     for path, czxid in owned.items():
-        znode = world.ensemble.truth.znodes.get(path)
+        znode = world.ensemble.tree.znodes.get(path)
         if znode is not None and znode.czxid == czxid:
             world.operator.delete_async(path)
 
@@ -260,8 +260,8 @@ def _delete_offsets(world: World, event: Event) -> str:
     """All those of a topic, with their folder, as zkCli does it: one after the other."""
     topic = world.some_topic(event.who)
     folder = world.layout.topic_offsets(topic)
-    if folder in world.ensemble.truth.znodes:
-        for name in world.ensemble.truth.children(folder):
+    if folder in world.ensemble.tree.znodes:
+        for name in world.ensemble.tree.children(folder):
             world.operator.delete_async(f"{folder}/{name}")
         world.operator.delete_async(folder)
     return topic
@@ -273,7 +273,7 @@ def _delete_pointer(world: World, event: Event) -> str:
         return ""
     group_state = world.layout.group_state
     transaction = world.operator.transaction()
-    for slot in world.ensemble.truth.children(group_state):
+    for slot in world.ensemble.tree.children(group_state):
         transaction.delete(f"{group_state}/{slot}")
     transaction.delete(group_state)
     transaction.commit_async()
@@ -281,7 +281,7 @@ def _delete_pointer(world: World, event: Event) -> str:
 
 
 def _delete_candidate(world: World, event: Event) -> str:
-    candidates = world.ensemble.truth.children(world.layout.election) if world.has_plan else []
+    candidates = world.ensemble.tree.children(world.layout.election) if world.has_plan else []
     if not candidates:
         return ""
     name = candidates[event.who % len(candidates)]
@@ -339,7 +339,7 @@ def _weights(world: World, event: Event) -> str:
     loads = {partition: 1 + event.who * number % 17 for number, partition in enumerate(world.partitions())}
     readable = event.choice < READABLE_SHARE
     data = encode_weights(loads) if readable else b"garbage"
-    if world.layout.weights in world.ensemble.truth.znodes:
+    if world.layout.weights in world.ensemble.tree.znodes:
         world.operator.set_async(world.layout.weights, data)
     else:
         world.operator.create_async(world.layout.weights, data)

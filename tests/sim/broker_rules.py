@@ -66,7 +66,7 @@ class BrokerRules:
                 raise self._violation(f"{what}, and its gate is shut")
             if not self._ledger.claims(consumer, partition):
                 raise self._violation(f"{what}, and its claim is not there")
-            topic = self._world.ensemble.truth.znodes.get(topic_path(partition.topic))
+            topic = self._world.ensemble.tree.znodes.get(topic_path(partition.topic))
             created = 0 if topic is None else topic.czxid
             known, is_mistaken = self._ledger.known(consumer, partition), self._ledger.may_mistake(partition)
             is_unaware = known is None or is_mistaken or consumer.created(partition) < created
@@ -82,7 +82,7 @@ class BrokerRules:
             self._last[consumer, partition] = offset
 
     def _claim(self, partition: TopicPartition) -> int:
-        owner = self._world.ensemble.truth.znodes.get(self._world.layout.owner(partition))
+        owner = self._world.ensemble.tree.znodes.get(self._world.layout.owner(partition))
         return 0 if owner is None else owner.czxid
 
     def _is_recent(self, partition: TopicPartition) -> bool:

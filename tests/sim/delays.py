@@ -72,7 +72,7 @@ class Delays:
             if partition in consumer.flowing and not self._world.ledger.follows(consumer, partition):
                 yield f"the offset of {partition} that an operator set", zxid
         path = slice_path(self._world, consumer)
-        znode = None if path is None else self._world.ensemble.truth.znodes.get(path)
+        znode = None if path is None else self._world.ensemble.tree.znodes.get(path)
         if znode is not None:
             wanted = _partitions(znode.data, consumer.member.member_id)
             if wanted is not None and wanted != consumer.wanted:

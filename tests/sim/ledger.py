@@ -130,7 +130,7 @@ class Ledger:
 
     def follows(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """Whether a consumer has followed what an operator has set, or need not."""
-        znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
+        znode = self._world.ensemble.tree.znodes.get(self._layout.offset(partition))
         known = consumer.finished(partition)
         if znode is None or known is None or partition in self._damaged or self.is_outdated(consumer, partition):
             return True
@@ -151,7 +151,7 @@ class Ledger:
     def handed_out(self, consumer: Consumer, partition: TopicPartition, offset: int) -> None:
         """A consumer hands out a record."""
         self.hand_outs += 1
-        owner = self._world.ensemble.truth.znodes.get(self._layout.owner(partition))
+        owner = self._world.ensemble.tree.znodes.get(self._layout.owner(partition))
         if (partition, consumer) not in self._forced and (
             owner is None or self.consumers.get(owner.owner) is not consumer
         ):
@@ -267,7 +267,7 @@ class Ledger:
         if holder is None or self._newest.get(holder) != change.znode.owner:
             return
         if entry.session_id not in self.consumers:
-            if self._layout.member(parse_owner(change.znode.data, change.path)) in self._world.ensemble.truth.znodes:
+            if self._layout.member(parse_owner(change.znode.data, change.path)) in self._world.ensemble.tree.znodes:
                 self._forced.add((partition, holder))
         elif not entry.closes and partition in holder.hands:
             raise self._violation(f"{holder.name} gives up {partition} while its application processes it")
@@ -283,7 +283,7 @@ class Ledger:
         ):
             version, offset = finished
             chosen = holder.has_chosen(partition)
-            znode = self._world.ensemble.truth.znodes.get(self._layout.offset(partition))
+            znode = self._world.ensemble.tree.znodes.get(self._layout.offset(partition))
             version += any(other.path == self._layout.offset(partition) for other in entry.changes)
             # Where somebody else wrote the offset, theirs stands; brokers may write later what they were asked for.
             stands = znode is not None and znode.version == version
@@ -302,7 +302,7 @@ class Ledger:
 
     def _check_given_back(self, entry: Entry, partition: TopicPartition, claim: Znode) -> None:
         """Who has claimed a partition before its topic was created again leaves nothing that misleads the next one."""
-        znodes = self._world.ensemble.truth.znodes
+        znodes = self._world.ensemble.tree.znodes
         znode, topic = znodes.get(self._layout.offset(partition)), znodes.get(topic_path(partition.topic))
         if topic is None or znode is None or not self._could_know(entry, partition.topic):
             return
@@ -399,7 +399,7 @@ class Ledger:
 
     def claims(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """Whether a partition is a consumer's, or an operator took it away without the consumer's knowledge."""
-        owner = self._world.ensemble.truth.znodes.get(self._layout.owner(partition))
+        owner = self._world.ensemble.tree.znodes.get(self._layout.owner(partition))
         is_its_own = owner is not None and self.consumers.get(owner.owner) is consumer
         return is_its_own or (partition, consumer) in self._forced
 
@@ -412,7 +412,7 @@ class Ledger:
 
     def may_mistake(self, partition: TopicPartition) -> bool:
         """Whether the owner holds a partition since before its offset was deleted: versions began anew since."""
-        owner = self._world.ensemble.truth.znodes.get(self._layout.owner(partition))
+        owner = self._world.ensemble.tree.znodes.get(self._layout.owner(partition))
         return owner is not None and owner.czxid < self._removed.get(partition, 0)
 
     def is_set(self, partition: TopicPartition) -> bool:
@@ -497,12 +497,12 @@ class Ledger:
 
     def _is_gone(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """Whether the log of a consumer's position is gone, with its topic or for another one of that name."""
-        exists = topic_path(partition.topic) in self._world.ensemble.truth.znodes
+        exists = topic_path(partition.topic) in self._world.ensemble.tree.znodes
         return not exists or self.is_outdated(consumer, partition)
 
     def is_outdated(self, consumer: Consumer, partition: TopicPartition) -> bool:
         """Whether a consumer's position in a partition is one in a log that is gone."""
-        topic = self._world.ensemble.truth.znodes.get(topic_path(partition.topic))
+        topic = self._world.ensemble.tree.znodes.get(topic_path(partition.topic))
         return topic is not None and consumer.created(partition) < topic.czxid
 
     def _before_damage(self, entry: Entry, partition: TopicPartition, offset: int) -> int | None:
@@ -560,7 +560,7 @@ class Ledger:
         """The claim of who writes an entry, also where it is given back with that very entry."""
         path = self._layout.owner(partition)
         deleted = (change.znode for change in entry.changes if change.path == path and change.kind is Kind.DELETED)
-        claim = next(deleted, None) or self._world.ensemble.truth.znodes.get(path)
+        claim = next(deleted, None) or self._world.ensemble.tree.znodes.get(path)
         return claim if claim is not None and claim.owner == entry.session_id else None
 
     # In the end
@@ -572,7 +572,7 @@ class Ledger:
         Who committed before he could know of the new one is excused. Of an offset that is older than its topic the next
         owner knows what it is.
         """
-        znodes = self._world.ensemble.truth.znodes
+        znodes = self._world.ensemble.tree.znodes
         for partition in sorted(self.restarting.intersection(partitions) - self._excused):
             offset, topic = znodes[self._layout.offset(partition)], znodes[topic_path(partition.topic)]
             if offset.mzxid > topic.czxid:

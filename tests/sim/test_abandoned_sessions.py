@@ -40,9 +40,9 @@ def test_an_abandoned_session_is_closed_on_the_next_connection(monkeypatch: pyte
         received = note_requests(monkeypatch)
         session_id = cut_off_for(world, consumer, 0.65 * TIMEOUT_S)
         assert consumer.metrics.total("sessions_lost") == 1
-        assert world.ensemble.truth.ephemerals(session_id)
+        assert world.ensemble.tree.ephemerals(session_id)
         world.run_for(0.15 * TIMEOUT_S)
-        assert not world.ensemble.truth.ephemerals(session_id)
+        assert not world.ensemble.tree.ephemerals(session_id)
         resumed = [
             requests
             for requests in received.values()
@@ -61,7 +61,7 @@ def test_no_session_follows_an_abandoned_one_that_has_expired(monkeypatch: pytes
         opened = world.ensemble._granted
         before = len(opened)
         session_id = cut_off_for(world, consumer, 1.3 * TIMEOUT_S)
-        assert not world.ensemble.truth.ephemerals(session_id)
+        assert not world.ensemble.tree.ephemerals(session_id)
         world.settle(30.0)
         world.run_for(TIMEOUT_S)
         assert len(opened) == before + 1
@@ -97,10 +97,10 @@ def test_an_abandoned_session_is_closed_within_the_timeout_that_was_granted(monk
         world.run_for(0.1)
         consumer.process.call(member_session.session.abandon, "the test ends it")
         world.run_for(1.3 * TIMEOUT_S)
-        assert world.ensemble.truth.ephemerals(member_session.session.id)
+        assert world.ensemble.tree.ephemerals(member_session.session.id)
         consumer.process.resume()
         world.run_for(0.5 * TIMEOUT_S)
-        assert not world.ensemble.truth.ephemerals(member_session.session.id)
+        assert not world.ensemble.tree.ephemerals(member_session.session.id)
 
 
 def test_a_session_whose_close_is_not_answered_is_closed_on_another_server() -> None:
@@ -117,4 +117,4 @@ def test_a_session_whose_close_is_not_answered_is_closed_on_another_server() -> 
         world.ensemble.freeze(server)
         consumer.process.call(member_session.session.abandon, "the test ends it")
         world.run_for(0.5 * TIMEOUT_S)
-        assert not world.ensemble.truth.ephemerals(session_id)
+        assert not world.ensemble.tree.ephemerals(session_id)

@@ -21,7 +21,7 @@ def world() -> Iterator[World]:
 
 def members(world: World) -> list[str]:
     """Return the names of the member znodes."""
-    return sorted(world.ensemble.truth.children(world.layout.members))
+    return sorted(world.ensemble.tree.children(world.layout.members))
 
 
 def test_a_member_does_not_join_beside_a_java_consumer(world: World) -> None:
@@ -40,7 +40,7 @@ def test_a_member_does_not_join_beside_a_java_consumer(world: World) -> None:
 def test_a_member_with_other_settings_does_not_join(world: World) -> None:
     """A member with another reset policy would start at other offsets than the rest of the group."""
     before = members(world)
-    settings = json.loads(world.ensemble.truth.znodes[world.layout.config].data)
+    settings = json.loads(world.ensemble.tree.znodes[world.layout.config].data)
     world.operator.set(world.layout.config, json.dumps(settings | {"auto_offset_reset": "latest"}).encode())
     world.ledger.forbids_joining = True
     world.join(world.topics)

@@ -79,7 +79,7 @@ def test_a_release_waits_for_a_commit_in_flight(monkeypatch: pytest.MonkeyPatch)
             if not pausing:
                 pausing.append(True)
                 await asyncio.sleep(2.0)
-            claimed.append(world.layout.owner(PARTITION) in world.ensemble.truth.znodes)
+            claimed.append(world.layout.owner(PARTITION) in world.ensemble.tree.znodes)
             return await consumer.send_commit(offsets, metadata)
 
         monkeypatch.setattr(member_session.owned_partitions._store, "send_commit", slowly)
@@ -90,7 +90,7 @@ def test_a_release_waits_for_a_commit_in_flight(monkeypatch: pytest.MonkeyPatch)
         assert PARTITION not in consumer.flowing
         assert claimed
         assert all(claimed)
-        assert world.ensemble.truth.znodes[world.layout.offset(PARTITION)].data == b"3"
+        assert world.ensemble.tree.znodes[world.layout.offset(PARTITION)].data == b"3"
 
 
 def test_a_commit_whose_answer_is_lost_is_repeated(world: World) -> None:
@@ -99,7 +99,7 @@ def test_a_commit_whose_answer_is_lost_is_repeated(world: World) -> None:
         broker.loses = 1
     process_and_commit(world, consumer)
     assert stored_offsets(world) == [3]
-    assert world.ensemble.truth.znodes[world.layout.offset(PARTITION)].version == 4, "stored by three requests"
+    assert world.ensemble.tree.znodes[world.layout.offset(PARTITION)].version == 4, "stored by three requests"
     process_and_commit(world, consumer)
     assert stored_offsets(world) == [6]
 
@@ -155,7 +155,7 @@ def test_a_chosen_offset_is_released_without_a_request_to_brokers(world: World) 
     leaving.leave()
     world.run_for(60.0)
     assert leaving.closed
-    assert world.ensemble.truth.znodes[world.layout.offset(PARTITION)].data == b"1500"
+    assert world.ensemble.tree.znodes[world.layout.offset(PARTITION)].data == b"1500"
 
 
 def test_a_broker_restores_a_deleted_offset(world: World) -> None:

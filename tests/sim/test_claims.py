@@ -43,7 +43,7 @@ def test_a_claim_gives_its_offsets_new_versions() -> None:
     with at_rest(members=1, topics=(3,)) as world:
         for claims in (1, 2):
             world.settle(60.0)
-            versions = [world.ensemble.truth.znodes[world.layout.offset(p)].version for p in world.partitions()]
+            versions = [world.ensemble.tree.znodes[world.layout.offset(p)].version for p in world.partitions()]
             assert versions == [claims] * 3
             world.consumers[-1].leave()
             world.run_for(10.0)
@@ -71,7 +71,7 @@ def test_an_offset_that_is_reset_during_a_claim_is_kept(monkeypatch: pytest.Monk
         (partition,) = reset
         (owner,) = (consumer for consumer in world.consumers if partition in consumer.flowing)
         assert world.ledger.stored(partition) == 7
-        assert owner.finished(partition) == (world.ensemble.truth.znodes[world.layout.offset(partition)].version, 7)
+        assert owner.finished(partition) == (world.ensemble.tree.znodes[world.layout.offset(partition)].version, 7)
 
 
 def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
@@ -90,7 +90,7 @@ def test_verification_finds_a_deleted_claim_on_a_lagging_server() -> None:
         follower.lag_s = 1.0
         bench.timeline.after(0.0, operator.delete_async, layout.owner(partition))
         await asyncio.sleep(0.3)
-        assert layout.owner(partition) not in bench.ensemble.truth.znodes
+        assert layout.owner(partition) not in bench.ensemble.tree.znodes
         assert await session.exists(layout.owner(partition)) is not None
         assert await owner_znodes.verify([partition]) == {partition}
 

@@ -81,4 +81,4 @@ def test_a_deleted_offset_is_stored_again(world: World) -> None:
     world.operator.delete(world.layout.offset(partition))
     consumer.leave()
     world.run_for(10.0)
-    assert world.ensemble.truth.znodes[world.layout.offset(partition)].data == b"3"
+    assert world.ensemble.tree.znodes[world.layout.offset(partition)].data == b"3"

@@ -29,7 +29,7 @@ def world() -> Iterator[World]:
 def delete_offsets(world: World, topic: str = "t0") -> None:
     """Delete all offsets of a topic with their folder, as deleteall or rmr of zkCli does."""
     folder = world.layout.topic_offsets(topic)
-    for name in world.ensemble.truth.children(folder):
+    for name in world.ensemble.tree.children(folder):
         world.operator.delete_async(f"{folder}/{name}")
     world.operator.delete_async(folder)
 
@@ -47,7 +47,7 @@ def test_a_commit_creates_a_deleted_folder_again(world: World) -> None:
     delete_offsets(world)
     world.run_for(0.1)
     assert commit(world, consumer) == {partition}
-    stored = world.ensemble.truth.znodes[world.layout.offset(partition)]
+    stored = world.ensemble.tree.znodes[world.layout.offset(partition)]
     assert int(stored.data) == world.ledger.processed(partition) == 3
     assert restored(world) == 1
 
@@ -63,7 +63,7 @@ def test_a_leaving_member_stores_deleted_offsets_again(world: World) -> None:
     world.run_for(5.0)
     assert leaving.closed
     world.settle(20.0)
-    znodes = world.ensemble.truth.znodes
+    znodes = world.ensemble.tree.znodes
     stored = [int(znodes[world.layout.offset(partition)].data) for partition in partitions]
     assert sorted(stored) == [0, 3]
     assert restored(world) == 1
@@ -101,7 +101,7 @@ def test_first_offsets_are_stored_although_their_folder_is_deleted_meanwhile(
     world.run_for(10.0)
     world.settle(10.0)
     topic = "new" if is_new else "t0"
-    stored = world.ensemble.truth.children(world.layout.topic_offsets(topic))
+    stored = world.ensemble.tree.children(world.layout.topic_offsets(topic))
     assert sorted(map(int, stored)) == list(range(world.topics[topic]))
     assert asked[0] == topic
     assert len(asked) < 10
@@ -116,11 +116,11 @@ def test_an_owner_overwrites_garbage_with_its_offset(world: World, is_known: boo
     world.operator.set(world.layout.offset(partition), b"garbage")
     if is_known:
         world.run_for(2 * RECONCILE_INTERVAL_MS / 1000)
-        assert int(world.ensemble.truth.znodes[world.layout.offset(partition)].data) == 3
+        assert int(world.ensemble.tree.znodes[world.layout.offset(partition)].data) == 3
         assert leaving.metrics.total("offsets_unreadable") == 1
     leaving.leave()
     world.run_for(5.0)
-    assert int(world.ensemble.truth.znodes[world.layout.offset(partition)].data) == 3
+    assert int(world.ensemble.tree.znodes[world.layout.offset(partition)].data) == 3
     world.settle(20.0)
     state = staying.finished(partition)
     assert state is not None
@@ -151,7 +151,7 @@ def test_a_late_notified_member_starts_over_only_in_partitions_of_the_old_log(
         world.run_for(6.0)
         assert set(late.flowing) > before, "claimed, and it does not know yet"
         world.run_for(8.0)
-        stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in world.partitions()}
+        stored = {p: int(world.ensemble.tree.znodes[world.layout.offset(p)].data) for p in world.partitions()}
         assert sorted(stored[partition] for partition in before) == [0, 3]
 
 
@@ -168,7 +168,7 @@ def test_a_claim_does_not_restore_offsets_of_other_owners() -> None:
         world.settle(20.0)
         process_some(world, staying)
         world.close(20.0)
-        stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in owned | lost}
+        stored = {p: int(world.ensemble.tree.znodes[world.layout.offset(p)].data) for p in owned | lost}
         assert {stored[partition] for partition in lost} <= {0, 3}
         assert {stored[partition] for partition in owned} <= {1_000, 1_003}
         assert 1_003 in {stored[partition] for partition in owned}
@@ -192,7 +192,7 @@ def test_offsets_that_are_deleted_during_a_claim_are_left_to_their_owners(
                 if path == folder:
                     reads.append(path)
                     if len(reads) == 2:
-                        for number in world.ensemble.truth.children(folder):
+                        for number in world.ensemble.tree.children(folder):
                             world.operator.delete_async(f"{folder}/{number}")
                         await asyncio.sleep(1.0)
                 return await read(session, path, watcher)
@@ -203,5 +203,5 @@ def test_offsets_that_are_deleted_during_a_claim_are_left_to_their_owners(
         world.settle(20.0)
         world.close(20.0)
         assert len(reads) >= 2
-        stored = {p: int(world.ensemble.truth.znodes[world.layout.offset(p)].data) for p in owned}
+        stored = {p: int(world.ensemble.tree.znodes[world.layout.offset(p)].data) for p in owned}
         assert sorted(stored.values()) == [1_000, 1_003]

@@ -78,7 +78,7 @@ def test_a_write_without_the_member_znode_is_refused(bench: SessionBench) -> Non
         return session.ended
 
     assert bench.run(work) == "the member znode is gone"
-    assert "/written" not in bench.ensemble.truth.znodes
+    assert "/written" not in bench.ensemble.tree.znodes
 
 
 def test_an_unknown_outcome_is_returned_after_a_proof(bench: SessionBench) -> None:
@@ -123,7 +123,7 @@ def test_folders_are_created_although_their_parent_is_deleted_meanwhile(bench: S
         await session.ensure(["/group/members"])
 
     bench.run(work)
-    assert {"/group", "/group/members"} <= bench.ensemble.truth.znodes.keys()
+    assert {"/group", "/group/members"} <= bench.ensemble.tree.znodes.keys()
 
 
 def test_a_large_write_is_split_to_fit_the_limit_of_the_servers(bench: SessionBench) -> None:
@@ -151,7 +151,7 @@ def test_a_lost_request_has_an_unknown_outcome_too(bench: SessionBench) -> None:
     outcome = bench.run(work)
     assert isinstance(outcome, Outcome)
     assert outcome.unknown == {"/written"}
-    assert "/written" not in bench.ensemble.truth.znodes
+    assert "/written" not in bench.ensemble.tree.znodes
 
 
 def test_an_expired_session_is_ended(bench: SessionBench) -> None:
@@ -217,7 +217,7 @@ def test_no_candidate_enters_the_election_on_the_session_that_kazoo_opens_by_its
         assert session.ended is None
         election.feed(EnterElection())
         await asyncio.sleep(1.0)
-        assert bench.ensemble.truth.children(layout.election) == []
+        assert bench.ensemble.tree.children(layout.election) == []
         await asyncio.sleep(3.0)
         await tasks.cancel()
         return session.ended

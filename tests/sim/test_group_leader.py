@@ -27,7 +27,7 @@ def leader_driver(world: World) -> LeaderDriver:
 
 def causes(world: World) -> list[str]:
     """Return the cause of each generation in the history."""
-    folder, truth = world.layout.history, world.ensemble.truth
+    folder, truth = world.layout.history, world.ensemble.tree
     paths = [f"{folder}/{name}" for name in sorted(truth.children(folder))]
     return [HistoryEntry.parse(truth.znodes[path].data, path).cause for path in paths]
 
@@ -37,7 +37,7 @@ def test_a_leader_that_is_refused_enters_the_election_again() -> None:
     with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
         other = next(consumer for consumer in world.consumers if consumer is not leader)
-        for name in world.ensemble.truth.children(world.layout.election):
+        for name in world.ensemble.tree.children(world.layout.election):
             world.operator.delete(f"{world.layout.election}/{name}")
         other.kill()
         world.set_partitions("t0", 6)
@@ -49,7 +49,7 @@ def test_a_leader_that_is_refused_enters_the_election_again() -> None:
 def test_deleted_folders_of_a_plan_are_created_again() -> None:
     """Otherwise every later plan of this leader would be refused."""
     with at_rest(members=2, topics=(4,)) as world:
-        for name in world.ensemble.truth.children(world.layout.history):
+        for name in world.ensemble.tree.children(world.layout.history):
             world.operator.delete(f"{world.layout.history}/{name}")
         world.operator.delete(world.layout.history)
         world.set_partitions("t0", 6)
@@ -71,7 +71,7 @@ def test_a_leader_that_resigned_raises_no_ownership_alarm() -> None:
     """The owners follow the plan of the next leader and not its own."""
     with at_rest(members=2, topics=(4,)) as world:
         (leader,) = (consumer for consumer in world.consumers if consumer.member.leads)
-        truth, folder = world.ensemble.truth, world.layout.election
+        truth, folder = world.ensemble.tree, world.layout.election
         candidates = {truth.znodes[f"{folder}/{name}"].data.decode(): name for name in truth.children(folder)}
         world.operator.delete(f"{folder}/{candidates[leader.member.member_id or '']}")
         world.join(world.topics)

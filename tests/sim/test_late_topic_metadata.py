@@ -84,7 +84,7 @@ def test_a_claim_is_released_although_its_offset_was_deleted(monkeypatch: pytest
             listed = list(operations)
             if any(isinstance(each, Put) and each.path == path for each in listed):
                 world.operator.delete_async(path)
-                while path in world.ensemble.truth.znodes:  # noqa: ASYNC110 -- simulated time
+                while path in world.ensemble.tree.znodes:  # noqa: ASYNC110 -- simulated time
                     await asyncio.sleep(0.0005)
             return await transact(session, listed)
 
@@ -92,7 +92,7 @@ def test_a_claim_is_released_although_its_offset_was_deleted(monkeypatch: pytest
         joined[0].leave()
         world.run_for(5.0)
         assert joined[0].closed
-        assert path not in world.ensemble.truth.znodes
+        assert path not in world.ensemble.tree.znodes
         assert joined[0].metrics.total("offset_folders_restored") == 0
 
 
@@ -144,7 +144,7 @@ def test_a_topic_that_is_created_again_five_times_is_started_over_once(
     assert 1 <= len(asked) <= 4
     world.run_for(10.0)
     assert stored_offsets(world) == [0, 0, 0, 0]
-    versions = {world.ensemble.truth.znodes[world.layout.offset(partition)].version for partition in world.partitions()}
+    versions = {world.ensemble.tree.znodes[world.layout.offset(partition)].version for partition in world.partitions()}
     assert versions == {min(versions)}
     assert consumer.metrics.total("offsets_of_deleted_topic") == 4
 

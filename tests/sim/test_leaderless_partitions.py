@@ -46,8 +46,8 @@ def create_new_topic(
 
 def stored(world: World, topic: str = "new") -> dict[int, int]:
     """Return the stored offsets by partition number."""
-    znodes, folder = world.ensemble.truth.znodes, world.layout.topic_offsets(topic)
-    return {int(name): int(znodes[f"{folder}/{name}"].data) for name in world.ensemble.truth.children(folder)}
+    znodes, folder = world.ensemble.tree.znodes, world.layout.topic_offsets(topic)
+    return {int(name): int(znodes[f"{folder}/{name}"].data) for name in world.ensemble.tree.children(folder)}
 
 
 def flowing(world: World) -> set[TopicPartition]:
@@ -103,10 +103,10 @@ def test_a_claim_that_is_deleted_before_it_is_open_is_made_again() -> None:
         world.run_for(5.0)
         (partition,) = new(1)
         owner = world.layout.owner(partition)
-        deleted = world.ensemble.truth.znodes[owner].czxid
+        deleted = world.ensemble.tree.znodes[owner].czxid
         world.operator.delete(owner)
         world.run_for(15.0)
-        assert world.ensemble.truth.znodes[owner].czxid > deleted
+        assert world.ensemble.tree.znodes[owner].czxid > deleted
         assert consumer.in_phase(Phase.OPENING) == new(1)
 
 

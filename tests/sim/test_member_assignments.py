@@ -36,7 +36,7 @@ def assignment_path(world: World) -> str:
 
 def changed(world: World, **fields: object) -> bytes:
     """Return that assignment with other fields."""
-    return json.dumps(json.loads(world.ensemble.truth.znodes[assignment_path(world)].data) | fields).encode()
+    return json.dumps(json.loads(world.ensemble.tree.znodes[assignment_path(world)].data) | fields).encode()
 
 
 @pytest.mark.parametrize("what", ["gone", "garbage", "for another member"])
@@ -89,7 +89,7 @@ def test_constant_hints_do_not_delay_reconciliation(world: World) -> None:
     consumer, path = world.consumers[0], assignment_path(world)
     partition = min(consumer.flowing)
     world.operator.set(world.layout.offset(partition), b"7")
-    generation = json.loads(world.ensemble.truth.znodes[path].data)["generation"]
+    generation = json.loads(world.ensemble.tree.znodes[path].data)["generation"]
     for number in range(4):
         world.operator.set(path, changed(world, generation=generation + number))
         world.run_for(RECONCILE_INTERVAL_MS / 2000)

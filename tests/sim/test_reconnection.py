@@ -91,6 +91,6 @@ def test_a_write_brings_a_moved_session_back() -> None:
             consumer.process.start(member_session.session.ensure(["/a/b"]))
         consumer.process.start(consumer.member.commit_on_session())
         world.run_for(0.5)
-        assert "/a/b" in world.ensemble.truth.znodes
+        assert "/a/b" in world.ensemble.tree.znodes
         assert world.ledger.commits == 1
         assert consumer.metrics.total("zookeeper_connections_dropped") == 1

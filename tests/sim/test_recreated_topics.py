@@ -101,8 +101,8 @@ def test_an_offset_that_is_deleted_with_its_topic_is_not_restored(
     world.operator.delete(world.layout.offset(gone))
     world.operator.set(world.layout.offset(garbled), b"garbage")
     world.close(20.0)
-    assert world.layout.offset(gone) not in world.ensemble.truth.znodes
-    assert world.ensemble.truth.znodes[world.layout.offset(garbled)].data == b"garbage"
+    assert world.layout.offset(gone) not in world.ensemble.tree.znodes
+    assert world.ensemble.tree.znodes[world.layout.offset(garbled)].data == b"garbage"
     monkeypatch.undo()
     world.join(world.topics)
     world.settle(20.0)
@@ -292,7 +292,7 @@ def test_a_repeated_start_in_the_new_log_does_not_overwrite_an_operators_offset(
     path = world.layout.offset(partition)
     recreate(world)
     consumer.process.lose("reply")
-    truth, before = world.ensemble.truth, world.ensemble.truth.znodes[path].version
+    truth, before = world.ensemble.tree, world.ensemble.tree.znodes[path].version
     world.timeline.run_until(lambda: truth.znodes[path].version > before, 5.0)
     assert truth.znodes[path].data == b"0"
     world.operator.set_async(path, b"1719")
@@ -385,7 +385,7 @@ def test_a_topic_that_is_only_deleted_during_a_claim_has_no_new_log(
     monkeypatch.setattr(ZooKeeperOffsetStore, "_find_or_create", completing)
     joined = world.join(world.topics)
     world.run_for(6.0)
-    znodes = world.ensemble.truth.znodes
+    znodes = world.ensemble.tree.znodes
     assert [int(znodes[world.layout.offset(partition)].data) for partition in partitions] == [3, 3, 3, 3]
     world.operator.create(topic_path("t0"), world.topic_data("t0"))
     world.run_for(6.0)
@@ -442,9 +442,9 @@ def test_a_write_waits_for_a_broken_connection_before_it_is_prepared(
 
 def test_a_scenario_ends_with_a_new_topic_although_the_old_one_is_not_deleted_yet(world: World) -> None:
     """Seeds 689370254007 and 689370255003 ended without the topic."""
-    before = world.ensemble.truth.znodes[topic_path("t0")].czxid
+    before = world.ensemble.tree.znodes[topic_path("t0")].czxid
     world.recreate_topic("t0", 20.0, 0.0)
     world.heal()
     world.settle(20.0)
-    assert world.ensemble.truth.znodes[topic_path("t0")].czxid > before
+    assert world.ensemble.tree.znodes[topic_path("t0")].czxid > before
     assert stored_offsets(world) == [0, 0, 0, 0]

@@ -65,7 +65,7 @@ def test_folders_that_are_deleted_while_a_member_joins_are_created_again(
             await check_admission(session, layout, config)
             if not deleted:
                 deleted.append(path)
-                for name in world.ensemble.truth.children(path):
+                for name in world.ensemble.tree.children(path):
                     world.operator.delete_async(f"{path}/{name}")
                 world.operator.delete_async(path)
                 await asyncio.sleep(1.0)

@@ -71,13 +71,13 @@ def test_a_claim_is_deleted_only_after_the_wait(world: World) -> None:
 
     def wait(duration_s: float) -> None:
         world.run_for(duration_s)
-        assert owner in world.ensemble.truth.znodes
+        assert owner in world.ensemble.tree.znodes
         there.append(duration_s)
 
     done = force_release(world.operator, world.group, "gone", wait_ms=1_000, sleep=wait)
     assert sum(there) == 1.0
     assert done.taken == (partition,)
-    assert owner not in world.ensemble.truth.znodes
+    assert owner not in world.ensemble.tree.znodes
 
 
 def test_a_commit_during_a_release_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,7 +168,7 @@ def test_a_reset_overwrites_garbage_over_an_equal_offset() -> None:
         following = consumer.process.start(member_session.owned_partitions._offsets.adopt_foreign_offsets())
         world.timeline.run_until(following.done, 1.0)
         world.timeline.run_until(lambda: not consumer.has_chosen(P0), 5.0)
-        assert world.ensemble.truth.znodes[world.layout.offset(P0)].data == b"%d" % chosen
+        assert world.ensemble.tree.znodes[world.layout.offset(P0)].data == b"%d" % chosen
 
 
 def test_a_new_topic_takes_precedence_over_a_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_a_subscription_is_written_again_when_it_is_changed_back_while_the_answe
     world.run_for(0.001)
     consumer.subscribe(before)
     world.run_for(10.0)
-    member = world.ensemble.truth.znodes[world.layout.member(consumer.member.member_id or "")]
+    member = world.ensemble.tree.znodes[world.layout.member(consumer.member.member_id or "")]
     assert set(json.loads(member.data)["subscription"]) == before
     world.settle(60.0)
 

@@ -63,8 +63,8 @@ def test_a_plan_near_the_size_limit() -> None:
         second.leave()
         world.run_for(10.0)
         world.settle(60.0)
-        assignments = world.ensemble.truth.children(world.layout.group_state)
-        largest = max(len(world.ensemble.truth.znodes[world.layout.assignment(slot)].data) for slot in assignments)
+        assignments = world.ensemble.tree.children(world.layout.group_state)
+        largest = max(len(world.ensemble.tree.znodes[world.layout.assignment(slot)].data) for slot in assignments)
         assert MOST_BYTES / 4 < largest < MOST_BYTES / 2
         assert first.metrics.total("zookeeper_suspensions") == 0
 

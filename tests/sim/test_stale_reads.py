@@ -37,7 +37,7 @@ def test_an_assignment_that_changes_while_it_is_read_is_read_again(
     """The hint comes before the member uses the answer that it makes obsolete, and must not be dropped."""
     consumer, get, changed = world.consumers[0], Session.get, []
     path = world.layout.assignment(str(consumer.member.member_id))
-    data = world.ensemble.truth.znodes[path].data
+    data = world.ensemble.tree.znodes[path].data
 
     async def slow(session: Session, asked: str, watcher: Any = None) -> Any:
         node = await get(session, asked, watcher)
@@ -75,7 +75,7 @@ def test_a_claim_that_is_replaced_during_the_look_up_is_not_opened(
     consumer = world.join({"new"})
     world.run_for(SOON_S)
     assert taken
-    assert world.ensemble.truth.znodes[owner].data == b"another-0"
+    assert world.ensemble.tree.znodes[owner].data == b"another-0"
     assert set(consumer.flowing) == {TopicPartition("new", 0)}
 
 

@@ -88,7 +88,7 @@ class DisturbedRelease(SessionBench):
 
     @property
     def owner(self) -> bytes | None:
-        znode = self.ensemble.truth.znodes.get(OWNER)
+        znode = self.ensemble.tree.znodes.get(OWNER)
         return None if znode is None else znode.data
 
 
@@ -118,7 +118,7 @@ def test_a_release_keeps_an_offset_that_is_set_meanwhile(monkeypatch: pytest.Mon
         done = disturbed.release("set", "within", monkeypatch)
     assert (done.released, done.gone) == ({P0}, frozenset())
     assert disturbed.owner is None
-    assert disturbed.ensemble.truth.znodes[OFFSET].data == b"7"
+    assert disturbed.ensemble.tree.znodes[OFFSET].data == b"7"
 
 
 def test_an_undisturbed_claim_is_released(disturbed: DisturbedRelease, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,4 +126,4 @@ def test_an_undisturbed_claim_is_released(disturbed: DisturbedRelease, monkeypat
     done = disturbed.release("nothing", "before", monkeypatch)
     assert (done.released, done.gone) == ({P0}, frozenset())
     assert disturbed.owner is None
-    assert disturbed.ensemble.truth.znodes[OFFSET].version == 0
+    assert disturbed.ensemble.tree.znodes[OFFSET].version == 0

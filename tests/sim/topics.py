@@ -48,10 +48,10 @@ def recreate_within_a_write(
     async def recreating(session: Session, operations: Iterable[Operation]) -> Any:
         listed = list(operations)
         if not recreated and any(isinstance(each, Put) and "/offsets/" in each.path for each in listed):
-            before = world.ensemble.truth.znodes[topic_path("t0")].czxid
+            before = world.ensemble.tree.znodes[topic_path("t0")].czxid
             recreated.append(before)
             world.recreate_topic("t0", 0.0, 6.0)
-            while world.ensemble.truth.znodes[topic_path("t0")].czxid == before:  # noqa: ASYNC110 -- simulated time
+            while world.ensemble.tree.znodes[topic_path("t0")].czxid == before:  # noqa: ASYNC110 -- simulated time
                 await asyncio.sleep(0.0005)
             then()
         return await transact(session, listed)
@@ -67,6 +67,6 @@ def no_broker_knows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stored_offsets(world: World, topic: str = "t0") -> list[int]:
     """Return the stored offsets of a topic's partitions in ascending order."""
-    znodes = world.ensemble.truth.znodes
+    znodes = world.ensemble.tree.znodes
     paths = [world.layout.offset(TopicPartition(topic, number)) for number in range(world.topics[topic])]
     return sorted(int(znodes[path].data) for path in paths)

@@ -126,7 +126,7 @@ class World:
         self._unknown_until_s[topic] = self.timeline.now_s + gone_s + silent_s
         if gone_s:
             self.logs.begin_anew(topic)
-            self._absent[topic] = self.ensemble.truth.znodes[topic_path(topic)].czxid
+            self._absent[topic] = self.ensemble.tree.znodes[topic_path(topic)].czxid
             self.operator.delete_async(topic_path(topic))
             self.timeline.after(gone_s, self._create_again, topic)
             return
@@ -140,7 +140,7 @@ class World:
         """Until another one is there: the operator's own connection may break, and the end of a story is in a hurry."""
         if topic not in self._absent:
             return
-        znode = self.ensemble.truth.znodes.get(topic_path(topic))
+        znode = self.ensemble.tree.znodes.get(topic_path(topic))
         if znode is not None and znode.czxid != self._absent[topic]:
             del self._absent[topic]
             return
@@ -173,7 +173,7 @@ class World:
     def partitions(self) -> list[TopicPartition]:
         """Those that some living consumer subscribes to."""
         subscribed = {topic for consumer in self.consumers if consumer.lives for topic in consumer.topics}
-        znodes = self.ensemble.truth.znodes
+        znodes = self.ensemble.tree.znodes
         found = {topic: znodes[topic_path(topic)] for topic in sorted(subscribed) if topic_path(topic) in znodes}
         return [
             TopicPartition(topic, number)
@@ -185,11 +185,11 @@ class World:
 
     @property
     def has_plan(self) -> bool:
-        return self.layout.group_state in self.ensemble.truth.znodes
+        return self.layout.group_state in self.ensemble.tree.znodes
 
     def owned_by(self, consumer: Consumer) -> dict[str, int]:
         """The owner znodes of a consumer's session, with their czxids."""
-        truth = self.ensemble.truth
+        truth = self.ensemble.tree
         paths = [path for session in consumer.process.sessions for path in truth.ephemerals(session)]
         return {path: truth.znodes[path].czxid for path in paths if path.startswith(self.layout.owners)}
 
@@ -322,7 +322,7 @@ class World:
     def claims(self) -> list[str]:
         """The paths of all owner znodes."""
         owners = f"{self.layout.owners}/"
-        return [path for path in self.ensemble.truth.znodes if path.startswith(owners) and path.count("/") == 5]
+        return [path for path in self.ensemble.tree.znodes if path.startswith(owners) and path.count("/") == 5]
 
 
 @contextmanager
