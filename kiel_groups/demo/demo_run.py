@@ -78,7 +78,7 @@ async def _run(
     with make_display(console) as display:
         display.event(f"starting ZooKeeper {zookeeper} and Kafka {_KAFKA}")
         async with Cluster(zookeeper=zookeeper, kafka=_KAFKA, zookeeper_port=ports[0], broker_port=ports[1]) as cluster:
-            display.event(f"ZooKeeper runs at {cluster.zk_hosts}, Kafka at {cluster.brokers[0]}")
+            display.event(f"running: ZooKeeper at {cluster.zk_hosts}, Kafka at {cluster.brokers[0]}")
             await cluster.create_topic(TOPIC, PARTITIONS)
             began_s = time.monotonic()
             sent = await send_records(cluster, records)
