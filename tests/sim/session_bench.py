@@ -46,7 +46,7 @@ class SessionBench:
     @property
     def proofs(self) -> list[Entry]:
         """The quorum writes that changed nothing."""
-        return [entry for entry in self.ensemble.log if entry.question is not None and not entry.changes]
+        return [entry for entry in self.ensemble.log if entry.pending is not None and not entry.changes]
 
     def _ignore(self, event: SessionEvent) -> None:
         """Drop the event."""

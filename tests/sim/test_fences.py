@@ -22,46 +22,6 @@ from tests.sim.session_bench import SessionBench
 
 pytestmark = pytest.mark.sim
 
-Work = Callable[[Session, FencedWriter], Awaitable[object]]
-
-
-class Bench:
-    """One process with one session, and its member znode; on one server unless told."""
-
-    def __init__(self, servers: int = 1) -> None:
-        self.timeline = Timeline(1)
-        self.ensemble = FakeEnsemble(self.timeline, servers)
-        self.process = SimulatedProcess(self.ensemble)
-
-    def run(self, work: Work, limit_s: float = 60.0) -> object:
-        """Run a coroutine function on an open session; returns what it returns."""
-        task = self.process.start(self._run(work))
-        self.timeline.run_until(task.done, limit_s)
-        return task.result()
-
-    async def _run(self, work: Work) -> object:
-        session = Session(ZooKeeperConfig(hosts="fake1:2181"), Metrics(), self._ignore)
-        await session.open()
-        assert isinstance(await session.transact([Create("/member", ephemeral=True)]), Done)
-        return await work(
-            session, FencedWriter(session, "/member", TopicIncarnations(session, TaskSet(print)).catch_up)
-        )
-
-    @property
-    def proofs(self) -> list[Entry]:
-        """What went through the quorum and changed nothing."""
-        return [entry for entry in self.ensemble.log if entry.pending is not None and not entry.changes]
-
-    def _ignore(self, event: SessionEvent) -> None:
-        """Nobody listens."""
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    made = Bench()
-    with runtime.replaced(SimulatedRuntime(made.timeline)):
-        yield made
-
 
 def writing(path: str) -> dict[str, tuple[Create]]:
     """Return the operations of a write that creates one znode."""
