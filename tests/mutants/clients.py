@@ -20,7 +20,8 @@ _CLUSTER_TESTS = "tests/unit/clients/net/test_cluster_metadata.py"
 _SINGLE_TESTS = "tests/unit/clients/test_single.py"
 _FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
 _DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
-_TOPIC_TESTS = "tests/unit/clients/delivery/test_value_delivery.py"
+_VALUE_TESTS = "tests/unit/clients/delivery/test_value_delivery.py"
+_UNCLAIMED_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
 _ZOMBIE_TESTS = "tests/unit/clients/net/test_deposed_leaders.py"
 _UNREACHABLE_TESTS = "tests/unit/clients/net/test_unreachable_brokers.py"
 _DAMAGE_TESTS = "tests/unit/clients/fetch/test_damaged_answers.py"
@@ -188,14 +189,14 @@ MUTANTS = (
         _DELIVERY,
         "self._settle(topic, now_s, finishes=False)",
         "pass",
-        _TOPIC_TESTS,
+        _UNCLAIMED_TESTS,
     ),
     Mutant(
         "a drain that finishes what a coroutine that has ended got",
         _DELIVERY,
         "self._settle(topic, now_s, finishes=False)",
         "self._settle(topic, now_s)",
-        _TOPIC_TESTS,
+        _UNCLAIMED_TESTS,
     ),
     Mutant(
         "a look at leaders for each partition that is reset",
@@ -394,7 +395,7 @@ MUTANTS = (
         _IN_FLIGHT,
         "elif received and (not done or tp in busy):",
         "elif received and not done:",
-        _TOPIC_TESTS,
+        _VALUE_TESTS,
     ),
     Mutant(
         "a record that was put back and is passed over by the position",

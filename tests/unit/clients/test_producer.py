@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,40 +11,16 @@ import pytest
 from kiel_groups.clients.produce.partitioners import hash_partitioner, random_partitioner
 from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import (
-    BrokerConnectionError,
-    BrokerError,
     BufferFullError,
-    ClosedError,
     ConfigError,
     NoBrokersError,
-    OutcomeUnknownError,
-    RetriableBrokerError,
     UnknownTopicError,
 )
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.decoder import decode_message_set
-from tests.helpers.fake_broker import METADATA, PRODUCE, Asked, FakeBroker, Fault, Log
+from tests.helpers.fake_broker import METADATA, PRODUCE, Asked, FakeBroker, Log
+from tests.helpers.producers import T0, T1, producing, stored
 
 pytestmark = pytest.mark.unit
-
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-@asynccontextmanager
-async def producing(broker: FakeBroker | None = None, **settings: Any) -> AsyncIterator[tuple[FakeBroker, Producer]]:
-    """A producer that backs off for milliseconds only, at a broker with topic t of two partitions."""
-    async with broker or FakeBroker({"t": 2}) as running:
-        quick = {"linger_ms": 1, "batch_size": 1_000, "required_acks": 1, "backoff_ms": 2, "max_backoff_ms": 10}
-        producer = Producer([str(running.address)], **(quick | settings))
-        async with producer:
-            yield running, producer
-
-
-def stored(broker: FakeBroker, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
-    """Key and value of what the broker has in a partition."""
-    data = b"".join(entry for _, entry in broker.logs[tp].entries)
-    records = decode_message_set(data, tp, 0, max_decompressed_bytes=1 << 20)
-    return [(record.key, record.value) for record in records]
 
 
 async def test_every_record_learns_where_it_was_stored() -> None:
@@ -155,19 +128,6 @@ def test_a_producer_is_made_without_a_loop() -> None:
     Producer("localhost:9092,other")
 
 
-async def test_retries_keep_the_order() -> None:
-    """A batch that failed goes out again before those produced after it, whatever the error was."""
-    async with producing(batch_size=1) as (broker, producer):
-        broker.fail_next(PRODUCE, T0, 6, 5, 7)
-        futures = []
-        for n in range(20):
-            futures.append(producer.produce("t", b"%d" % n, partition=0))
-            await asyncio.sleep(0)
-        assert [outcome.offset for outcome in await asyncio.gather(*futures)] == list(range(20))
-        assert stored(broker, T0) == [(None, b"%d" % n) for n in range(20)]
-        assert producer.metrics.counter("produce_retries") == 3
-
-
 async def test_records_that_come_while_a_batch_is_on_its_way_form_the_next_one() -> None:
     """A batch that was sent takes nothing more in: what comes later is neither lost nor credited to it."""
     async with producing() as (broker, producer):
@@ -180,20 +140,6 @@ async def test_records_that_come_while_a_batch_is_on_its_way_form_the_next_one()
         assert stored(broker, T0) == [(None, b"first"), (None, b"second")]
 
 
-async def test_nothing_overtakes_a_batch_that_waits_for_its_retry() -> None:
-    """While the leader is looked up, neither the batch nor those after it go out."""
-    async with producing(batch_size=1, request_timeout_ms=100) as (broker, producer):
-        broker.gates[METADATA] = asyncio.Event()
-        broker.fail_next(PRODUCE, T0, 6)
-        first = producer.produce("t", b"first", partition=0)
-        await broker.until_asked(METADATA, 2)
-        second = producer.produce("t", b"second", partition=0)
-        await asyncio.sleep(0.02)
-        assert broker.count(PRODUCE) == 1
-        broker.gates[METADATA].set()
-        assert [(await first).offset, (await second).offset] == [0, 1]
-
-
 async def test_records_for_a_topic_that_is_looked_up_keep_their_order() -> None:
     """What is produced the moment the topic becomes known stands behind what waited for that."""
     async with producing(backoff_ms=50) as (broker, producer):
@@ -204,76 +150,6 @@ async def test_records_for_a_topic_that_is_looked_up_keep_their_order() -> None:
             await producer._cluster.refresh(["new"], "test")
         second = producer.produce("new", b"second")
         assert [(await first).offset, (await second).offset] == [0, 1]
-
-
-async def test_a_broken_connection_is_retried() -> None:
-    """Closed without an answer, silent, or half an answer: the records are stored all the same."""
-    faults = iter([Fault.CLOSE, Fault.HALF])
-
-    def script(asked: Asked) -> Fault | None:
-        return next(faults, None) if asked.api_key == PRODUCE else None
-
-    async with producing(FakeBroker({"t": 2}, script=script)) as (broker, producer):
-        assert (await producer.produce("t", b"x", partition=0)).offset == 0
-        assert broker.count(PRODUCE) == 3
-
-
-async def test_records_follow_a_leader_that_moves() -> None:
-    """After not-leader the metadata is asked again, and the batch goes to the new leader."""
-    async with FakeBroker({"t": 2}, node_id=1) as other, producing() as (broker, producer):
-        await producer.produce("t", b"old", partition=0)
-        for peer in (broker, other):
-            peer.peers = [broker, other]
-            peer.leaders = {T0: 1}
-        await producer.produce("t", b"new", partition=0)
-        assert stored(other, T0) == [(None, b"new")]
-
-
-async def test_retries_end(caplog: pytest.LogCaptureFixture) -> None:
-    """When nothing helps, each record's future fails with topic, partition, tries and code; the log says it once."""
-    async with producing(retries=2) as (broker, producer):
-        broker.fail_next(PRODUCE, T0, *[6] * 3)
-        outcomes = await asyncio.gather(
-            *(producer.produce("t", b"x", partition=0) for _ in range(5)), return_exceptions=True
-        )
-        assert {str(outcome) for outcome in outcomes} == {str(outcomes[0])}
-        error = outcomes[0]
-        assert isinstance(error, BrokerError)
-        assert error.code == 6
-        assert "producing to t:0 failed after 3 tries" in str(error)
-        assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
-        assert (await producer.produce("t", b"later", partition=0)).offset == 0, "what follows goes through"
-
-
-async def test_a_failure_that_nobody_awaits_is_in_our_log_only(caplog: pytest.LogCaptureFixture) -> None:
-    """Dropped futures do not make asyncio complain about each record."""
-    async with producing() as (broker, producer):
-        broker.fail_next(PRODUCE, T0, 2, *[17] * 2)
-        for _ in range(5):
-            producer.produce("t", b"x", partition=0)
-        await producer.flush()
-    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert [(e.name, "5 records" in e.getMessage()) for e in errors] == [("kiel_groups.clients.produce.sender", True)]
-
-
-async def test_one_message_too_large_does_not_take_the_others_along() -> None:
-    """The batch is split until the one to blame is alone; its error names its size, the others are stored in order."""
-
-    def script(asked: Asked) -> None:
-        if asked.api_key == PRODUCE and b"L" * 5_000 in asked.body:
-            broker.fail_next(PRODUCE, T0, 10)
-
-    broker = FakeBroker({"t": 2}, script=script)
-    async with producing(broker, linger_ms=20) as (_, producer):
-        values = [b"0", b"1", b"2", b"L" * 5_000, b"4", b"5"]
-        futures = [producer.produce("t", value, partition=0) for value in values]
-        outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        error = outcomes.pop(3)
-        assert isinstance(error, BrokerError)
-        assert error.code == 10
-        assert "producing to t:0 failed: a message of 5026 bytes was refused" in str(error)
-        assert [outcome.offset for outcome in outcomes if isinstance(outcome, RecordMetadata)] == [0, 1, 2, 3, 4]
-        assert [value for _, value in stored(broker, T0)] == [b"0", b"1", b"2", b"4", b"5"]
 
 
 async def test_an_unknown_topic() -> None:
@@ -363,121 +239,6 @@ async def test_buffered_bytes_are_bounded() -> None:
         assert producer.buffered_bytes == 0
 
 
-async def test_closing_sends_what_waits() -> None:
-    """Close is a flush first; afterwards nothing more is taken."""
-    async with FakeBroker({"t": 2}) as broker:
-        producer = Producer(str(broker.address), batch_size=2, linger_ms=60_000)
-        future = producer.produce("t", b"x", partition=0)
-        await producer.close()
-        assert future.result().offset == 0
-        assert stored(broker, T0) == [(None, b"x")]
-        with pytest.raises(ClosedError):
-            await producer.produce("t", b"y")
-        await producer.close()
-
-
-async def test_closing_does_not_wait_longer_than_told() -> None:
-    """After the timeout, what was sent is called unknown, what was not is called not sent; each is counted as that."""
-
-    def script(asked: Asked) -> Fault | None:
-        return Fault.SILENT if asked.api_key == PRODUCE else None
-
-    broker = FakeBroker({"t": 2}, script=script)
-    async with producing(broker, backoff_ms=60_000, max_backoff_ms=60_000) as (_, producer):
-        lost = [producer.produce("t", b"x", partition=n % 2) for n in range(10)]
-        lost.append(producer.produce("unknown", b"x"))
-        await producer.close(timeout_ms=20)
-        *sent, unsent = await asyncio.gather(*lost, return_exceptions=True)
-        assert [type(outcome) for outcome in sent] == [OutcomeUnknownError] * 10
-        assert isinstance(unsent, ClosedError)
-        assert isinstance(sent[0].__cause__, ClosedError)
-        assert (sent[3].topic, sent[3].partition, sent[3].code) == ("t", 1, None)
-        assert producer.buffered_bytes == 0
-        assert producer.metrics.counter("produce_unknown") == 10
-        assert producer.metrics.counter("produce_failures") == 1
-
-
-async def test_a_close_of_an_idle_producer_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Also where it may not take any time."""
-    async with producing() as (_, producer):
-        await producer.produce("t", b"stored", partition=0)
-        await producer.close(timeout_ms=0)
-    assert "not acknowledged" not in caplog.text
-
-
-async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> None:
-    """A broker is frozen after its second answer: one request's time later what waits is unknown, or was not sent."""
-    answers = iter([None, None])
-
-    def script(asked: Asked) -> Fault | None:
-        return next(answers, Fault.SILENT) if asked.api_key == PRODUCE else None
-
-    settings = {"retries": 1_000, "request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
-    async with producing(FakeBroker({"t": 2}, script=script), **settings) as (broker, producer):
-        await producer.produce("t", b"stored", partition=0)
-        outcomes = [producer.produce("t", b"on its way", partition=0)]
-        await broker.until_asked(PRODUCE, 2)
-        outcomes.append(producer.produce("t", b"sent", partition=0))
-        await broker.until_asked(PRODUCE, 3)
-        outcomes.append(producer.produce("t", b"queued", partition=0))
-        began_s = asyncio.get_running_loop().time()
-        await producer.close()
-        assert 0.15 < asyncio.get_running_loop().time() - began_s < 1
-        kinds = [type(outcome) for outcome in await asyncio.gather(*outcomes, return_exceptions=True)]
-        assert kinds == [RecordMetadata, OutcomeUnknownError, ClosedError]
-
-
-async def test_a_close_without_a_timeout_waits_while_records_are_stored() -> None:
-    """Twelve batches at a broker that takes a third of a request's time for each: none is given up."""
-    broker = FakeBroker({"t": 2})
-    broker.gates[PRODUCE] = asyncio.Event()
-    settings = {"request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
-
-    async def slowly() -> None:
-        while True:
-            await asyncio.sleep(0.05)
-            broker.gates[PRODUCE].set()
-            broker.gates[PRODUCE].clear()
-
-    async with producing(broker, **settings) as (_, producer):
-        answering = asyncio.create_task(slowly())
-        outcomes = [producer.produce("t", bytes(500_000), partition=0) for _ in range(12)]
-        await producer.close()
-        assert [outcome.result().offset for outcome in outcomes] == list(range(12))
-        answering.cancel()
-
-
-@pytest.mark.parametrize(
-    ("acks", "code", "kind"),
-    [(1, 6, RetriableBrokerError), (-1, 6, OutcomeUnknownError), (-1, 19, RetriableBrokerError)]
-    + [(-1, code, OutcomeUnknownError) for code in (7, 20, -1)],
-)
-async def test_a_refusal_tells_whether_something_was_stored(acks: int, code: int, kind: type[Exception]) -> None:
-    """A broker that waits for replicas has appended before it refuses, except where it refuses outright."""
-    async with producing(retries=0, required_acks=acks) as (broker, producer):
-        broker.fail_next(PRODUCE, T0, code)
-        with pytest.raises(kind) as caught:
-            await producer.produce("t", b"x", partition=0)
-        assert type(caught.value) is kind
-        assert isinstance(caught.value, BrokerError)
-        assert caught.value.code == code
-        unknown = kind is OutcomeUnknownError
-        assert producer.metrics.counter("produce_unknown") == unknown
-        assert producer.metrics.counter("produce_failures") == (not unknown)
-
-
-async def test_a_record_that_could_not_be_sent_is_not_unknown() -> None:
-    """No connection, no request: the record is not stored, and the error says why."""
-    async with producing(retries=1) as (broker, producer):
-        await producer.connect()
-        await producer.produce("t", b"x", partition=0)
-        await broker.stop()
-        # The first one may have been sent before the end of the connection was seen.
-        await asyncio.wait([producer.produce("t", b"y", partition=0)])
-        with pytest.raises(BrokerConnectionError, match="cannot connect"):
-            await producer.produce("t", b"z", partition=0)
-
-
 async def test_a_cancelled_record_holds_nobody_up() -> None:
     """Whoever stops waiting for a record does not disturb its batch, nor a flush."""
     async with producing(linger_ms=60_000) as (_, producer):
@@ -485,17 +246,3 @@ async def test_a_cancelled_record_holds_nobody_up() -> None:
         two.cancel()
         await producer.flush()
         assert one.result().offset == 0
-
-
-async def test_a_silent_broker_costs_its_timeout() -> None:
-    """No answer in time is an error that may heal: tried again on a new connection, then reported as what it is."""
-
-    def script(asked: Asked) -> Fault | None:
-        return Fault.SILENT if asked.api_key == PRODUCE else None
-
-    broker = FakeBroker({"t": 2}, script=script)
-    async with producing(broker, retries=1, request_timeout_ms=20, ack_timeout=10) as (_, producer):
-        with pytest.raises(BrokerError, match="no answer to a ProduceRequest within 30 ms") as caught:
-            await producer.produce("t", b"x", partition=0)
-        assert not isinstance(caught.value, BrokerConnectionError)
-        assert broker.count(PRODUCE) == 2

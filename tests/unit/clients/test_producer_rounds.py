@@ -13,7 +13,7 @@ from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import BrokerError, UnknownTopicError
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import PRODUCE, FakeBroker
-from tests.unit.clients.test_producer import T0, T1, producing, stored
+from tests.helpers.producers import T0, T1, producing, stored
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,6 @@ import json
 import re
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -28,24 +26,9 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, Log
+from tests.helpers.single_consumers import T0, T1, consuming, message_set
 
 pytestmark = pytest.mark.unit
-
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-@asynccontextmanager
-async def consuming(*values: bytes, **settings: Any) -> AsyncIterator[tuple[FakeBroker, SingleConsumer]]:
-    """A consumer at a broker whose topic t has these values in partition 0, and an empty partition 1."""
-    async with FakeBroker({"t": 2}) as broker:
-        broker.append(T0, messages(*values))
-        quick = {"max_wait_time": 500, "backoff_ms": 2, "max_backoff_ms": 10}
-        async with SingleConsumer([str(broker.address)], **(quick | settings)) as consumer:
-            yield broker, consumer
-
-
-def messages(*values: bytes) -> bytes:
-    return encode_message_set([(None, value) for value in values])
 
 
 async def take(consumer: SingleConsumer, count: int) -> list[Any]:
@@ -62,7 +45,7 @@ async def test_from_the_beginning() -> None:
         assert await anext(consumer) == Record("t", 0, 0, None, b"0")
         assert (consumer.position(T0), consumer.lag(T1)) == (1, 0)
         assert await take(consumer, 1) == [b"1"]
-        broker.append(T1, messages(b"2"))
+        broker.append(T1, message_set(b"2"))
         assert await anext(consumer) == Record("t", 1, 0, None, b"2")
 
 
@@ -70,14 +53,14 @@ async def test_from_the_end() -> None:
     """END means the moment of the subscription: nothing older, and everything after it."""
     async with consuming(b"old") as (broker, consumer):
         await consumer.subscribe("t", start=END)
-        broker.append(T0, messages(b"new"))
+        broker.append(T0, message_set(b"new"))
         assert await take(consumer, 1) == [b"new"]
 
 
 async def test_from_given_offsets() -> None:
     """Partitions with an offset start there, the others at their beginning."""
     async with consuming(b"0", b"1", b"2") as (broker, consumer):
-        broker.append(T1, messages(b"other"))
+        broker.append(T1, message_set(b"other"))
         await consumer.subscribe("t", start={T0: 2})
         assert sorted(await take(consumer, 2)) == [b"2", b"other"]
 
@@ -150,7 +133,7 @@ async def test_an_error_stands_in_its_place_and_can_be_passed() -> None:
         for _ in range(2):
             with pytest.raises(MessageTooLargeError, match="t:0 at offset 1"):
                 await take(consumer, 1)
-        broker.append(T1, messages(b"other"))
+        broker.append(T1, message_set(b"other"))
         assert await take_through(MessageTooLargeError, consumer) == b"other"
         consumer.seek(T0, 2)
         assert await take(consumer, 1) == [b"2"]
@@ -188,7 +171,7 @@ async def test_a_position_outside_the_log(policy: Any, expected: bytes) -> None:
         broker.logs[T0].start = 2
         await consumer.subscribe("t", start={T0: 1, T1: 0})
         await broker.until_asked(LIST_OFFSETS, 1)
-        broker.append(T0, messages(b"new"))
+        broker.append(T0, message_set(b"new"))
         assert await take(consumer, 1) == [expected]
 
 
@@ -212,11 +195,11 @@ async def test_a_partition_without_a_leader_keeps_no_others_waiting(
     monkeypatch.setattr(single, "ELECTION_S", 0.05)
     async with consuming(b"1", max_wait_time=3_000) as (broker, consumer):
         broker.leaders = {T1: -1}
-        broker.append(T1, messages(b"3"))
+        broker.append(T1, message_set(b"3"))
         asked = consumer.consume("t", start)
         if start == END:
             await broker.until_asked(FETCH, 1)
-            broker.append(T0, messages(b"2"))
+            broker.append(T0, message_set(b"2"))
         async with asyncio.timeout(5):
             assert await asked == ([1] if start == BEGINNING else [2])
             assert consumer.assignment == {T0}
@@ -239,8 +222,8 @@ async def test_a_new_partition_without_a_leader_keeps_no_others_waiting() -> Non
         third, fourth = TopicPartition("t", 2), TopicPartition("t", 3)
         broker.leaders = {third: -1}
         broker.logs |= {third: Log(), fourth: Log()}
-        broker.append(third, messages(b"3"))
-        broker.append(fourth, messages(b"4"))
+        broker.append(third, message_set(b"3"))
+        broker.append(fourth, message_set(b"4"))
         assert await take(consumer, 1) == [b"4"]
         broker.leaders = {}
         assert await take(consumer, 1) == [b"3"]
@@ -252,7 +235,7 @@ async def test_partitions_that_are_added_are_read_from_their_beginning() -> None
         await consumer.subscribe("t", start=END)
         added = TopicPartition("t", 2)
         broker.logs[added] = Log()
-        broker.append(added, messages(b"first"))
+        broker.append(added, message_set(b"first"))
         assert await take(consumer, 1) == [b"first"]
 
 
@@ -305,7 +288,7 @@ def test_a_call_before_the_loop_runs() -> None:
     """It is answered when the loop runs."""
     loop = IOLoop(make_current=True)
     broker = FakeBroker({"t": 1})
-    broker.append(T0, messages(b"1"))
+    broker.append(T0, message_set(b"1"))
     loop.run_sync(broker.__aenter__)
     consumer = SingleConsumer(str(broker.address))
     asked = consumer.consume("t", BEGINNING)
@@ -367,10 +350,10 @@ def test_settings_that_cannot_work(settings: dict[str, Any]) -> None:
 async def test_a_topic_without_any_leader_is_asked_for_within_the_call(start: int, away_s: float) -> None:
     """An election lasts for a moment. Under END, what is written after the call began to wait is delivered."""
     async with FakeBroker({"t": 1}) as broker:
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         broker.leaders = {T0: -1}
         loop = asyncio.get_running_loop()
         loop.call_later(away_s, broker.leaders.clear)
-        loop.call_later(away_s + 1.5, broker.append, T0, messages(b"2"))
+        loop.call_later(away_s + 1.5, broker.append, T0, message_set(b"2"))
         async with SingleConsumer([str(broker.address)], bytes, max_wait_time=8_000) as consumer, asyncio.timeout(8):
             assert await consumer.consume("t", start) == [b"1" if start == BEGINNING else b"2"]

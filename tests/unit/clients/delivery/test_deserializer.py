@@ -15,10 +15,9 @@ from kiel_groups.clients.delivery import deserializer
 from kiel_groups.clients.delivery.deserializer import LOG_INTERVAL_S, Deserializer
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
-from tests.unit.clients.delivery.test_record_delivery import P0, P1, Bench, patience  # noqa: F401 -- patience is a fixture
-from tests.unit.clients.delivery.test_value_delivery import take
+from tests.helpers.delivery_bench import P0, P1, DeliveryBench, take_values
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
 
 
 class Clock:
@@ -153,11 +152,11 @@ def test_an_error_without_a_text(lines: Callable[[], list[str]]) -> None:
 @pytest.mark.parametrize("way", ["take", "take_topic"])
 async def test_a_consumer_logs_the_rest_when_it_ends(lines: Callable[[], list[str]], way: str) -> None:
     """Iterated over or not."""
-    bench = Bench(fails)
+    bench = DeliveryBench(fails)
     bench.fetcher.add(P0, *range(10, 20))
-    assert not (bench.out.take() if way == "take" else take(bench))
+    assert not (bench.delivery.take() if way == "take" else take_values(bench))
     assert len(lines()) == 1
-    bench.out.end()
+    bench.delivery.end()
     assert ["on 9 more values" in line for line in lines()] == [True]
     assert bench.metrics.counter("deserializer_failures") == 10
 

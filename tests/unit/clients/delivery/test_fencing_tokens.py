@@ -14,8 +14,7 @@ from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.group.member.subscription import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
-from tests.unit.clients.delivery.test_record_delivery import P0, P1, Bench
-from tests.unit.clients.delivery.test_value_delivery import ME
+from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
 
 pytestmark = pytest.mark.unit
 
@@ -23,30 +22,30 @@ pytestmark = pytest.mark.unit
 class Member(MemberAttributes):
     """What an application asks, on a bench that hands out to it."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: DeliveryBench) -> None:
         class Parts:
-            delivery = bench.out
+            delivery = bench.delivery
 
         self._subscription = bench.subscription
         self._consuming = cast(ConnectedConsumer, Parts())
 
 
-def lose_and_claim_again(bench: Bench, token: int, partition: TopicPartition = P0) -> None:
+def lose_and_claim_again(bench: DeliveryBench, token: int, partition: TopicPartition = P0) -> None:
     """As a lost session does, and the next one of this consumer."""
     bench.subscription.unassign([partition])
-    bench.out.lost([partition])
+    bench.delivery.lost([partition])
     bench.subscription.assign_from_subscribed({partition: StartPosition(10, 2, token)})
 
 
-def handed(bench: Bench) -> Record:
-    record = bench.out.take()
+def handed(bench: DeliveryBench) -> Record:
+    record = bench.delivery.take()
     assert record is not None
     return record
 
 
 async def test_a_record_of_an_earlier_claim_is_not_lent_the_later_token() -> None:
     """Work that was begun before the partition was lost must not pass for that of who has it now."""
-    bench = Bench()
+    bench = DeliveryBench()
     member = Member(bench)
     bench.fetcher.add(P0, 10)
     record = handed(bench)
@@ -58,7 +57,7 @@ async def test_a_record_of_an_earlier_claim_is_not_lent_the_later_token() -> Non
 
 async def test_a_record_that_comes_again_does_not_vouch_for_the_one_before() -> None:
     """They are of one offset, and equal; only one of them is the later claim's."""
-    bench = Bench()
+    bench = DeliveryBench()
     member = Member(bench)
     bench.fetcher.add(P0, 10)
     before = handed(bench)
@@ -72,7 +71,7 @@ async def test_a_record_that_comes_again_does_not_vouch_for_the_one_before() -> 
 
 async def test_a_record_has_its_token_while_it_is_in_hand() -> None:
     """Read by a deserialiser or not; afterwards, or once an operator has set the offset, nothing is said of it."""
-    bench = Bench(json.loads)
+    bench = DeliveryBench(json.loads)
     member = Member(bench)
     bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10)
@@ -81,15 +80,15 @@ async def test_a_record_has_its_token_while_it_is_in_hand() -> None:
     assert member.fencing_token(first) == 1
     second = handed(bench)
     assert (member.fencing_token(first), member.fencing_token(second)) == (None, 5)
-    bench.out.count_in_flight()
+    bench.delivery.count_in_flight()
     assert member.fencing_token(second) == 5
-    bench.out.moved(P1, 3)
+    bench.delivery.moved(P1, 3)
     assert member.fencing_token(second) is None
 
 
 async def test_nothing_is_known_of_a_record_before_the_consumer_is_connected() -> None:
     """Nor of a partition."""
-    member = Member(Bench())
+    member = Member(DeliveryBench())
     member._consuming = None
     assert member.fencing_token(Record("t", 0, 10, None, b"10")) is None
     assert member.fencing_token(TopicPartition("t", 2)) is None
@@ -97,29 +96,29 @@ async def test_nothing_is_known_of_a_record_before_the_consumer_is_connected() -
 
 async def test_values_come_with_the_claims_they_were_handed_out_under() -> None:
     """Partition by partition; and stay with them when the partition is claimed again, and they come again."""
-    bench = Bench()
+    bench = DeliveryBench()
     bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     bench.fetcher.add(P0, 12)
-    batch = bench.out.take_topic("t", 1_000, ME)
+    batch = bench.delivery.take_topic("t", 1_000, CALL)
     assert batch == [10, 11, 10, 12]
     claims = [(part.topic_partition, part.fencing_token, part.values) for part in batch.parts]
     assert claims == [(P0, 1, [10, 11]), (P1, 5, [10]), (P0, 1, [12])]
     lose_and_claim_again(bench, 7)
     bench.fetcher.add(P0, 10)
-    again = bench.out.take_topic("t", 1_000, ME)
+    again = bench.delivery.take_topic("t", 1_000, CALL)
     assert [part.fencing_token for part in batch.parts] == [1, 5, 1]
     assert [(part.records, part.fencing_token) for part in again.parts] == [([Record("t", 0, 10, None, 10)], 7)]
 
 
 async def test_records_of_a_batch_have_the_values_that_were_read_of_them() -> None:
     """What could not be read is in neither; a partition of which nothing could is not mentioned."""
-    bench = Bench(json.loads)
+    bench = DeliveryBench(json.loads)
     fetched = [Record("t", 0, 10, b"k", b"[1]"), Record("t", 0, 11, None, b"{"), Record("t", 0, 12, None, b"null")]
     bench.fetcher.batches.append(FetchedBatch(P0, fetched, 13, 1, 1))
     bench.fetcher.batches.append(FetchedBatch(P1, [Record("t", 1, 10, None, b"{")], 11, 1, 1))
-    batch = bench.out.take_topic("t", 1_000, ME)
+    batch = bench.delivery.take_topic("t", 1_000, CALL)
     assert batch == [[1], None]
     (part,) = batch.parts
     assert part.records == [Record("t", 0, 10, b"k", [1]), Record("t", 0, 12, None, None)]

@@ -19,7 +19,7 @@ from kiel_groups.errors import NoBrokersError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault
-from tests.unit.clients.test_single import T0, consuming, messages
+from tests.helpers.single_consumers import T0, consuming, message_set
 
 pytestmark = pytest.mark.unit
 
@@ -103,7 +103,7 @@ async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
             with pytest.raises(NoBrokersError):
                 await consumer.consume("t")
         assert time.monotonic() - started_s >= 3 * 0.05
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         async with broker, asyncio.timeout(5):
             assert await values_after_errors(consumer) == [1]
 
@@ -122,7 +122,7 @@ async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None
         # The one that was under way, and the one that ran into its timeout.
         assert broker.count(FETCH) <= fetches + 2
         broker.script = None
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         async with asyncio.timeout(5):
             assert await values_after_errors(consumer) == [1]
 
@@ -135,7 +135,7 @@ async def test_brokers_that_tell_no_metadata_are_fetched_from() -> None:
             pass
         broker.script = lambda asked: Fault.SILENT if asked.api_key == METADATA else None
         broker.fail_next(FETCH, T0, 6)
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         async with asyncio.timeout(10):
             assert await values_after_errors(consumer) == [1]
 
@@ -181,7 +181,7 @@ async def test_iteration_waits_on(caplog: pytest.LogCaptureFixture) -> None:
         while consumer.metrics.total("metadata_failures") < 2 * UNREACHABLE_AFTER:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         assert not waiting.done()
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         async with broker:
             assert (await asyncio.wait_for(waiting, 5)).value == b"1"
     told = [line for line in caplog.messages if "metadata request" in line]
