@@ -14,15 +14,9 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.config import FetchConfig
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.encoder import encode_message_set
 from tests.helpers.fake_broker import FakeBroker
 
 T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
-
-
-def message_set(*values: bytes) -> bytes:
-    """Encode messages with these values and no keys."""
-    return encode_message_set([(None, value) for value in values])
 
 
 @dataclass

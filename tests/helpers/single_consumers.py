@@ -8,8 +8,7 @@ from typing import Any
 
 from kiel_groups.clients import SingleConsumer
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.encoder import encode_message_set
-from tests.helpers.fake_broker import FakeBroker
+from tests.helpers.fake_broker import FakeBroker, message_set
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -22,8 +21,3 @@ async def consuming(*values: bytes, **settings: Any) -> AsyncIterator[tuple[Fake
         quick = {"max_wait_time": 500, "backoff_ms": 2, "max_backoff_ms": 10}
         async with SingleConsumer([str(broker.address)], **(quick | settings)) as consumer:
             yield broker, consumer
-
-
-def message_set(*values: bytes) -> bytes:
-    """Encode messages with these values and no keys."""
-    return encode_message_set([(None, value) for value in values])

@@ -11,7 +11,7 @@ import pytest
 
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import OutcomeUnknownError
-from tests.helpers.fake_broker import PRODUCE, Asked, FakeBroker, Fault
+from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
@@ -21,9 +21,9 @@ REQUEST_TIMEOUT_MS = 8_000
 LONGEST_S = 6.0
 
 
-def frozen(asked: Asked) -> Fault | None:
+def frozen(request: Request) -> Fault | None:
     """Answer anything but requests to store."""
-    return Fault.SILENT if asked.api_key == PRODUCE else None
+    return Fault.SILENT if request.api_key == PRODUCE else None
 
 
 async def producing(broker: FakeBroker) -> tuple[Producer, asyncio.Future[Any]]:
@@ -31,7 +31,7 @@ async def producing(broker: FakeBroker) -> tuple[Producer, asyncio.Future[Any]]:
     producer = Producer([str(broker.address)], linger_ms=0, request_timeout_ms=REQUEST_TIMEOUT_MS, backoff_ms=2)
     await producer.connect()
     outcome = producer.produce("t", b"x")
-    await broker.until_asked(PRODUCE, 1)
+    await broker.wait_for_requests(PRODUCE, 1)
     return producer, outcome
 
 

@@ -17,7 +17,7 @@ from kiel_groups.errors import (
     UnknownTopicError,
 )
 from kiel_groups.model import TopicPartition
-from tests.helpers.fake_broker import METADATA, PRODUCE, Asked, FakeBroker, Log
+from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Log, Request
 from tests.helpers.producers import T0, T1, producing, stored
 
 pytestmark = pytest.mark.unit
@@ -97,14 +97,14 @@ async def test_a_batch_stays_below_the_size_of_a_request() -> None:
         await producer.flush()
         assert [future.result().offset for future in futures] == list(range(10))
         assert [value for _, value in stored(broker, T0)] == values
-        assert max(len(asked.body) for asked in broker.asked) < 1_000_000
+        assert max(len(request.body) for request in broker.requests) < 1_000_000
 
 
 async def test_acks_zero_has_no_offset() -> None:
     """Send and forget: the future resolves once the bytes are on their way, with offset -1."""
     async with producing(required_acks=0) as (broker, producer):
         assert await producer.produce("t", b"x", partition=0) == RecordMetadata("t", 0, -1)
-        await broker.until_asked(PRODUCE, 1)
+        await broker.wait_for_requests(PRODUCE, 1)
         assert stored(broker, T0) == [(None, b"x")]
 
 
@@ -133,7 +133,7 @@ async def test_records_that_come_while_a_batch_is_on_its_way_form_the_next_one()
     async with producing() as (broker, producer):
         broker.gates[PRODUCE] = asyncio.Event()
         first = producer.produce("t", b"first", partition=0)
-        await broker.until_asked(PRODUCE, 1)
+        await broker.wait_for_requests(PRODUCE, 1)
         second = producer.produce("t", b"second", partition=0)
         broker.gates[PRODUCE].set()
         assert [(await first).offset, (await second).offset] == [0, 1]
@@ -144,7 +144,7 @@ async def test_records_for_a_topic_that_is_looked_up_keep_their_order() -> None:
     """What is produced the moment the topic becomes known stands behind what waited for that."""
     async with producing(backoff_ms=50) as (broker, producer):
         first = producer.produce("new", b"first")
-        await broker.until_asked(METADATA, 2)
+        await broker.wait_for_requests(METADATA, 2)
         broker.logs[TopicPartition("new", 0)] = Log()
         while producer._cluster.known_partitions("new") is None:
             await producer._cluster.refresh(["new"], "test")
@@ -167,7 +167,7 @@ async def test_an_unknown_topic() -> None:
 async def test_a_topic_that_appears_in_time() -> None:
     """Records for a topic that a broker learns of a moment later are stored in order."""
 
-    def script(asked: Asked) -> None:
+    def script(request: Request) -> None:
         if broker.count(METADATA) == 3:
             broker.logs[TopicPartition("new", 0)] = Log()
 

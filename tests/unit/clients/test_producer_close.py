@@ -11,7 +11,7 @@ from kiel_groups.errors import (
     ClosedError,
     OutcomeUnknownError,
 )
-from tests.helpers.fake_broker import PRODUCE, Asked, FakeBroker, Fault
+from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
 from tests.helpers.producers import T0, producing, stored
 
 pytestmark = pytest.mark.unit
@@ -33,8 +33,8 @@ async def test_closing_sends_what_waits() -> None:
 async def test_closing_does_not_wait_longer_than_told() -> None:
     """After the timeout, what was sent is called unknown, what was not is called not sent; each is counted as that."""
 
-    def script(asked: Asked) -> Fault | None:
-        return Fault.SILENT if asked.api_key == PRODUCE else None
+    def script(request: Request) -> Fault | None:
+        return Fault.SILENT if request.api_key == PRODUCE else None
 
     broker = FakeBroker({"t": 2}, script=script)
     async with producing(broker, backoff_ms=60_000, max_backoff_ms=60_000) as (_, producer):
@@ -63,16 +63,16 @@ async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> 
     """A broker is frozen after its second answer: one request's time later what waits is unknown, or was not sent."""
     answers = iter([None, None])
 
-    def script(asked: Asked) -> Fault | None:
-        return next(answers, Fault.SILENT) if asked.api_key == PRODUCE else None
+    def script(request: Request) -> Fault | None:
+        return next(answers, Fault.SILENT) if request.api_key == PRODUCE else None
 
     settings = {"retries": 1_000, "request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
     async with producing(FakeBroker({"t": 2}, script=script), **settings) as (broker, producer):
         await producer.produce("t", b"stored", partition=0)
         outcomes = [producer.produce("t", b"on its way", partition=0)]
-        await broker.until_asked(PRODUCE, 2)
+        await broker.wait_for_requests(PRODUCE, 2)
         outcomes.append(producer.produce("t", b"sent", partition=0))
-        await broker.until_asked(PRODUCE, 3)
+        await broker.wait_for_requests(PRODUCE, 3)
         outcomes.append(producer.produce("t", b"queued", partition=0))
         began_s = asyncio.get_running_loop().time()
         await producer.close()

@@ -40,7 +40,7 @@ async def test_nobody_needs_to_await_a_record() -> None:
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         for n in range(5):
             producer.produce("t", n, partition=0)
-        await broker.until_asked(PRODUCE, 1)
+        await broker.wait_for_requests(PRODUCE, 1)
         await asyncio.sleep(0.02)
         assert [value for _, value in stored(broker, T0)][:4] == [b"0", b"1", b"2", b"3"]
         await producer.flush()
@@ -185,7 +185,7 @@ async def test_acknowledgements_as_asked_for(settings: dict[str, int], wanted: t
     """All in-sync replicas within 500 ms unless told otherwise, as brokers read it."""
     async with FakeBroker({"t": 1}) as broker, Producer(str(broker.address), **settings) as producer:
         await producer.produce("t", "x")
-        (request,) = [asked for asked in broker.asked if asked.api_key == PRODUCE]
+        (request,) = broker.received(PRODUCE)
         assert struct.unpack_from(">hi", request.body) == wanted
 
 

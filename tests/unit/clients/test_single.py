@@ -25,8 +25,8 @@ from kiel_groups.errors import (
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, Log
-from tests.helpers.single_consumers import T0, T1, consuming, message_set
+from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, Log, message_set
+from tests.helpers.single_consumers import T0, T1, consuming
 
 pytestmark = pytest.mark.unit
 
@@ -170,7 +170,7 @@ async def test_a_position_outside_the_log(policy: Any, expected: bytes) -> None:
     async with consuming(b"0", b"1", b"2", auto_offset_reset=policy) as (broker, consumer):
         broker.logs[T0].start = 2
         await consumer.subscribe("t", start={T0: 1, T1: 0})
-        await broker.until_asked(LIST_OFFSETS, 1)
+        await broker.wait_for_requests(LIST_OFFSETS, 1)
         broker.append(T0, message_set(b"new"))
         assert await take(consumer, 1) == [expected]
 
@@ -198,13 +198,13 @@ async def test_a_partition_without_a_leader_keeps_no_others_waiting(
         broker.append(T1, message_set(b"3"))
         asked = consumer.consume("t", start)
         if start == END:
-            await broker.until_asked(FETCH, 1)
+            await broker.wait_for_requests(FETCH, 1)
             broker.append(T0, message_set(b"2"))
         async with asyncio.timeout(5):
             assert await asked == ([1] if start == BEGINNING else [2])
             assert consumer.assignment == {T0}
             while ("partitions_unopened", (), 1.0) not in consumer.metrics.samples():
-                await broker.until_asked(METADATA, broker.count(METADATA) + 1)
+                await broker.wait_for_requests(METADATA, broker.count(METADATA) + 1)
             broker.leaders = {}
             assert await consumer.consume("t", start) == [3]
         assert consumer.assignment == {T0, T1}
@@ -302,8 +302,8 @@ async def test_a_fetch_says_what_kiels_does() -> None:
     """A second at most for a byte at least, a mebibyte shared among the partitions, as a broker reads it."""
     async with FakeBroker({"t": 2}) as broker, SingleConsumer(str(broker.address)) as consumer:
         await consumer.subscribe("t", start=BEGINNING)
-        await broker.until_asked(FETCH, 1)
-        (fetch, *_) = [asked for asked in broker.asked if asked.api_key == FETCH]
+        await broker.wait_for_requests(FETCH, 1)
+        (fetch, *_) = broker.received(FETCH)
     body = Reader(fetch.body, "a fetch")
     assert (body.int32(), body.int32(), body.int32()) == (-1, 1_000, 1)
     shares = []
@@ -322,8 +322,8 @@ async def test_a_timedelta_is_asked_for_in_milliseconds(back: timedelta) -> None
         before_ms = time.time() * 1_000
         await consumer.consume("t", back)
         after_ms = time.time() * 1_000
-        (asked, *_) = [asked for asked in broker.asked if asked.api_key == LIST_OFFSETS]
-    body = Reader(asked.body, "a question for offsets")
+        (request, *_) = broker.received(LIST_OFFSETS)
+    body = Reader(request.body, "a question for offsets")
     body.int32()
     for _ in body.array(2):
         body.string()

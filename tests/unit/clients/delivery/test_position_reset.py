@@ -321,7 +321,7 @@ async def test_an_offset_that_an_operator_sets_during_the_look_up_is_kept() -> N
         b.produce(10)
         b.broker.gates[LIST_OFFSETS] = asyncio.Event()
         await b.claim(1_000)
-        await b.broker.until_asked(LIST_OFFSETS, 1)
+        await b.broker.wait_for_requests(LIST_OFFSETS, 1)
         (looking,) = (task for task in b.fetcher._tasks if "reset" in task.get_name())
         b.subscription.adopt(T0, 3, 2)
         b.out.moved(T0, 3)

@@ -15,8 +15,8 @@ from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record
 from kiel_groups.wire.api.fetch_v0 import FetchRequest, FetchResponse
-from tests.helpers.fake_broker import FETCH, METADATA, Asked, FakeBroker, Fault, Log
-from tests.helpers.fetch_bench import T0, T1, fetch_bench, message_set, values
+from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Log, Request, message_set
+from tests.helpers.fetch_bench import T0, T1, fetch_bench, values
 
 pytestmark = pytest.mark.unit
 
@@ -57,7 +57,7 @@ async def test_a_damaged_answer_is_fetched_again(
         bench.broker.append(T0, message_set(b"value"))
         bench.fetcher.assign({T0: 0})
         assert values(await bench.next_batch()) == [b"value"]
-        connections = [asked.connection for asked in bench.broker.asked if asked.api_key == FETCH][:TRIES_UNREADABLE]
+        connections = [request.connection for request in bench.broker.received(FETCH)][:TRIES_UNREADABLE]
         assert len(set(connections)) == TRIES_UNREADABLE
         assert bench.broker.count(METADATA) == TRIES_UNREADABLE, "one at the beginning, one before each further try"
         assert bench.metrics.counter("fetches_unreadable") == TRIES_UNREADABLE - 1
@@ -156,18 +156,18 @@ async def test_an_unexpected_error_of_a_request_heals(caplog: pytest.LogCaptureF
 async def test_an_answer_to_another_request_closes_its_connection_only() -> None:
     """The other connection to the broker goes on with its request; what was asked on this one is asked again."""
 
-    def script(asked: Asked) -> Fault | None:
-        return Fault.WRONG_CORRELATION_ID if asked.api_key == FETCH and bench.broker.count(FETCH) == 2 else None
+    def script(request: Request) -> Fault | None:
+        return Fault.WRONG_CORRELATION_ID if request.api_key == FETCH and bench.broker.count(FETCH) == 2 else None
 
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.script = script
         bench.fetcher.assign({T0: 0})
-        await bench.broker.until_asked(FETCH, 1)
-        polling = next(asked.connection for asked in bench.broker.asked if asked.api_key == FETCH)
+        await bench.broker.wait_for_requests(FETCH, 1)
+        polling = next(request.connection for request in bench.broker.received(FETCH))
         bench.broker.append(T1, message_set(b"1"))
         bench.fetcher.assign({T1: 0})
         assert values(await bench.next_batch()) == [b"1"]
-        fetches = [asked.connection for asked in bench.broker.asked if asked.api_key == FETCH]
+        fetches = [request.connection for request in bench.broker.received(FETCH)]
         assert fetches.count(polling) == 1, "its long poll is still under way"
         assert len(set(fetches)) == 3
         bench.broker.append(T0, message_set(b"0"))

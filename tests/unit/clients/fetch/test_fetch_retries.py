@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError
-from tests.helpers.fake_broker import FETCH, METADATA, Asked, FakeBroker, Fault
-from tests.helpers.fetch_bench import T0, T1, T2, fetch_bench, message_set, values
+from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Request, message_set
+from tests.helpers.fetch_bench import T0, T1, T2, fetch_bench, values
 
 pytestmark = pytest.mark.unit
 
@@ -103,7 +103,7 @@ async def test_a_broken_connection_heals() -> None:
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0})
         assert values(await bench.next_batch()) == [b"0"]
-        await bench.broker.until_asked(FETCH, 2)
+        await bench.broker.wait_for_requests(FETCH, 2)
         bench.broker.drop_connections()
         bench.broker.append(T0, message_set(b"1"))
         assert values(await bench.next_batch()) == [b"1"]
@@ -113,14 +113,14 @@ async def test_a_broker_that_does_not_answer_is_given_up() -> None:
     """A silent broker costs its timeout; the next try on a new connection succeeds."""
     silent = True
 
-    def script(asked: Asked) -> Fault | None:
-        return Fault.SILENT if silent and asked.api_key == FETCH else None
+    def script(request: Request) -> Fault | None:
+        return Fault.SILENT if silent and request.api_key == FETCH else None
 
     async with fetch_bench(FakeBroker({"t": 3}, script=script), max_wait_ms=10) as bench:
         object.__setattr__(bench.cluster.config, "request_timeout_ms", 50)
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0})
-        await bench.broker.until_asked(FETCH, 2)
+        await bench.broker.wait_for_requests(FETCH, 2)
         silent = False
         assert values(await bench.next_batch()) == [b"0"]
 

@@ -11,8 +11,8 @@ from kiel_groups.clients.fetch.fetcher import TRIES_UNREADABLE
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest
-from tests.helpers.fake_broker import FETCH, Asked, FakeBroker
-from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, message_set, values
+from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
+from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
@@ -67,10 +67,10 @@ async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T1, message_set(b"here"))
         bench.fetcher.assign({T0: 0})
-        await bench.broker.until_asked(FETCH, 1)
+        await bench.broker.wait_for_requests(FETCH, 1)
         bench.fetcher.assign({T1: 0})
         assert values(await bench.next_batch()) == [b"here"]
-        assert len({a.connection for a in bench.broker.asked if a.api_key == FETCH}) == 2
+        assert len({a.connection for a in bench.broker.received(FETCH)}) == 2
 
 
 async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
@@ -78,9 +78,9 @@ async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T2, message_set(b"here"))
         bench.fetcher.assign({T0: 0})
-        await bench.broker.until_asked(FETCH, 1)
+        await bench.broker.wait_for_requests(FETCH, 1)
         bench.fetcher.assign({T1: 0})
-        await bench.broker.until_asked(FETCH, 2)
+        await bench.broker.wait_for_requests(FETCH, 2)
         bench.fetcher.assign({T2: 0})
         assert values(await bench.next_batch()) == [b"here"]
 
@@ -89,13 +89,13 @@ async def test_idle_lanes_merge() -> None:
     """When everything is quiet, one long poll for all partitions remains instead of two."""
     async with fetch_bench(max_wait_ms=300) as bench:
         bench.fetcher.assign({T0: 0})
-        await bench.broker.until_asked(FETCH, 1)
+        await bench.broker.wait_for_requests(FETCH, 1)
         bench.fetcher.assign({T1: 0})
         await wait_for_wrong_requests(0.6)
         before = bench.broker.count(FETCH)
         await wait_for_wrong_requests(0.65)
         assert bench.broker.count(FETCH) - before <= 3
-        assert len(bench.broker.asked[-1].body) == len(two_partitions())
+        assert len(bench.broker.requests[-1].body) == len(two_partitions())
 
 
 def two_partitions() -> bytes:
@@ -108,7 +108,7 @@ async def test_unassigning_drops_what_is_buffered_and_what_is_on_its_way() -> No
         bench.broker.append(T0, message_set(b"old"))
         bench.fetcher.assign({T0: 0, T1: 0})
         await bench.fetcher.wait_for_batch()
-        await bench.broker.until_asked(FETCH, 2)
+        await bench.broker.wait_for_requests(FETCH, 2)
         bench.fetcher.unassign([T0])
         bench.broker.append(T0, message_set(b"late"))
         bench.broker.append(T1, message_set(b"other"))
@@ -125,7 +125,7 @@ async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
     async with fetch_bench(max_wait_ms=2_000) as bench:
         bench.broker.append(T0, message_set(b"0", b"1", b"2"))
         bench.fetcher.assign({T0: 3})
-        await bench.broker.until_asked(FETCH, 1)
+        await bench.broker.wait_for_requests(FETCH, 1)
         bench.fetcher.unassign([T0])
         bench.fetcher.assign({T0: 1})
         first = await bench.next_batch()
@@ -141,7 +141,7 @@ async def test_a_partition_that_an_answer_leaves_out_is_fetched_again() -> None:
     """After a refresh of the metadata, as if its leader had moved."""
     answers = [struct.pack(">i", 0)]
     async with fetch_bench() as bench:
-        bench.broker.script = lambda asked: answers.pop() if asked.api_key == FETCH and answers else None
+        bench.broker.script = lambda request: answers.pop() if request.api_key == FETCH and answers else None
         bench.broker.append(T0, message_set(b"kept"))
         bench.fetcher.assign({T0: 0})
         assert values(await bench.next_batch()) == [b"kept"]
@@ -184,14 +184,14 @@ async def test_a_message_larger_than_its_share_is_fetched_all_the_same() -> None
             got += [value[:5] for value in values(await bench.next_batch())]
         assert sorted(got) == [b"LLLLL", b"next", b"other", b"small"]
         assert bench.metrics.counter("fetch_share_grown") == 1, "the size stands in the header: one more try is enough"
-        await bench.broker.until_asked(FETCH, bench.broker.count(FETCH) + 1)
-        shares = [asked_bytes(asked) for asked in bench.broker.asked if asked.api_key == FETCH]
+        await bench.broker.wait_for_requests(FETCH, bench.broker.count(FETCH) + 1)
+        shares = [asked_bytes(request) for request in bench.broker.received(FETCH)]
         assert [share[0] for share in shares if 0 in share][-1] <= 8_192, "an ordinary share again"
 
 
-def asked_bytes(asked: Asked) -> dict[int, int]:
+def asked_bytes(request: Request) -> dict[int, int]:
     """How many bytes a fetch request for topic t asks of each partition."""
-    rows = struct.iter_unpack(">iqi", asked.body[12 + 4 + 3 + 4 :])
+    rows = struct.iter_unpack(">iqi", request.body[12 + 4 + 3 + 4 :])
     return {partition: max_bytes for partition, _, max_bytes in rows}
 
 
@@ -271,7 +271,7 @@ async def test_idle_fetches_are_paced_where_brokers_do_not_wait(settings: dict[s
     """1, 2, 4 … 100 ms apart, while there is nothing; what comes then is fetched within that."""
     async with fetch_bench(**settings) as bench:
         bench.fetcher.assign({T0: 0, T1: 0})
-        await bench.broker.until_asked(FETCH, 8)
+        await bench.broker.wait_for_requests(FETCH, 8)
         before = bench.broker.count(FETCH)
         await asyncio.sleep(0.5)
         assert bench.broker.count(FETCH) - before <= 8

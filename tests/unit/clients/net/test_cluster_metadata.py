@@ -25,7 +25,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import error_code
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.fake_broker import LIST_OFFSETS, METADATA, Asked, FakeBroker, Fault
+from tests.helpers.fake_broker import LIST_OFFSETS, METADATA, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
@@ -55,7 +55,7 @@ async def test_partitions_and_leaders_are_learnt_from_one_broker() -> None:
 
 def named(broker: FakeBroker) -> list[list[str]]:
     """The topics that metadata requests named."""
-    readers = (Reader(asked.body, "a request") for asked in broker.asked if asked.api_key == METADATA)
+    readers = (Reader(request.body, "a request") for request in broker.received(METADATA))
     return [[reader.string() for _ in reader.array(2)] for reader in readers]
 
 
@@ -138,7 +138,7 @@ async def test_an_unknown_topic_is_believed_after_some_tries() -> None:
             await cluster.partitions_of("nope")
         assert broker.count(METADATA) == 6
         await cluster.refresh(["t"], "again")
-        assert b"nope" not in broker.asked[-1].body, "it is not asked for any longer"
+        assert b"nope" not in broker.requests[-1].body, "it is not asked for any longer"
         cluster.close()
 
 
@@ -150,7 +150,7 @@ async def test_a_topic_that_was_known_is_not_given_up_so_soon() -> None:
         known = broker.logs.pop(T0)
 
         async def remember() -> None:
-            await broker.until_asked(METADATA, 8)
+            await broker.wait_for_requests(METADATA, 8)
             broker.logs[T0] = known
 
         remembering = asyncio.ensure_future(remember())
@@ -296,7 +296,7 @@ async def test_one_frozen_leader_holds_the_offsets_of_others_up_for_a_bounded_ti
     """It has ``connect_timeout_ms`` to answer, not the much longer time of other requests."""
     async with pair() as (one, two):
         one.logs[T0].start = 5
-        two.script = lambda asked: Fault.SILENT if asked.api_key == LIST_OFFSETS else None
+        two.script = lambda request: Fault.SILENT if request.api_key == LIST_OFFSETS else None
         cluster = ClusterMetadata(one.config(connect_timeout_ms=200, request_timeout_ms=60_000), Metrics())
         async with asyncio.timeout(5):
             found, failures = await find_offsets(cluster, [T0, T1], -2)
@@ -309,7 +309,7 @@ async def test_a_leader_that_answers_nonsense_fails_for_its_own_partitions() -> 
     """What another leader told counts all the same."""
     async with pair() as (one, two):
         one.logs[T0].start = 5
-        two.script = lambda asked: b"\x00" if asked.api_key == LIST_OFFSETS else None
+        two.script = lambda request: b"\x00" if request.api_key == LIST_OFFSETS else None
         cluster = ClusterMetadata(one.config(), Metrics())
         found, failures = await find_offsets(cluster, [T0, T1], -2)
         assert found == {T0: 5}
@@ -356,7 +356,7 @@ async def test_a_partition_without_a_leader_is_waited_for() -> None:
     async with FakeBroker({"t": 1}) as broker:
         broker.leaders = {T0: -1}
 
-        def elect(asked: Asked) -> None:
+        def elect(request: Request) -> None:
             if broker.count(METADATA) == 3:
                 broker.leaders = {}
 

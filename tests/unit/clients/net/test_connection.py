@@ -15,7 +15,7 @@ from kiel_groups.errors import BrokerConnectionError, KielGroupsError, ProtocolE
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.api.metadata_v0 import MetadataRequest
 from kiel_groups.wire.api.produce_v0 import ProduceRequest
-from tests.helpers.fake_broker import METADATA, Asked, FakeBroker, Fault
+from tests.helpers.fake_broker import METADATA, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
@@ -160,8 +160,8 @@ async def test_closing_fails_what_is_in_flight() -> None:
     """Nobody is left waiting on a connection that its client closed."""
     arrived = asyncio.Event()
 
-    def swallow(asked: Asked) -> Fault:
-        assert asked.api_key == METADATA
+    def swallow(request: Request) -> Fault:
+        assert request.api_key == METADATA
         arrived.set()
         return Fault.SILENT
 

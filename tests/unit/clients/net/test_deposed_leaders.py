@@ -86,7 +86,7 @@ async def test_a_believed_leader_is_followed_after_the_poll_in_flight(
     async with bench(zombie_knows_other) as b:
         b.elected.append(T0, messages(b"0"))
         b.fetcher.assign({T0: 0})
-        await b.zombie.until_asked(FETCH, 1)
+        await b.zombie.wait_for_requests(FETCH, 1)
         b.override_leaders(T0)
         assert await b.next_values() == [b"0"]
         assert b.zombie.count(FETCH) == 1, "the long poll that was under way"
@@ -101,9 +101,9 @@ async def test_what_is_queued_at_a_zombie_moves_too() -> None:
     """Both lanes to it are busy: a partition that waits for one of them goes to the elected leader instead."""
     async with bench() as b:
         b.fetcher.assign({T0: 0})
-        await b.zombie.until_asked(FETCH, 1)
+        await b.zombie.wait_for_requests(FETCH, 1)
         b.fetcher.assign({T1: 0})
-        await b.zombie.until_asked(FETCH, 2)
+        await b.zombie.wait_for_requests(FETCH, 2)
         b.fetcher.assign({T2: 0})
         b.elected.append(T2, messages(b"2"))
         b.override_leaders(T0, T1, T2)
@@ -119,7 +119,7 @@ async def test_a_believed_leader_that_refuses_is_not_asked_again() -> None:
         b.zombie.append(T0, messages(b"0"))
         b.fetcher.assign({T0: 0})
         assert await b.next_values() == [b"0"]
-        await b.zombie.until_asked(FETCH, 3)
+        await b.zombie.wait_for_requests(FETCH, 3)
         assert b.elected.count(FETCH) == 1
         assert b.metrics.counter("fetch_retries") == 1
 
@@ -132,7 +132,7 @@ async def test_a_believed_leader_that_is_gone_is_not_asked_again() -> None:
         b.zombie.append(T0, messages(b"0"))
         b.fetcher.assign({T0: 0})
         assert await b.next_values() == [b"0"]
-        await b.zombie.until_asked(FETCH, 3)
+        await b.zombie.wait_for_requests(FETCH, 3)
         assert b.metrics.counter("fetch_retries") == 1
 
 

@@ -18,14 +18,14 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import error_code
 from kiel_groups.wire.primitives import Reader, Writer
 from kiel_groups.wire.topic_arrays import write_partitions
-from tests.helpers.fake_broker import METADATA, Asked, FakeBroker, Fault
+from tests.helpers.fake_broker import METADATA, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
 COMMIT, FETCH_OFFSETS = 8, 9
 T0 = TopicPartition("t", 0)
 
-Reply = Callable[[Asked], "bytes | Fault | None"]
+Reply = Callable[[Request], "bytes | Fault | None"]
 
 
 def committed(code: int) -> bytes:
@@ -52,8 +52,8 @@ def answering(api_key: int, *answers: bytes | Fault) -> Reply:
     """Answer requests of one kind in this order, the last one for ever."""
     left = list(answers)
 
-    def reply(asked: Asked) -> bytes | Fault | None:
-        if asked.api_key != api_key:
+    def reply(request: Request) -> bytes | Fault | None:
+        if request.api_key != api_key:
             return None
         return left.pop(0) if len(left) > 1 else left[0]
 
@@ -82,9 +82,9 @@ async def commit(view: ClusterMetadata, offset: int, metadata: str = "by me") ->
 def sent(broker: FakeBroker) -> list[tuple[int, str]]:
     """Offset and metadata of every commit that a broker got."""
     found = []
-    for asked in broker.asked:
-        if asked.api_key == COMMIT:
-            body = Reader(asked.body, "a commit")
+    for request in broker.requests:
+        if request.api_key == COMMIT:
+            body = Reader(request.body, "a commit")
             body.string()
             for _ in body.array(2):
                 body.string()

@@ -18,8 +18,8 @@ from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort,
 from kiel_groups.errors import NoBrokersError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
-from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault
-from tests.helpers.single_consumers import T0, consuming, message_set
+from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, message_set
+from tests.helpers.single_consumers import T0, consuming
 
 pytestmark = pytest.mark.unit
 
@@ -133,7 +133,7 @@ async def test_brokers_that_tell_no_metadata_are_fetched_from() -> None:
     async with consuming(b"0", **quick) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
             pass
-        broker.script = lambda asked: Fault.SILENT if asked.api_key == METADATA else None
+        broker.script = lambda request: Fault.SILENT if request.api_key == METADATA else None
         broker.fail_next(FETCH, T0, 6)
         broker.append(T0, message_set(b"1"))
         async with asyncio.timeout(10):

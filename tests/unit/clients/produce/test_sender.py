@@ -14,7 +14,7 @@ from kiel_groups.errors import (
     OutcomeUnknownError,
     RetriableBrokerError,
 )
-from tests.helpers.fake_broker import METADATA, PRODUCE, Asked, FakeBroker, Fault
+from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Fault, Request
 from tests.helpers.producers import T0, producing, stored
 
 pytestmark = pytest.mark.unit
@@ -39,7 +39,7 @@ async def test_nothing_overtakes_a_batch_that_waits_for_its_retry() -> None:
         broker.gates[METADATA] = asyncio.Event()
         broker.fail_next(PRODUCE, T0, 6)
         first = producer.produce("t", b"first", partition=0)
-        await broker.until_asked(METADATA, 2)
+        await broker.wait_for_requests(METADATA, 2)
         second = producer.produce("t", b"second", partition=0)
         await asyncio.sleep(0.02)
         assert broker.count(PRODUCE) == 1
@@ -51,8 +51,8 @@ async def test_a_broken_connection_is_retried() -> None:
     """Closed without an answer, silent, or half an answer: the records are stored all the same."""
     faults = iter([Fault.CLOSE, Fault.HALF])
 
-    def script(asked: Asked) -> Fault | None:
-        return next(faults, None) if asked.api_key == PRODUCE else None
+    def script(request: Request) -> Fault | None:
+        return next(faults, None) if request.api_key == PRODUCE else None
 
     async with producing(FakeBroker({"t": 2}, script=script)) as (broker, producer):
         assert (await producer.produce("t", b"x", partition=0)).offset == 0
@@ -100,8 +100,8 @@ async def test_a_failure_that_nobody_awaits_is_in_our_log_only(caplog: pytest.Lo
 async def test_one_message_too_large_does_not_take_the_others_along() -> None:
     """The batch is split until the one to blame is alone; its error names its size, the others are stored in order."""
 
-    def script(asked: Asked) -> None:
-        if asked.api_key == PRODUCE and b"L" * 5_000 in asked.body:
+    def script(request: Request) -> None:
+        if request.api_key == PRODUCE and b"L" * 5_000 in request.body:
             broker.fail_next(PRODUCE, T0, 10)
 
     broker = FakeBroker({"t": 2}, script=script)
@@ -151,8 +151,8 @@ async def test_a_record_that_could_not_be_sent_is_not_unknown() -> None:
 async def test_a_silent_broker_costs_its_timeout() -> None:
     """No answer in time is an error that may heal: tried again on a new connection, then reported as what it is."""
 
-    def script(asked: Asked) -> Fault | None:
-        return Fault.SILENT if asked.api_key == PRODUCE else None
+    def script(request: Request) -> Fault | None:
+        return Fault.SILENT if request.api_key == PRODUCE else None
 
     broker = FakeBroker({"t": 2}, script=script)
     async with producing(broker, retries=1, request_timeout_ms=20, ack_timeout=10) as (_, producer):

@@ -141,7 +141,7 @@ async def test_a_partition_that_stalls_later_is_reported_too(warnings: Warnings)
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.gates[PRODUCE] = asyncio.Event()
         outcomes = [producer.produce("t", b"value", partition=0)]
-        await broker.until_asked(PRODUCE, 1)
+        await broker.wait_for_requests(PRODUCE, 1)
         await asyncio.sleep(0.03)
         outcomes.append(producer.produce("t", b"value", partition=1))
         assert [line.partition(" for")[0] for line in await warnings.first(2)] == [
