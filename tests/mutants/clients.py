@@ -22,7 +22,7 @@ _FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
 _DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
 _VALUE_TESTS = "tests/unit/clients/delivery/test_value_delivery.py"
 _UNCLAIMED_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
-_ZOMBIE_TESTS = "tests/unit/clients/net/test_deposed_leaders.py"
+_DEPOSED_TESTS = "tests/unit/clients/net/test_deposed_leaders.py"
 _UNREACHABLE_TESTS = "tests/unit/clients/net/test_unreachable_brokers.py"
 _DAMAGE_TESTS = "tests/unit/clients/fetch/test_damaged_answers.py"
 
@@ -147,7 +147,7 @@ MUTANTS = (
         "clients/delivery/position_reset.py",
         "        await self._confirm_leaders()\n",
         "",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a reset that is chosen anew after a store that failed",
@@ -161,21 +161,21 @@ MUTANTS = (
         _FETCHER,
         'is not settled", doubt=False)',
         'is not settled")',
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "the range of a log from another broker than the confirmed leader",
         "clients/delivery/position_reset.py",
         "if leader is None or leader != self._cluster.leader_of(partition):",
         "if False:",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "leaders that an ACL hides and that stop the member",
         "coordination/member/partition_leaders.py",
         "            if error.retriable:\n                raise\n",
         "            raise\n",
-        _ZOMBIE_TESTS,
+        "tests/unit/coordination/member/test_partition_leaders.py",
     ),
     Mutant(
         "an error about a topic that left the subscription",
@@ -203,14 +203,14 @@ MUTANTS = (
         "clients/delivery/position_reset.py",
         "if self._next_read is None:",
         "if True:",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a reset that joins a look at leaders which began before it",
         "clients/delivery/position_reset.py",
         "        self._read, self._next_read = self._next_read, None\n        await self._member.confirm_leaders()\n",
         "        await self._member.confirm_leaders()\n        self._read, self._next_read = self._next_read, None\n",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a topic that comes back and forgets the reset of its partition",
@@ -238,77 +238,77 @@ MUTANTS = (
         _SINGLE,
         "        await self._cluster.refresh([topic_partition.topic], DOUBT)\n",
         "",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "metadata by age from the broker that answered last",
         _CLUSTER,
         "            if reason in _ASK_ANOTHER:\n",
         "            if False:\n",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a bootstrap name that counts as another broker than its own address",
         _SOURCES,
         "return self.last is None or self.last in live",
         "return True",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a believed leader whose connections a refresh closes",
         _CLUSTER,
         "keep_only({*live, *self._overrides.addresses})",
         "keep_only(live)",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a believed leader that only brokers may locate",
         _CLUSTER,
         "self._brokers.get(node_id) or self._overrides.address_of(node_id)",
         "self._brokers.get(node_id)",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a rotation to brokers that are gone",
         _SOURCES,
         "others = [address for address in self._addresses if address in live]",
         "others = list(self._addresses)",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a believed leader that refuses and is asked for ever",
         _FETCHER,
         "        self._cluster.doubt(state.topic_partition for state in waiting)\n",
         "",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "fetches queued at a deposed leader that stay there",
         _FETCHER,
         "            self._reroute(broker)\n",
         "            pass\n",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a believed leader that fails a look-up of offsets and is asked again",
         _LOOKUP,
         "    cluster.doubt(failures)\n",
         "",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
     Mutant(
         "a dead broker that ZooKeeper names as the leader and that is believed",
         "coordination/member/partition_leaders.py",
         "if leader in brokers:",
         "if leader >= 0:",
-        _ZOMBIE_TESTS,
+        "tests/unit/coordination/member/test_partition_leaders.py",
     ),
     Mutant(
         "leaders that are read from a server which lags",
         "coordination/member/partition_leaders.py",
         "        await self._writer.prove()\n",
         "",
-        _ZOMBIE_TESTS,
+        "tests/unit/coordination/member/test_partition_leaders.py",
     ),
     # Brokers that do not answer, and answers that cannot be read
     Mutant(
@@ -466,6 +466,6 @@ MUTANTS = (
         "clients/delivery/connected_consumer.py",
         "        self._cluster.doubt(partitions)\n",
         "",
-        _ZOMBIE_TESTS,
+        _DEPOSED_TESTS,
     ),
 )

@@ -1,4 +1,4 @@
-"""The token that comes with what is handed out: that of the claim under which this was done, whatever comes later."""
+"""Fencing tokens of records and values: each has that of the claim under which it was delivered."""
 
 from __future__ import annotations
 
@@ -19,83 +19,84 @@ from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
 pytestmark = pytest.mark.unit
 
 
-class Member(MemberAttributes):
-    """What an application asks, on a bench that hands out to it."""
+class TokenReader(MemberAttributes):
+    """The attributes that an application reads, with the delivery of a bench."""
 
     def __init__(self, bench: DeliveryBench) -> None:
-        class Parts:
+        class Consuming:
             delivery = bench.delivery
 
         self._subscription = bench.subscription
-        self._consuming = cast(ConnectedConsumer, Parts())
+        self._consuming = cast(ConnectedConsumer, Consuming())
 
 
 def lose_and_claim_again(bench: DeliveryBench, token: int, partition: TopicPartition = P0) -> None:
-    """As a lost session does, and the next one of this consumer."""
+    """Lose a partition as with a session, and claim it in the next session."""
     bench.subscription.unassign([partition])
     bench.delivery.lost([partition])
     bench.subscription.assign_from_subscribed({partition: StartPosition(10, 2, token)})
 
 
-def handed(bench: DeliveryBench) -> Record:
+def deliver(bench: DeliveryBench) -> Record:
+    """Take the next record."""
     record = bench.delivery.take()
     assert record is not None
     return record
 
 
-async def test_a_record_of_an_earlier_claim_is_not_lent_the_later_token() -> None:
-    """Work that was begun before the partition was lost must not pass for that of who has it now."""
+async def test_a_record_of_an_earlier_claim_does_not_get_the_later_token() -> None:
+    """Work that started before the loss must not pass for work of the present owner."""
     bench = DeliveryBench()
-    member = Member(bench)
+    consumer = TokenReader(bench)
     bench.fetcher.add(P0, 10)
-    record = handed(bench)
-    assert member.fencing_token(record) == 1
+    record = deliver(bench)
+    assert consumer.fencing_token(record) == 1
     lose_and_claim_again(bench, 7)
-    assert member.fencing_token(P0) == 7
-    assert member.fencing_token(record) is None
+    assert consumer.fencing_token(P0) == 7
+    assert consumer.fencing_token(record) is None
 
 
-async def test_a_record_that_comes_again_does_not_vouch_for_the_one_before() -> None:
-    """They are of one offset, and equal; only one of them is the later claim's."""
+async def test_a_record_delivered_again_does_not_give_its_token_to_the_first_one() -> None:
+    """They have the same offset and are equal, but only one belongs to the later claim."""
     bench = DeliveryBench()
-    member = Member(bench)
+    consumer = TokenReader(bench)
     bench.fetcher.add(P0, 10)
-    before = handed(bench)
+    before = deliver(bench)
     lose_and_claim_again(bench, 7)
     bench.fetcher.add(P0, 10)
-    again = handed(bench)
+    again = deliver(bench)
     assert again == before
-    assert member.fencing_token(again) == 7
-    assert member.fencing_token(before) is None
+    assert consumer.fencing_token(again) == 7
+    assert consumer.fencing_token(before) is None
 
 
-async def test_a_record_has_its_token_while_it_is_in_hand() -> None:
-    """Read by a deserialiser or not; afterwards, or once an operator has set the offset, nothing is said of it."""
+async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
+    """With a deserializer, too. A finished record has none, nor has one of a partition that an operator has reset."""
     bench = DeliveryBench(json.loads)
-    member = Member(bench)
+    consumer = TokenReader(bench)
     bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10, 11)
-    first = handed(bench)
-    assert member.fencing_token(first) == 1
-    second = handed(bench)
-    assert (member.fencing_token(first), member.fencing_token(second)) == (None, 5)
+    first = deliver(bench)
+    assert consumer.fencing_token(first) == 1
+    second = deliver(bench)
+    assert (consumer.fencing_token(first), consumer.fencing_token(second)) == (None, 5)
     bench.delivery.count_in_flight()
-    assert member.fencing_token(second) == 5
+    assert consumer.fencing_token(second) == 5
     bench.delivery.moved(P1, 3)
-    assert member.fencing_token(second) is None
+    assert consumer.fencing_token(second) is None
 
 
-async def test_nothing_is_known_of_a_record_before_the_consumer_is_connected() -> None:
-    """Nor of a partition."""
-    member = Member(DeliveryBench())
-    member._consuming = None
-    assert member.fencing_token(Record("t", 0, 10, None, b"10")) is None
-    assert member.fencing_token(TopicPartition("t", 2)) is None
+async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
+    """Neither for a record nor for a partition."""
+    consumer = TokenReader(DeliveryBench())
+    consumer._consuming = None
+    assert consumer.fencing_token(Record("t", 0, 10, None, b"10")) is None
+    assert consumer.fencing_token(TopicPartition("t", 2)) is None
 
 
-async def test_values_come_with_the_claims_they_were_handed_out_under() -> None:
-    """Partition by partition; and stay with them when the partition is claimed again, and they come again."""
+async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() -> None:
+    """Each partition has its own; values keep theirs when the partition is claimed again and delivers them again."""
     bench = DeliveryBench()
     bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10, 11)
@@ -112,8 +113,8 @@ async def test_values_come_with_the_claims_they_were_handed_out_under() -> None:
     assert [(part.records, part.fencing_token) for part in again.parts] == [([Record("t", 0, 10, None, 10)], 7)]
 
 
-async def test_records_of_a_batch_have_the_values_that_were_read_of_them() -> None:
-    """What could not be read is in neither; a partition of which nothing could is not mentioned."""
+async def test_records_of_a_batch_have_deserialized_values() -> None:
+    """Values that cannot be deserialized are in neither; a partition without any other value is left out."""
     bench = DeliveryBench(json.loads)
     fetched = [Record("t", 0, 10, b"k", b"[1]"), Record("t", 0, 11, None, b"{"), Record("t", 0, 12, None, b"null")]
     bench.fetcher.batches.append(FetchedBatch(P0, fetched, 13, 1, 1))
@@ -125,7 +126,7 @@ async def test_records_of_a_batch_have_the_values_that_were_read_of_them() -> No
 
 
 def test_a_batch_is_a_list() -> None:
-    """As kiel's programs take it for one: it is sorted, emptied, sent elsewhere; its parts stay as they were."""
+    """Programs written for kiel sort it, empty it and send it elsewhere; its parts remain as they were."""
     part = PartitionBatch(P0, 3, [2, 1], [Record("t", 0, 10, None, b"2"), Record("t", 0, 11, None, b"1")])
     batch = Batch([part, part])
     assert isinstance(batch, list)

@@ -82,15 +82,14 @@ async def commit(view: ClusterMetadata, offset: int, metadata: str = "by me") ->
 def sent(broker: FakeBroker) -> list[tuple[int, str]]:
     """Offset and metadata of every commit that a broker got."""
     found = []
-    for request in broker.requests:
-        if request.api_key == COMMIT:
-            body = Reader(request.body, "a commit")
+    for request in broker.received(COMMIT):
+        body = Reader(request.body, "a commit")
+        body.string()
+        for _ in body.array(2):
             body.string()
-            for _ in body.array(2):
-                body.string()
-                for _ in body.array(4):
-                    body.int32()
-                    found.append((body.int64(), body.string()))
+            for _ in body.array(4):
+                body.int32()
+                found.append((body.int64(), body.string()))
     return found
 
 
