@@ -112,7 +112,7 @@ ELSEWHERE = {
         "a_producer_is_closed_while_its_broker_is_frozen",
     ),
     "unit/clients/net/test_connection.py": (
-        "answers_out_of_order_find_their_requests",
+        "answers_out_of_order_are_matched_to_their_requests",
         "an_answer_to_no_request_leaves_the_others_unknown",
     ),
     "unit/spark/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),

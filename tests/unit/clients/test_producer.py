@@ -1,4 +1,4 @@
-"""The producer against a scripted broker: outcomes, order, batches, retries, and what is raised."""
+"""The producer at a scripted broker: records, batches, topics, partitioners, and the bound of its buffer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.helpers.producers import T0, T1, producing, stored
 pytestmark = pytest.mark.unit
 
 
-async def test_every_record_learns_where_it_was_stored() -> None:
-    """Each future resolves to topic, partition and the record's own offset, in the order of production."""
+async def test_each_future_has_the_place_of_its_record() -> None:
+    """It resolves to topic, partition and the record's own offset, in the order of production."""
     async with producing() as (broker, producer):
         futures = [producer.produce("t", b"%d" % n, partition=n % 2) for n in range(10)]
         outcomes = await asyncio.gather(*futures)
@@ -32,8 +32,10 @@ async def test_every_record_learns_where_it_was_stored() -> None:
         assert stored(broker, T0) == [(None, b"%d" % n) for n in range(0, 10, 2)]
 
 
-async def test_values_without_a_serializer() -> None:
-    """Bytes go out as they are, anything else as JSON with sorted keys; an int key is its decimal, None is null."""
+async def test_values_are_encoded_without_a_serializer() -> None:
+    """
+    Bytes are sent as they are, other values as JSON with sorted keys. An int key becomes its decimal, None is null.
+    """
     async with producing() as (broker, producer):
         sent = [(None, b"raw"), ("schlüssel", "x"), (7, None), (b"k", b""), (None, {"b": 1, "a": [True]})]
         for key, value in sent:
@@ -50,10 +52,10 @@ async def test_values_without_a_serializer() -> None:
         assert producer.metrics.counter("produce_failures") == 1
 
 
-async def test_what_a_serializer_returns() -> None:
+async def test_results_of_a_serializer() -> None:
     """Text becomes UTF-8, None a null value; anything else is refused."""
-    made: dict[str, Any] = {"text": "grün", "null": None, "bytes": b"raw", "wrong": 1}
-    async with producing(serializer=made.__getitem__) as (broker, producer):
+    results: dict[str, Any] = {"text": "grün", "null": None, "bytes": b"raw", "wrong": 1}
+    async with producing(serializer=results.__getitem__) as (broker, producer):
         for value in ("text", "null", "bytes"):
             await producer.produce("t", value, partition=0)
         assert [value for _, value in stored(broker, T0)] == ["grün".encode(), None, b"raw"]
@@ -62,22 +64,22 @@ async def test_what_a_serializer_returns() -> None:
 
 
 async def test_serializer_and_key_maker() -> None:
-    """Values pass through the serialiser; a key that was not given is made of the value."""
+    """Values pass through the serializer; a missing key is made from the value."""
     async with producing(serializer=lambda v: str(v * 2), key_maker=lambda v: v) as (broker, producer):
         await producer.produce("t", 21, partition=0)
         await producer.produce("t", 1, key="own", partition=0)
         assert stored(broker, T0) == [(b"21", b"42"), (b"own", b"2")]
 
 
-async def test_batches_form_per_partition() -> None:
-    """Records that are produced together travel together: one request, one message set a partition."""
+async def test_batches_are_formed_per_partition() -> None:
+    """Records that are produced together are sent together: one request, one message set for each partition."""
     async with producing(linger_ms=20) as (broker, producer):
         await asyncio.gather(*(producer.produce("t", b"%d" % n, partition=n % 2) for n in range(100)))
         assert broker.count(PRODUCE) <= 2
 
 
 async def test_a_full_batch_does_not_linger() -> None:
-    """With batch_size records a batch goes out, however long the rest may wait."""
+    """A batch of batch_size records is sent at once, however long others may wait."""
     async with producing(linger_ms=60_000, batch_size=3) as (broker, producer):
         first = [producer.produce("t", b"x", partition=0) for _ in range(3)]
         await asyncio.wait_for(asyncio.gather(*first), 5)
@@ -90,7 +92,7 @@ async def test_a_full_batch_does_not_linger() -> None:
 
 
 async def test_a_batch_stays_below_the_size_of_a_request() -> None:
-    """Records that do not fit into one request go out in several, in order."""
+    """Records that do not fit into one request are sent in several, in order."""
     async with producing(linger_ms=60_000, batch_size=1_000) as (broker, producer):
         values = [bytes([n]) * 200_000 for n in range(10)]
         futures = [producer.produce("t", value, partition=0) for value in values]
@@ -100,16 +102,16 @@ async def test_a_batch_stays_below_the_size_of_a_request() -> None:
         assert max(len(request.body) for request in broker.requests) < 1_000_000
 
 
-async def test_acks_zero_has_no_offset() -> None:
-    """Send and forget: the future resolves once the bytes are on their way, with offset -1."""
+async def test_a_record_with_acks_zero_has_no_offset() -> None:
+    """Its future resolves with the offset −1 once the bytes are sent."""
     async with producing(required_acks=0) as (broker, producer):
         assert await producer.produce("t", b"x", partition=0) == RecordMetadata("t", 0, -1)
         await broker.wait_for_requests(PRODUCE, 1)
         assert stored(broker, T0) == [(None, b"x")]
 
 
-async def test_compressed_batches() -> None:
-    """With gzip a batch travels as one wrapper that holds its records."""
+async def test_a_compressed_batch_is_one_wrapper_message() -> None:
+    """With gzip, the wrapper has all records of the batch."""
     async with producing(compression="gzip", linger_ms=20) as (broker, producer):
         await asyncio.gather(*(producer.produce("t", b"a" * 1_000, partition=0) for _ in range(50)))
         assert broker.logs[T0].end == 1, "this broker does not look into wrappers"
@@ -118,18 +120,18 @@ async def test_compressed_batches() -> None:
 
 @pytest.mark.parametrize("compression", ["gzipp", "", 0, 4, True])
 def test_an_unknown_compression_is_refused(compression: str | int) -> None:
-    """At once, when the producer is made, as a ValueError that says what there is."""
+    """At once, when the producer is made, with a ValueError that lists the possible ones."""
     with pytest.raises(ValueError, match=r"compression: .* expected 'gzip'"):
         Producer("localhost", compression=compression)
 
 
-def test_a_producer_is_made_without_a_loop() -> None:
+def test_a_producer_is_made_without_an_event_loop() -> None:
     """Constructors touch no event loop."""
     Producer("localhost:9092,other")
 
 
-async def test_records_that_come_while_a_batch_is_on_its_way_form_the_next_one() -> None:
-    """A batch that was sent takes nothing more in: what comes later is neither lost nor credited to it."""
+async def test_records_produced_while_a_batch_is_in_flight_form_the_next_one() -> None:
+    """A batch that was sent takes no further record: a later one is neither lost nor counted as part of it."""
     async with producing() as (broker, producer):
         broker.gates[PRODUCE] = asyncio.Event()
         first = producer.produce("t", b"first", partition=0)
@@ -140,8 +142,8 @@ async def test_records_that_come_while_a_batch_is_on_its_way_form_the_next_one()
         assert stored(broker, T0) == [(None, b"first"), (None, b"second")]
 
 
-async def test_records_for_a_topic_that_is_looked_up_keep_their_order() -> None:
-    """What is produced the moment the topic becomes known stands behind what waited for that."""
+async def test_records_of_a_topic_that_is_looked_up_keep_their_order() -> None:
+    """Records produced when the topic becomes known are sent after those that waited for it."""
     async with producing(backoff_ms=50) as (broker, producer):
         first = producer.produce("new", b"first")
         await broker.wait_for_requests(METADATA, 2)
@@ -152,8 +154,8 @@ async def test_records_for_a_topic_that_is_looked_up_keep_their_order() -> None:
         assert [(await first).offset, (await second).offset] == [0, 1]
 
 
-async def test_an_unknown_topic() -> None:
-    """Every record for it fails with an error that names it; other topics are not held up."""
+async def test_records_of_an_unknown_topic_fail() -> None:
+    """Each error names the topic; records of other topics are not delayed."""
     async with producing() as (_, producer):
         lost = [producer.produce("nope", b"x") for _ in range(3)]
         assert (await producer.produce("t", b"x", partition=0)).offset == 0
@@ -164,8 +166,8 @@ async def test_an_unknown_topic() -> None:
             await producer.produce("a/b", b"x")
 
 
-async def test_a_topic_that_appears_in_time() -> None:
-    """Records for a topic that a broker learns of a moment later are stored in order."""
+async def test_records_of_a_topic_that_appears_in_time_are_stored() -> None:
+    """In order, although the broker learns of the topic a moment later."""
 
     def script(request: Request) -> None:
         if broker.count(METADATA) == 3:
@@ -177,7 +179,7 @@ async def test_a_topic_that_appears_in_time() -> None:
         assert [outcome.offset for outcome in outcomes] == [0, 1, 2]
 
 
-async def test_no_broker_alive() -> None:
+async def test_without_a_live_broker_connecting_and_producing_fail() -> None:
     """Connecting fails with the addresses and reasons; a record fails after the retries."""
     async with FakeBroker() as dead:
         pass
@@ -189,8 +191,8 @@ async def test_no_broker_alive() -> None:
     await producer.close()
 
 
-async def test_a_partition_that_does_not_exist_or_a_partitioner_that_fails() -> None:
-    """Both fail the record's own future, and nothing else."""
+async def test_a_wrong_partition_or_a_failing_partitioner_fails_its_record() -> None:
+    """Only the record's own future fails."""
     async with producing(partitioner=lambda key, partitions: 1 // 0) as (_, producer):
         with pytest.raises(ConfigError, match="partition: 2 given; t has 0 to 1"):
             await producer.produce("t", b"x", partition=2)
@@ -198,8 +200,8 @@ async def test_a_partition_that_does_not_exist_or_a_partitioner_that_fails() -> 
             await producer.produce("t", b"x")
 
 
-async def test_the_partitioner_gets_the_key_as_made() -> None:
-    """An int key stays an int, and the partition numbers come ascending, in a list to do with as it likes."""
+async def test_the_partitioner_gets_the_key_before_its_encoding() -> None:
+    """An int key remains an int, and partition numbers come in ascending order, in a list that it may change."""
     seen: list[tuple[Any, Any]] = []
 
     def partitioner(key: Any, partitions: list[int]) -> int:
@@ -213,8 +215,10 @@ async def test_the_partitioner_gets_the_key_as_made() -> None:
         assert stored(broker, T1) == [(b"5", b"x")] * 2
 
 
-def test_the_partitioners() -> None:
-    """By hash, keys go where their CRC-32 says, in every process; at random, and without a key, all are spread."""
+def test_the_included_partitioners() -> None:
+    """
+    By hash, a key's CRC-32 chooses the partition, in every process; at random, and without a key, all get records.
+    """
     places = [0, 1, 2, 3]
     assert hash_partitioner(b"key", places) == zlib.crc32(b"key") % 4 == hash_partitioner("key", places)
     for choose, key in ((hash_partitioner, None), (random_partitioner, None), (random_partitioner, b"key")):
@@ -225,7 +229,7 @@ def test_the_partitioners() -> None:
 
 
 async def test_buffered_bytes_are_bounded() -> None:
-    """Over the bound produce refuses; drain waits for room, and then it goes on."""
+    """Above the bound ``produce()`` refuses; ``drain()`` waits for room, and then it accepts records again."""
     async with producing(linger_ms=0, max_buffered_bytes=10_000) as (_, producer):
         for _ in range(10):
             producer.produce("t", b"x" * 1_000)
@@ -239,8 +243,8 @@ async def test_buffered_bytes_are_bounded() -> None:
         assert producer.buffered_bytes == 0
 
 
-async def test_a_cancelled_record_holds_nobody_up() -> None:
-    """Whoever stops waiting for a record does not disturb its batch, nor a flush."""
+async def test_a_cancelled_record_delays_no_others() -> None:
+    """A caller that stops waiting for a record affects neither its batch nor a flush."""
     async with producing(linger_ms=60_000) as (_, producer):
         one, two = (producer.produce("t", b"x", partition=0) for _ in range(2))
         two.cancel()

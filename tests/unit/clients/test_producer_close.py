@@ -1,4 +1,4 @@
-"""The close of a producer: what it sends, how long it waits, and the outcome of records that remain."""
+"""The close of a producer: what it sends, how long it waits, and the outcome of the remaining records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.helpers.producers import T0, producing, stored
 pytestmark = pytest.mark.unit
 
 
-async def test_closing_sends_what_waits() -> None:
-    """Close is a flush first; afterwards nothing more is taken."""
+async def test_a_close_sends_waiting_records() -> None:
+    """A close is a flush first; afterwards no record is accepted."""
     async with FakeBroker({"t": 2}) as broker:
         producer = Producer(str(broker.address), batch_size=2, linger_ms=60_000)
         future = producer.produce("t", b"x", partition=0)
@@ -30,8 +30,8 @@ async def test_closing_sends_what_waits() -> None:
         await producer.close()
 
 
-async def test_closing_does_not_wait_longer_than_told() -> None:
-    """After the timeout, what was sent is called unknown, what was not is called not sent; each is counted as that."""
+async def test_a_close_waits_no_longer_than_its_timeout() -> None:
+    """Then the outcome of records that were sent is unknown, and the others were not sent; each kind is counted."""
 
     def script(request: Request) -> Fault | None:
         return Fault.SILENT if request.api_key == PRODUCE else None
@@ -51,8 +51,8 @@ async def test_closing_does_not_wait_longer_than_told() -> None:
         assert producer.metrics.counter("produce_failures") == 1
 
 
-async def test_a_close_of_an_idle_producer_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Also where it may not take any time."""
+async def test_a_close_of_an_idle_producer_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Also with a timeout of zero."""
     async with producing() as (_, producer):
         await producer.produce("t", b"stored", partition=0)
         await producer.close(timeout_ms=0)
@@ -60,7 +60,9 @@ async def test_a_close_of_an_idle_producer_warns_of_nothing(caplog: pytest.LogCa
 
 
 async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> None:
-    """A broker is frozen after its second answer: one request's time later what waits is unknown, or was not sent."""
+    """
+    A broker freezes after its second answer: one request timeout later the remaining records are unknown, or not sent.
+    """
     answers = iter([None, None])
 
     def script(request: Request) -> Fault | None:
@@ -69,7 +71,7 @@ async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> 
     settings = {"retries": 1_000, "request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
     async with producing(FakeBroker({"t": 2}, script=script), **settings) as (broker, producer):
         await producer.produce("t", b"stored", partition=0)
-        outcomes = [producer.produce("t", b"on its way", partition=0)]
+        outcomes = [producer.produce("t", b"in flight", partition=0)]
         await broker.wait_for_requests(PRODUCE, 2)
         outcomes.append(producer.produce("t", b"sent", partition=0))
         await broker.wait_for_requests(PRODUCE, 3)
@@ -82,19 +84,19 @@ async def test_a_close_without_a_timeout_ends_when_a_broker_stores_nothing() -> 
 
 
 async def test_a_close_without_a_timeout_waits_while_records_are_stored() -> None:
-    """Twelve batches at a broker that takes a third of a request's time for each: none is given up."""
+    """A broker takes a third of a request's time for each of twelve batches: none is given up."""
     broker = FakeBroker({"t": 2})
     broker.gates[PRODUCE] = asyncio.Event()
     settings = {"request_timeout_ms": 150, "ack_timeout": 50, "batch_size": 1, "linger_ms": 0}
 
-    async def slowly() -> None:
+    async def answer_slowly() -> None:
         while True:
             await asyncio.sleep(0.05)
             broker.gates[PRODUCE].set()
             broker.gates[PRODUCE].clear()
 
     async with producing(broker, **settings) as (_, producer):
-        answering = asyncio.create_task(slowly())
+        answering = asyncio.create_task(answer_slowly())
         outcomes = [producer.produce("t", bytes(500_000), partition=0) for _ in range(12)]
         await producer.close()
         assert [outcome.result().offset for outcome in outcomes] == list(range(12))

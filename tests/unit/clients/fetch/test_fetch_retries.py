@@ -13,8 +13,8 @@ from tests.helpers.fetch_bench import T0, T1, T2, fetch_bench, values
 pytestmark = pytest.mark.unit
 
 
-async def test_out_of_range_asks_for_a_new_position() -> None:
-    """The reset callback gets the lost position, and its answer is where fetching goes on."""
+async def test_a_position_out_of_range_is_reset() -> None:
+    """The reset callback gets the lost position, and fetching continues at the offset that it returns."""
     async with fetch_bench(reset_to=3) as bench:
         bench.broker.append(T0, message_set(*(b"%d" % n for n in range(5))))
         bench.fetcher.assign({T0: 99})
@@ -24,32 +24,32 @@ async def test_out_of_range_asks_for_a_new_position() -> None:
 
 
 @pytest.mark.parametrize("refusal", [OffsetOutOfRangeError("no reset allowed", code=1), ZeroDivisionError("a bug")])
-async def test_a_reset_that_fails_is_raised(refusal: Exception) -> None:
-    """A policy of none, and a callback with a bug, reach whoever polls."""
+async def test_an_error_of_the_reset_callback_is_raised(refusal: Exception) -> None:
+    """A policy of none, and a bug in the callback, reach the caller that polls."""
     async with fetch_bench(reset_to=refusal) as bench:
         bench.fetcher.assign({T0: 99})
         assert await bench.next_error() is refusal
 
 
 @pytest.mark.parametrize("code", [4, 10, 11, 17, 29, 99])
-async def test_a_code_that_looks_final_is_told_and_asked_about_again(
+async def test_a_fatal_code_is_logged_and_the_partition_fetched_again(
     code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A partition does not stand still for good over one answer: logged, counted, and fetched again."""
+    """One answer must not stop a partition for good: the code is logged and counted."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.broker.fail_next(FETCH, T0, code, code)
         bench.fetcher.assign({T0: 0})
         assert values(await bench.next_batch()) == [b"0"]
         assert bench.metrics.counter("fetch_failures") == 2
-        told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-        assert len(told) == 2
-        assert "fetching t:0 at offset 0" in told[0]
-        assert f"({code})" in told[0]
+        lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(lines) == 2
+        assert "fetching t:0 at offset 0" in lines[0]
+        assert f"({code})" in lines[0]
 
 
-async def test_a_broker_that_refuses_for_good_is_asked_ever_more_seldom() -> None:
-    """Nothing is raised, and nothing spins."""
+async def test_fetches_that_a_broker_always_refuses_back_off() -> None:
+    """Nothing is raised, and there is no busy loop."""
     async with fetch_bench() as bench:
         bench.broker.fail_next(FETCH, T0, *[29] * 1_000)
         bench.fetcher.assign({T0: 0})
@@ -60,8 +60,8 @@ async def test_a_broker_that_refuses_for_good_is_asked_ever_more_seldom() -> Non
         assert 5 <= bench.broker.count(FETCH) <= 0.3 / 0.014 + 8
 
 
-async def test_an_error_that_stays_is_raised_with_pauses() -> None:
-    """A program that logs errors and goes on does not spin: they double, from 2 to 20 ms here."""
+async def test_a_permanent_error_is_raised_with_growing_pauses() -> None:
+    """A program that logs errors and continues does not run in a busy loop: pauses double, from 2 to 20 ms here."""
     async with fetch_bench(max_bytes=4_096, max_message_bytes=10_000) as bench:
         bench.broker.append(T0, message_set(b"L" * 20_000))
         bench.fetcher.assign({T0: 0})
@@ -72,8 +72,10 @@ async def test_an_error_that_stays_is_raised_with_pauses() -> None:
         assert 5 <= raised <= 0.3 / 0.014 + 8
 
 
-async def test_retriable_errors_heal() -> None:
-    """Not leader, leader not available, unknown for a while: the metadata is asked again, and the records come."""
+async def test_retriable_errors_refresh_the_metadata() -> None:
+    """
+    After "not leader", "leader not available" and "unknown" the metadata is requested again, and the records come.
+    """
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.broker.fail_next(FETCH, T0, 6, 5, 3, -1)
@@ -84,7 +86,7 @@ async def test_retriable_errors_heal() -> None:
 
 
 async def test_fetching_follows_a_leader_that_moves() -> None:
-    """When another broker leads, the partition is fetched from there, from the same position on."""
+    """The partition is fetched from its new leader, from the same position on."""
     async with FakeBroker({"t": 3}, node_id=1) as other, fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0})
@@ -93,12 +95,12 @@ async def test_fetching_follows_a_leader_that_moves() -> None:
         for broker in (bench.broker, other):
             broker.peers = [bench.broker, other]
             broker.leaders = {T0: 1, T1: 0, T2: 0}
-        bench.broker.append(T0, message_set(b"wakes the long poll up, and is not to be seen"))
+        bench.broker.append(T0, message_set(b"wakes the long poll, and is not delivered"))
         assert values(await bench.next_batch()) == [b"1"]
 
 
-async def test_a_broken_connection_heals() -> None:
-    """Connections that break under a long poll are opened anew, and nothing is lost or repeated."""
+async def test_a_broken_connection_is_replaced() -> None:
+    """Connections that break during a long poll are opened again, and no record is lost or repeated."""
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0})
@@ -109,8 +111,8 @@ async def test_a_broken_connection_heals() -> None:
         assert values(await bench.next_batch()) == [b"1"]
 
 
-async def test_a_broker_that_does_not_answer_is_given_up() -> None:
-    """A silent broker costs its timeout; the next try on a new connection succeeds."""
+async def test_a_fetch_without_an_answer_is_retried_on_a_new_connection() -> None:
+    """A silent broker costs its timeout."""
     silent = True
 
     def script(request: Request) -> Fault | None:
@@ -125,15 +127,15 @@ async def test_a_broker_that_does_not_answer_is_given_up() -> None:
         assert values(await bench.next_batch()) == [b"0"]
 
 
-async def test_retries_back_off() -> None:
-    """A partition that stays without a leader is not asked for in a tight loop."""
+async def test_retries_of_a_partition_without_a_leader_back_off() -> None:
+    """It is not requested in a busy loop."""
     async with fetch_bench() as bench:
         bench.broker.leaders = {T0: -1}
         await bench.cluster.refresh(["t"], "test")
         before = bench.broker.count(METADATA)
         bench.fetcher.assign({T0: 0, T1: 0})
         bench.broker.append(T1, message_set(b"1"))
-        assert values(await bench.next_batch()) == [b"1"], "the others keep flowing"
+        assert values(await bench.next_batch()) == [b"1"], "other partitions continue"
         await asyncio.sleep(0.2)
         assert 4 <= bench.broker.count(METADATA) - before <= 30
         bench.broker.leaders = {}

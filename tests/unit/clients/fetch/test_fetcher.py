@@ -1,4 +1,4 @@
-"""The fetcher against a scripted broker: order, lanes, growing shares, healing, and what is raised."""
+"""The fetcher at a scripted broker: order, lanes, buffers, and the shares of a request."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.helpers.waiting import eventually
 pytestmark = pytest.mark.unit
 
 
-async def test_records_come_in_order_from_the_position() -> None:
-    """The first record is the one at the position, the following ones without a gap."""
+async def test_records_are_fetched_in_order_from_the_position() -> None:
+    """The first record is the one at the position, and the others follow without a gap."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(*(b"%d" % n for n in range(10))))
         bench.fetcher.assign({T0: 4})
@@ -32,8 +32,8 @@ async def test_records_come_in_order_from_the_position() -> None:
         assert values(await bench.next_batch()) == [b"more"]
 
 
-async def test_partitions_are_served_in_turn() -> None:
-    """Batches of several partitions alternate, however much one of them has."""
+async def test_batches_of_partitions_alternate() -> None:
+    """However much one of them has."""
     async with fetch_bench(max_bytes=12_288) as bench:
         for tp in (T0, T1, T2):
             bench.broker.append(tp, message_set(*[b"x" * 2_000] * 6))
@@ -44,7 +44,7 @@ async def test_partitions_are_served_in_turn() -> None:
 
 
 async def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
-    """Nobody polls: fetching stops at two batches, and goes on when one was taken."""
+    """While no batch is polled, fetching stops at two; it continues when one is taken."""
     async with fetch_bench(max_bytes=4_096) as bench:
         bench.broker.append(T0, message_set(*[b"x" * 3_000] * 6))
         bench.fetcher.assign({T0: 0})
@@ -54,7 +54,7 @@ async def test_at_most_two_batches_of_a_partition_are_buffered() -> None:
         await bench.next_batch()
         await wait_for_wrong_requests()
         assert bench.broker.count(FETCH) == 3
-        assert bench.fetcher.lag(T0) == 5, "what is buffered counts as lag"
+        assert bench.fetcher.lag(T0) == 5, "buffered records count as lag"
 
 
 async def wait_for_wrong_requests(seconds: float = 0.05) -> None:
@@ -63,7 +63,7 @@ async def wait_for_wrong_requests(seconds: float = 0.05) -> None:
 
 
 async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
-    """With a request for idle partitions at the broker, a new partition's records come at once."""
+    """While a request for idle partitions is in flight, a new partition's records come at once."""
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T1, message_set(b"here"))
         bench.fetcher.assign({T0: 0})
@@ -74,7 +74,7 @@ async def test_a_new_partition_does_not_wait_behind_a_long_poll() -> None:
 
 
 async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
-    """Both lanes busy with idle partitions: a third one is fetched within the short wait."""
+    """Both lanes are in use for idle partitions: a third one is fetched within the short wait."""
     async with fetch_bench(max_wait_ms=30_000) as bench:
         bench.broker.append(T2, message_set(b"here"))
         bench.fetcher.assign({T0: 0})
@@ -86,7 +86,7 @@ async def test_another_new_partition_waits_for_a_short_poll_at_most() -> None:
 
 
 async def test_idle_lanes_merge() -> None:
-    """When everything is quiet, one long poll for all partitions remains instead of two."""
+    """If no partition has new records, one long poll for all remains instead of two."""
     async with fetch_bench(max_wait_ms=300) as bench:
         bench.fetcher.assign({T0: 0})
         await bench.broker.wait_for_requests(FETCH, 1)
@@ -99,11 +99,12 @@ async def test_idle_lanes_merge() -> None:
 
 
 def two_partitions() -> bytes:
+    """Encode a fetch request for two partitions."""
     return FetchRequest(1, 1, {T0: FetchPosition(0, 1), T1: FetchPosition(0, 1)}).encode_body()
 
 
-async def test_unassigning_drops_what_is_buffered_and_what_is_on_its_way() -> None:
-    """Not one record of a partition is handed out after it was taken away."""
+async def test_unassigning_drops_buffered_and_requested_records() -> None:
+    """No record of a partition is delivered after it was revoked."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"old"))
         bench.fetcher.assign({T0: 0, T1: 0})
@@ -116,12 +117,12 @@ async def test_unassigning_drops_what_is_buffered_and_what_is_on_its_way() -> No
         await wait_for_wrong_requests()
         assert bench.fetcher.poll() is None
         assert bench.fetcher.assignment == {T1}
-        assert bench.metrics.counter("records_fetched") == 2, "the late one was not even looked at"
+        assert bench.metrics.counter("records_fetched") == 2, "the late one was not decoded"
         assert bench.fetcher.position(T0) is None
 
 
 async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
-    """Taken away and given back while a request is in flight: its answer must not count for the new assignment."""
+    """A partition is revoked and assigned again during a request: the answer does not count for the new assignment."""
     async with fetch_bench(max_wait_ms=2_000) as bench:
         bench.broker.append(T0, message_set(b"0", b"1", b"2"))
         bench.fetcher.assign({T0: 3})
@@ -148,8 +149,8 @@ async def test_a_partition_that_an_answer_leaves_out_is_fetched_again() -> None:
         assert bench.metrics.counter("fetch_retries") == 1
 
 
-async def test_closing_wakes_a_caller_that_waits_for_a_batch() -> None:
-    """It finds none."""
+async def test_a_close_wakes_a_caller_that_waits_for_a_batch() -> None:
+    """The caller gets no batch."""
     async with fetch_bench() as bench:
         bench.fetcher.assign({T0: 0})
         waiting = asyncio.ensure_future(bench.fetcher.wait_for_batch())
@@ -159,8 +160,8 @@ async def test_closing_wakes_a_caller_that_waits_for_a_batch() -> None:
         assert bench.fetcher.poll() is None
 
 
-async def test_seek_starts_over() -> None:
-    """A seek drops what is buffered, and goes on from the new offset under a new epoch."""
+async def test_a_seek_drops_buffered_records() -> None:
+    """Fetching continues from the new offset, in a new epoch."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0", b"1", b"2"))
         bench.fetcher.assign({T0: 0})
@@ -173,30 +174,30 @@ async def test_seek_starts_over() -> None:
             bench.fetcher.seek(T1, 0)
 
 
-async def test_a_message_larger_than_its_share_is_fetched_all_the_same() -> None:
-    """The share of that partition grows; the others, and what follows, go on with ordinary shares."""
+async def test_a_message_larger_than_its_share_is_fetched() -> None:
+    """The share of its partition grows; other partitions, and later messages, have ordinary shares."""
     async with fetch_bench(max_bytes=8_192) as bench:
         bench.broker.append(T0, message_set(b"small", b"L" * 300_000, b"next"))
         bench.broker.append(T1, message_set(b"other"))
         bench.fetcher.assign({T0: 0, T1: 0})
-        got = []
-        while len(got) < 4:
-            got += [value[:5] for value in values(await bench.next_batch())]
-        assert sorted(got) == [b"LLLLL", b"next", b"other", b"small"]
-        assert bench.metrics.counter("fetch_share_grown") == 1, "the size stands in the header: one more try is enough"
+        fetched = []
+        while len(fetched) < 4:
+            fetched += [value[:5] for value in values(await bench.next_batch())]
+        assert sorted(fetched) == [b"LLLLL", b"next", b"other", b"small"]
+        assert bench.metrics.counter("fetch_share_grown") == 1, "the header has the size: one more try is enough"
         await bench.broker.wait_for_requests(FETCH, bench.broker.count(FETCH) + 1)
-        shares = [asked_bytes(request) for request in bench.broker.received(FETCH)]
+        shares = [requested_bytes(request) for request in bench.broker.received(FETCH)]
         assert [share[0] for share in shares if 0 in share][-1] <= 8_192, "an ordinary share again"
 
 
-def asked_bytes(request: Request) -> dict[int, int]:
-    """How many bytes a fetch request for topic t asks of each partition."""
+def requested_bytes(request: Request) -> dict[int, int]:
+    """Return how many bytes of each partition a fetch request for topic t asks for."""
     rows = struct.iter_unpack(">iqi", request.body[12 + 4 + 3 + 4 :])
     return {partition: max_bytes for partition, _, max_bytes in rows}
 
 
-async def test_a_message_over_the_bound_is_raised_after_what_came_before() -> None:
-    """The error names topic, partition, offset and size, comes again until sought past, and hides no record."""
+async def test_a_message_over_the_bound_is_an_error_after_the_records_before_it() -> None:
+    """The error names topic, partition, offset and size. It is raised again until a seek, and hides no record."""
     async with fetch_bench(max_bytes=4_096, max_message_bytes=10_000) as bench:
         bench.broker.append(T0, message_set(b"before", b"L" * 20_000, b"after"))
         bench.broker.append(T1, message_set(b"other"))
@@ -207,25 +208,25 @@ async def test_a_message_over_the_bound_is_raised_after_what_came_before() -> No
         for words in ("t:0 at offset 1", "20026 bytes", "max_message_bytes is 10000"):
             assert words in str(error)
         bench.fetcher.assign({T1: 0})
-        while (again := await next_item(bench)) == str(error):
+        while (again := await next_values_or_error(bench)) == str(error):
             pass
-        assert again == [b"other"], "the others keep flowing"
-        assert await next_item(bench) == str(error)
+        assert again == [b"other"], "other partitions continue"
+        assert await next_values_or_error(bench) == str(error)
         bench.fetcher.seek(T0, 2)
         assert values(await bench.next_batch()) == [b"after"]
 
 
-async def next_item(bench: FetchBench) -> object:
-    """The values of the next batch, or the text of the error in its place."""
-    await asyncio.sleep(0)  # an error that stands first is raised without waiting for anything
+async def next_values_or_error(bench: FetchBench) -> object:
+    """Return the values of the next batch, or the text of the error in its place."""
+    await asyncio.sleep(0)  # an error at the front is raised without any wait
     try:
         return values(await bench.next_batch())
     except MessageTooLargeError as error:
         return str(error)
 
 
-async def test_damaged_messages_are_raised_with_their_place() -> None:
-    """A message that does not match its CRC stops its partition with an error that says where."""
+async def test_a_damaged_message_is_an_error_with_its_place() -> None:
+    """A message that does not match its CRC stops its partition; the error says where it is."""
     async with fetch_bench() as bench:
         damaged = bytearray(message_set(b"value"))
         damaged[-1] ^= 1
@@ -236,8 +237,8 @@ async def test_damaged_messages_are_raised_with_their_place() -> None:
         assert "t:0 at offset 0" in str(error)
 
 
-async def test_a_broker_that_sends_older_messages_only_is_not_asked_for_ever() -> None:
-    """An answer that never reaches the position is an error, not an endless loop."""
+async def test_answers_with_older_messages_only_become_an_error() -> None:
+    """An answer that never reaches the position must not cause an endless loop."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0", b"1"))
         log = bench.broker.logs[T0]
@@ -245,11 +246,11 @@ async def test_a_broker_that_sends_older_messages_only_is_not_asked_for_ever() -
         bench.fetcher.assign({T0: 1})
         assert "older messages only" in str(await bench.next_error())
         await wait_for_wrong_requests()
-        assert bench.broker.count(FETCH) == TRIES_UNREADABLE + 1, "once more after each time that it was raised"
+        assert bench.broker.count(FETCH) == TRIES_UNREADABLE + 1, "once more after each time that the error was raised"
 
 
-async def test_what_is_cut_off_is_not_handed_out() -> None:
-    """From an offset on, also where nothing is left: then there is nothing to wait for."""
+async def test_records_that_are_cut_off_are_not_delivered() -> None:
+    """From an offset on; if none remains, there is nothing to wait for."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(*(b"%d" % n for n in range(5))))
         bench.broker.append(T1, message_set(b"other"))
@@ -267,8 +268,8 @@ async def test_what_is_cut_off_is_not_handed_out() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"max_wait_ms": 0}, {"min_bytes": 0}])
-async def test_idle_fetches_are_paced_where_brokers_do_not_wait(settings: dict[str, int]) -> None:
-    """1, 2, 4 … 100 ms apart, while there is nothing; what comes then is fetched within that."""
+async def test_idle_fetches_are_paced_if_brokers_do_not_wait(settings: dict[str, int]) -> None:
+    """They are 1, 2, 4 … 100 ms apart while there are no records; new ones are fetched within that time."""
     async with fetch_bench(**settings) as bench:
         bench.fetcher.assign({T0: 0, T1: 0})
         await bench.broker.wait_for_requests(FETCH, 8)
@@ -280,8 +281,8 @@ async def test_idle_fetches_are_paced_where_brokers_do_not_wait(settings: dict[s
             assert values(await bench.next_batch()) == [b"0"]
 
 
-async def test_one_topic_is_polled_by_itself() -> None:
-    """What is there of other topics stays, in its order, and does not wake who waits for this one."""
+async def test_a_poll_for_one_topic_leaves_the_others() -> None:
+    """Batches of other topics keep their order, and do not wake a caller that waits for this topic."""
     async with fetch_bench(FakeBroker({"t": 2, "u": 1})) as bench:
         other = TopicPartition("u", 0)
         for tp in (T0, T1):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 
 async def test_retries_keep_the_order() -> None:
-    """A batch that failed goes out again before those produced after it, whatever the error was."""
+    """A failed batch is sent again before later ones, whatever the error was."""
     async with producing(batch_size=1) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 6, 5, 7)
         futures = []
@@ -33,8 +33,8 @@ async def test_retries_keep_the_order() -> None:
         assert producer.metrics.counter("produce_retries") == 3
 
 
-async def test_nothing_overtakes_a_batch_that_waits_for_its_retry() -> None:
-    """While the leader is looked up, neither the batch nor those after it go out."""
+async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
+    """While the leader is looked up, neither the batch nor later ones are sent."""
     async with producing(batch_size=1, request_timeout_ms=100) as (broker, producer):
         broker.gates[METADATA] = asyncio.Event()
         broker.fail_next(PRODUCE, T0, 6)
@@ -47,8 +47,8 @@ async def test_nothing_overtakes_a_batch_that_waits_for_its_retry() -> None:
         assert [(await first).offset, (await second).offset] == [0, 1]
 
 
-async def test_a_broken_connection_is_retried() -> None:
-    """Closed without an answer, silent, or half an answer: the records are stored all the same."""
+async def test_a_batch_is_sent_again_after_a_broken_connection() -> None:
+    """Closed without an answer, or after half an answer: the records are stored."""
     faults = iter([Fault.CLOSE, Fault.HALF])
 
     def script(request: Request) -> Fault | None:
@@ -60,7 +60,7 @@ async def test_a_broken_connection_is_retried() -> None:
 
 
 async def test_records_follow_a_leader_that_moves() -> None:
-    """After not-leader the metadata is asked again, and the batch goes to the new leader."""
+    """After "not leader" the metadata is requested again, and the batch is sent to the new leader."""
     async with FakeBroker({"t": 2}, node_id=1) as other, producing() as (broker, producer):
         await producer.produce("t", b"old", partition=0)
         for peer in (broker, other):
@@ -70,8 +70,8 @@ async def test_records_follow_a_leader_that_moves() -> None:
         assert stored(other, T0) == [(None, b"new")]
 
 
-async def test_retries_end(caplog: pytest.LogCaptureFixture) -> None:
-    """When nothing helps, each record's future fails with topic, partition, tries and code; the log says it once."""
+async def test_records_fail_after_their_retries(caplog: pytest.LogCaptureFixture) -> None:
+    """Each future fails with topic, partition, tries and code; the log has one line."""
     async with producing(retries=2) as (broker, producer):
         broker.fail_next(PRODUCE, T0, *[6] * 3)
         outcomes = await asyncio.gather(
@@ -83,11 +83,11 @@ async def test_retries_end(caplog: pytest.LogCaptureFixture) -> None:
         assert error.code == 6
         assert "producing to t:0 failed after 3 tries" in str(error)
         assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
-        assert (await producer.produce("t", b"later", partition=0)).offset == 0, "what follows goes through"
+        assert (await producer.produce("t", b"later", partition=0)).offset == 0, "later records are stored"
 
 
-async def test_a_failure_that_nobody_awaits_is_in_our_log_only(caplog: pytest.LogCaptureFixture) -> None:
-    """Dropped futures do not make asyncio complain about each record."""
+async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio does not complain about each of the records."""
     async with producing() as (broker, producer):
         broker.fail_next(PRODUCE, T0, 2, *[17] * 2)
         for _ in range(5):
@@ -97,8 +97,8 @@ async def test_a_failure_that_nobody_awaits_is_in_our_log_only(caplog: pytest.Lo
     assert [(e.name, "5 records" in e.getMessage()) for e in errors] == [("kiel_groups.clients.produce.sender", True)]
 
 
-async def test_one_message_too_large_does_not_take_the_others_along() -> None:
-    """The batch is split until the one to blame is alone; its error names its size, the others are stored in order."""
+async def test_a_message_that_is_too_large_fails_alone() -> None:
+    """The batch is split until it is alone. Its error names its size; the other records are stored in order."""
 
     def script(request: Request) -> None:
         if request.api_key == PRODUCE and b"L" * 5_000 in request.body:
@@ -122,8 +122,8 @@ async def test_one_message_too_large_does_not_take_the_others_along() -> None:
     [(1, 6, RetriableBrokerError), (-1, 6, OutcomeUnknownError), (-1, 19, RetriableBrokerError)]
     + [(-1, code, OutcomeUnknownError) for code in (7, 20, -1)],
 )
-async def test_a_refusal_tells_whether_something_was_stored(acks: int, code: int, kind: type[Exception]) -> None:
-    """A broker that waits for replicas has appended before it refuses, except where it refuses outright."""
+async def test_a_refusal_shows_whether_records_may_be_stored(acks: int, code: int, kind: type[Exception]) -> None:
+    """A broker that waits for replicas has appended the records before it refuses, unless it refuses outright."""
     async with producing(retries=0, required_acks=acks) as (broker, producer):
         broker.fail_next(PRODUCE, T0, code)
         with pytest.raises(kind) as caught:
@@ -136,8 +136,8 @@ async def test_a_refusal_tells_whether_something_was_stored(acks: int, code: int
         assert producer.metrics.counter("produce_failures") == (not unknown)
 
 
-async def test_a_record_that_could_not_be_sent_is_not_unknown() -> None:
-    """No connection, no request: the record is not stored, and the error says why."""
+async def test_a_record_that_could_not_be_sent_has_a_known_outcome() -> None:
+    """Without a connection there was no request: the record is not stored, and the error says why."""
     async with producing(retries=1) as (broker, producer):
         await producer.connect()
         await producer.produce("t", b"x", partition=0)
@@ -148,8 +148,8 @@ async def test_a_record_that_could_not_be_sent_is_not_unknown() -> None:
             await producer.produce("t", b"z", partition=0)
 
 
-async def test_a_silent_broker_costs_its_timeout() -> None:
-    """No answer in time is an error that may heal: tried again on a new connection, then reported as what it is."""
+async def test_a_request_without_an_answer_is_retried() -> None:
+    """On a new connection, after the timeout; then its own error is raised."""
 
     def script(request: Request) -> Fault | None:
         return Fault.SILENT if request.api_key == PRODUCE else None
