@@ -337,7 +337,7 @@ MUTANTS = (
         _SOURCES,
         "UNREACHABLE_AFTER = 8",
         "UNREACHABLE_AFTER = 16",
-        f"{_UNREACHABLE_TESTS}::test_refreshes_in_a_row_are_counted",
+        f"{_UNREACHABLE_TESTS}::test_unanswered_refreshes_in_a_row_are_counted",
     ),
     Mutant(
         "unreadable answers that count together although others came between",

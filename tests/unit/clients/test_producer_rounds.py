@@ -61,7 +61,7 @@ async def test_a_full_buffer_completes_the_round() -> None:
     """A program that awaits each record is never refused."""
     async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
         places = [await producer.produce("t", "x" * 1_000, partition=0) for _ in range(25)]
-        assert [n for n, stored_counts in enumerate(places) if stored_counts.offset >= 0] == [9, 19]
+        assert [n for n, place in enumerate(places) if place.offset >= 0] == [9, 19]
         assert broker.count(PRODUCE) == 2
         await producer.flush()
         assert len(broker.logs[T0].entries) == 25
