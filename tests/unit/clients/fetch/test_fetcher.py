@@ -13,7 +13,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.api.fetch_v0 import FetchPosition, FetchRequest
 from tests.helpers.fake_broker import FETCH, FakeBroker, Request, message_set
 from tests.helpers.fetch_bench import T0, T1, T2, FetchBench, fetch_bench, values
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -154,7 +154,7 @@ async def test_a_close_wakes_a_caller_that_waits_for_a_batch() -> None:
     async with fetch_bench() as bench:
         bench.fetcher.assign({T0: 0})
         waiting = asyncio.ensure_future(bench.fetcher.wait_for_batch())
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         bench.fetcher.close()
         await asyncio.wait_for(waiting, 5)
         assert bench.fetcher.poll() is None

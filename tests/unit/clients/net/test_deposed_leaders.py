@@ -26,6 +26,7 @@ from kiel_groups.group.member.subscription import StartPosition, SubscriptionSta
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, message_set
+from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -307,7 +308,7 @@ async def test_a_reset_does_not_join_an_earlier_read_of_the_leaders() -> None:
         await member.reading.wait()
         member.owned.append(T1)
         second = asyncio.ensure_future(reset(T1, 4))
-        await asyncio.sleep(0)
+        await run_ready_tasks()
         member.answer.set()
         async with asyncio.timeout(5):
             assert await asyncio.gather(first, second) == [None, None]

@@ -15,6 +15,7 @@ from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, OutcomeUnknownError
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import PRODUCE, FakeBroker
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -41,18 +42,13 @@ class StallWarnings(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
-        self._logged = asyncio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-        self._logged.set()
 
     async def first(self, count: int) -> list[str]:
         """Wait for this many lines."""
-        async with asyncio.timeout(5):
-            while len(self.lines) < count:
-                self._logged.clear()
-                await self._logged.wait()
+        await eventually(lambda: len(self.lines) >= count, f"{count} warnings", timeout_s=5.0)
         return self.lines
 
 
