@@ -120,7 +120,7 @@ async def test_a_compressed_batch_is_one_wrapper_message() -> None:
 
 @pytest.mark.parametrize("compression", ["gzipp", "", 0, 4, True])
 def test_an_unknown_compression_is_refused(compression: str | int) -> None:
-    """At once, when the producer is made, with a ValueError that lists the possible ones."""
+    """The constructor raises a ValueError that lists the possible ones."""
     with pytest.raises(ValueError, match=r"compression: .* expected 'gzip'"):
         Producer("localhost", compression=compression)
 
@@ -167,7 +167,7 @@ async def test_records_of_an_unknown_topic_fail() -> None:
 
 
 async def test_records_of_a_topic_that_appears_in_time_are_stored() -> None:
-    """In order, although the broker learns of the topic a moment later."""
+    """The broker learns of the topic a moment later; the records are stored in order."""
 
     def script(request: Request) -> None:
         if broker.count(METADATA) == 3:

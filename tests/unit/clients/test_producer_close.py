@@ -52,7 +52,7 @@ async def test_a_close_waits_no_longer_than_its_timeout() -> None:
 
 
 async def test_a_close_of_an_idle_producer_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Also with a timeout of zero."""
+    """A timeout of zero makes no difference."""
     async with producing() as (_, producer):
         await producer.produce("t", b"stored", partition=0)
         await producer.close(timeout_ms=0)

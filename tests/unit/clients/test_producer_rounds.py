@@ -50,7 +50,7 @@ async def test_records_need_not_be_awaited() -> None:
 
 @pytest.mark.parametrize("method", ["flush", "close"])
 async def test_flush_and_close_send_an_incomplete_round(method: str) -> None:
-    """However few records it has."""
+    """The number of its records does not matter."""
     async with producing(linger_ms=None, batch_size=100) as (broker, producer):
         await producer.produce("t", "x", partition=0)
         await getattr(producer, method)()
@@ -104,7 +104,7 @@ async def test_wind_down_sends_an_incomplete_round() -> None:
 
 @pytest.mark.parametrize("method", ["produce", "flush", "close"])
 async def test_a_failed_record_fails_the_end_of_its_round(method: str) -> None:
-    """Whichever record of the round it was: its own future was done long before."""
+    """It may be any record of the round: its own future was done long before."""
     async with producing(linger_ms=None, batch_size=3) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         await producer.produce("t", 0, partition=0)
@@ -183,7 +183,7 @@ def test_records_may_be_produced_before_the_loop_runs() -> None:
 
 @pytest.mark.parametrize(("settings", "wanted"), [({}, (-1, 500)), ({"required_acks": 2, "ack_timeout": 0}, (2, 0))])
 async def test_requests_have_the_configured_acknowledgements(settings: dict[str, int], wanted: tuple[int, int]) -> None:
-    """All in-sync replicas within 500 ms by default, as a broker reads it."""
+    """The default is all in-sync replicas within 500 ms, as a broker reads it."""
     async with FakeBroker({"t": 1}) as broker, Producer(str(broker.address), **settings) as producer:
         await producer.produce("t", "x")
         (request,) = broker.received(PRODUCE)
@@ -209,14 +209,14 @@ async def test_requests_have_the_configured_acknowledgements(settings: dict[str,
     ids=str,
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
-    """With a ValueError at once that names the setting and what was given, not a broken request later."""
+    """The constructor raises a ValueError that names the setting and what was given; no bad request is sent later."""
     ((name, value),) = settings.items()
     with pytest.raises(ValueError, match=f"{name}: '?{value}"):
         Producer("localhost", **settings)
 
 
 def test_a_close_outside_of_the_loop_sends_waiting_records() -> None:
-    """As after a Ctrl-C in a loop that does not run any more."""
+    """A program calls it after a Ctrl-C in a loop that does not run any more."""
     loop = asyncio.new_event_loop()
     broker = FakeBroker({"t": 1})
     loop.run_until_complete(broker.__aenter__())

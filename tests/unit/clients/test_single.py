@@ -212,7 +212,7 @@ async def test_a_partition_without_a_leader_delays_no_others(
 
 
 async def test_a_new_partition_without_a_leader_delays_no_others() -> None:
-    """Nor does it delay new partitions that were added with it."""
+    """It does not delay new partitions either that were added with it."""
     async with consuming(b"0", metadata_max_age_ms=20) as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert await take_values(consumer, 1) == [b"0"]
@@ -227,7 +227,7 @@ async def test_a_new_partition_without_a_leader_delays_no_others() -> None:
 
 
 async def test_added_partitions_are_consumed_from_their_beginning() -> None:
-    """Also by a consumer that started at the end: all records of a new partition are new."""
+    """A consumer that started at the end does so, too: all records of a new partition are new."""
     async with consuming(b"old", metadata_max_age_ms=30) as (broker, consumer):
         await consumer.subscribe("t", start=END)
         added = TopicPartition("t", 2)
@@ -274,7 +274,7 @@ async def test_attributes_that_programs_of_kiel_read() -> None:
 
 @pytest.mark.parametrize("arguments", [("a/b",), ("t", 7), ("t", "earliest"), ([],)], ids=str)
 async def test_an_invalid_argument_fails_the_future(arguments: tuple[Any, ...]) -> None:
-    """As in a coroutine of Tornado: the call itself returns."""
+    """The call itself returns, as with a coroutine of Tornado."""
     async with consuming() as (_, consumer):
         result = consumer.consume(*arguments)
         with pytest.raises(ConfigError, match=r"topic: |start: "):
@@ -296,7 +296,7 @@ def test_a_call_may_be_made_before_the_loop_runs() -> None:
 
 
 async def test_a_fetch_request_equals_that_of_kiel() -> None:
-    """As a broker reads it: at most a second, at least a byte, and a mebibyte shared among the partitions."""
+    """A broker reads: at most a second, at least a byte, and a mebibyte shared among the partitions."""
     async with FakeBroker({"t": 2}) as broker, SingleConsumer(str(broker.address)) as consumer:
         await consumer.subscribe("t", start=BEGINNING)
         await broker.wait_for_requests(FETCH, 1)
@@ -337,7 +337,7 @@ async def test_a_timedelta_is_sent_in_milliseconds(back: timedelta) -> None:
     ids=str,
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
-    """With a ValueError at once that names the setting and what was given."""
+    """The constructor raises a ValueError that names the setting and what was given."""
     ((name, value),) = settings.items()
     with pytest.raises(ValueError, match=re.escape(f"{name}: {value!r} given")):
         SingleConsumer("localhost", **settings)

@@ -85,7 +85,7 @@ def test_a_closed_client_refuses_calls(blocking: type[Any]) -> None:
 
 
 def test_an_invalid_setting_is_refused_at_once() -> None:
-    """With the error of the asynchronous client, before a thread is started."""
+    """The error is that of the asynchronous client, and no thread is started."""
     with pytest.raises(ConfigError, match="client_id"):
         sync.Producer("127.0.0.1:1", klient_id="x")
 

@@ -38,7 +38,7 @@ def producer(**settings: Any) -> Producer:
 )
 @pytest.mark.parametrize("given", [7, 0, b"", False])
 def test_an_argument_that_is_not_callable_is_refused(make: Callable[..., Any], setting: str, given: Any) -> None:
-    """Also if it is false in Python: it was given, and is no function."""
+    """One that is false in Python is refused, too: it was given, and is no function."""
     with pytest.raises(ConfigError, match=f"{setting}: {given!r} given; expected a function"):
         make(**{setting: given})
 

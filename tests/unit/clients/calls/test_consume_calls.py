@@ -78,7 +78,7 @@ async def test_a_coroutine_knows_its_last_call_of_each_topic() -> None:
 
 
 async def test_a_task_shares_the_calls_of_its_starter_until_that_asks_again() -> None:
-    """Such as a task that processes the values, and commits."""
+    """A task that processes the values and commits is such a task."""
     consumer = object()
     first = new_consume_call(consumer, "t")
     seen: list[frozenset[ConsumeCall]] = []
@@ -98,7 +98,7 @@ async def test_a_task_shares_the_calls_of_its_starter_until_that_asks_again() ->
 
 
 async def test_a_caller_that_awaits_a_call_receives_its_values() -> None:
-    """By await, in a coroutine of Tornado, through gather, or by reading the result."""
+    """It may use await, a coroutine of Tornado or ``gather``, or read the result."""
 
     @gen.coroutine
     def yields(result: Any) -> Any:
@@ -150,7 +150,7 @@ async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them
 
 
 async def test_another_call_of_the_same_topic_replaces_the_former_one() -> None:
-    """Only within one coroutine: the calls of another coroutine are its own."""
+    """It does so within one coroutine only; the calls of another coroutine are its own."""
     consumer = object()
 
     async def another() -> ConsumeCall:

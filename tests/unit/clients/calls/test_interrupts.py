@@ -142,7 +142,7 @@ def test_ctrl_c_ends_a_callback_that_blocks_the_loop(
 
 
 def test_a_second_ctrl_c_is_raised_at_once(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """Before the first one has been raised."""
+    """The first one has not been raised by then."""
     steps: list[str] = []
 
     def impatient() -> None:
@@ -159,7 +159,7 @@ def test_a_second_ctrl_c_is_raised_at_once(client: Client, loop: asyncio.Abstrac
 
 
 def test_without_a_running_loop_python_raises_ctrl_c() -> None:
-    """With a client, and after its close; two clients restore Python's own handler when both are closed."""
+    """It does so with a client and after its close. Two clients restore Python's own handler when both are closed."""
     one, two = Client(), Client()
     interrupts.defer(one)
     interrupts.defer(two)

@@ -159,11 +159,11 @@ async def exits_of(loop: Callable[[Numbers], Awaitable[object]]) -> list[bool]:
 
 @pytest.mark.parametrize("loop", IN_ORDER)
 async def test_a_loop_that_is_left_in_order(loop: Callable[[Numbers], Awaitable[object]]) -> None:
-    """At its end, by ``break`` or by ``return``, from within any blocks."""
+    """It ends, or is left by ``break`` or ``return``, from within any blocks."""
     assert await exits_of(loop) == [True]
 
 
 @pytest.mark.parametrize("loop", BY_EXCEPTION)
 async def test_a_loop_that_is_left_otherwise(loop: Callable[[Numbers], Awaitable[object]]) -> None:
-    """By an exception, wherever it is raised and caught, and if the cause is unknown."""
+    """An exception leaves it, wherever it is raised and caught; or the cause is unknown."""
     assert await exits_of(loop) == [False]

@@ -39,7 +39,7 @@ def test_a_connection_error_can_be_made_as_in_kiel() -> None:
 
 
 async def test_a_connection_error_has_the_brokers_address() -> None:
-    """Also if the client raises it."""
+    """The errors that the client raises have it, too."""
     async with FakeBroker() as dead:
         pass
     connection = Connection(dead.address, dead.config(), Metrics())
@@ -50,7 +50,7 @@ async def test_a_connection_error_has_the_brokers_address() -> None:
 
 @pytest.mark.parametrize("kind", [exc.NoOffsetsError, exc.NoBrokersError])
 def test_errors_can_be_made_without_arguments(kind: type[errors.BrokerError]) -> None:
-    """As kiel makes them; they have a text, and survive pickling."""
+    """Kiel makes them so; they have a text, and survive pickling."""
     error = pickle.loads(pickle.dumps(kind()))
     assert type(error) is kind
     assert str(error)

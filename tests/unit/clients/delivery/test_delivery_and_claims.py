@@ -60,7 +60,7 @@ async def test_a_reset_during_the_assigned_hook_counts(reset: Callable[[Delivery
 
 
 async def test_records_fetched_before_a_reset_are_not_delivered_after_it() -> None:
-    """Nor is the rest of the present batch; a record in flight does not take ``finished`` back."""
+    """The rest of the present batch is dropped, too; a record in flight does not take ``finished`` back."""
     bench = bench_of_one()
     await bench.delivery.assigned([P0])
     bench.fetcher.add(P0, 10, 11, 12)

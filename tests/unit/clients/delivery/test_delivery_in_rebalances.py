@@ -106,7 +106,7 @@ async def test_drains_end_independently() -> None:
 
 @pytest.mark.parametrize("end", ["put_back", "finish"])
 async def test_a_drain_ends_when_the_record_is_not_in_flight_any_more(end: str) -> None:
-    """Finished or put back."""
+    """The application may have finished it or put it back."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
@@ -161,7 +161,7 @@ async def test_the_next_loop_resumes_where_the_last_one_was_left(finished: bool,
 
 
 async def test_records_of_a_lost_partition_are_dropped_and_not_finished() -> None:
-    """Also the record in flight, and also if the partition is claimed again at once."""
+    """The record in flight does not count either, even if the partition is claimed again at once."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
@@ -206,7 +206,7 @@ async def test_records_after_a_reset_come_from_the_new_offset() -> None:
 
 
 async def test_a_reset_of_another_partition_does_not_affect_the_record_in_flight() -> None:
-    """Nor the rest of its batch."""
+    """The rest of its batch is delivered."""
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)

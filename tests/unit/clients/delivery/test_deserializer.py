@@ -77,7 +77,7 @@ def test_failures_are_logged_once_a_minute_with_a_count(
 
 
 def test_counted_failures_are_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
-    """Once, and without an event loop."""
+    """They are logged once, and no event loop is needed."""
     values = Deserializer(fails, Metrics(), ManualClock())
     values.values(record(offset) for offset in range(3))
     lines()
@@ -128,7 +128,7 @@ def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]]
 
 @pytest.mark.parametrize(("function", "value"), [(None, None), (json.loads, None), (json.loads, b"{"), (fails, b"1")])
 def test_other_failures_have_no_hint(lines: Callable[[], list[str]], function: Any, value: bytes | None) -> None:
-    """Also if JSON reports of a null value that it is not bytes."""
+    """The hint is missing, too, if JSON reports of a null value that it is not bytes."""
     Deserializer(function, Metrics(), ManualClock()).values([record(1, value)])
     (line,) = lines()
     assert "is given bytes" not in line
@@ -155,7 +155,7 @@ def test_an_error_whose_text_fails_or_is_long(lines: Callable[[], list[str]]) ->
 
 @pytest.mark.parametrize("way", ["take", "take_topic"])
 async def test_a_consumer_logs_counted_failures_when_it_ends(lines: Callable[[], list[str]], way: str) -> None:
-    """After iteration and after ``consume()``."""
+    """It does so after iteration and after ``consume()``."""
     bench = DeliveryBench(fails)
     bench.fetcher.add(P0, *range(10, 20))
     assert not (bench.delivery.take() if way == "take" else take_values(bench))
@@ -166,7 +166,7 @@ async def test_a_consumer_logs_counted_failures_when_it_ends(lines: Callable[[],
 
 
 def test_a_limit_returns_every_event_once() -> None:
-    """In its line, when it is due, or at the end."""
+    """An event is part of its line, of the line when it is due, or of the rest at the end."""
     limit: LogLimit[str, int] = LogLimit(10.0)
     assert limit.due_s is None
     assert limit.add("a", 1, 0.0) == Repeats(1, 1, is_first_line=True)

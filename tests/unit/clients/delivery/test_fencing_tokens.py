@@ -88,7 +88,7 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
 
 
 async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
-    """Neither for a record nor for a partition."""
+    """Records and partitions have none."""
     consumer = TokenReader(DeliveryBench())
     consumer._consuming = None
     assert consumer.fencing_token(Record("t", 0, 10, None, b"10")) is None

@@ -199,7 +199,7 @@ async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None
 
 
 async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() -> None:
-    """Nor are they delivered again."""
+    """They are not delivered again either."""
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)
@@ -341,7 +341,7 @@ async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
 
 @pytest.mark.parametrize("code", [1, 17, 99])
 async def test_a_look_up_of_the_logs_range_that_fails_is_repeated(code: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Whichever error brokers answer: code 1 of a look-up does not mean that the policy forbids a reset."""
+    """Brokers may answer with any error: code 1 of a look-up does not mean that the policy forbids a reset."""
     async with reset_bench() as bench:
         bench.produce(4)
         bench.broker.fail_next(LIST_OFFSETS, T0, *[code] * 12)

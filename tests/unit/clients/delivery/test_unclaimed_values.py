@@ -74,7 +74,7 @@ async def test_a_drain_waits_for_values_in_flight_after_unclaimed_ones() -> None
 
 
 async def test_a_drain_waits_for_a_caller_that_receives_values_after_unclaimed_ones() -> None:
-    """Also if that caller has not received them at the moment in which the earlier ones are given up."""
+    """That caller need not have received them at the moment in which the earlier ones are given up."""
     bench = DeliveryBench()
     abandoned, late = ConsumeCall(), ConsumeCall()
     bench.fetcher.add(P0, 10)

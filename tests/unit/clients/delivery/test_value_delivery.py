@@ -20,7 +20,7 @@ OTHER_CALL = received_call()
 
 
 async def test_values_are_finished_when_their_topic_is_requested_again() -> None:
-    """Those of all its partitions are finished; the values of another topic remain in flight."""
+    """The values of all its partitions are finished; those of another topic remain in flight."""
     bench = DeliveryBench()
     bench.claim(U0)
     bench.fetcher.add(P0, 10, 11)

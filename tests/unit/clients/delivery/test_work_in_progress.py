@@ -52,7 +52,7 @@ async def test_a_lost_record_is_still_in_progress() -> None:
 
 
 async def test_a_coroutine_that_asks_for_values_makes_progress() -> None:
-    """Whichever topic it asks for: programs that take several topics in turn process none for long."""
+    """It may ask for any topic: programs that take several topics in turn process none for long."""
     bench = DeliveryBench()
     other = TopicPartition("u", 0)
     bench.claim(other)
@@ -92,7 +92,7 @@ async def test_a_coroutine_that_asks_for_values_does_not_hide_one_that_is_stuck(
 
 
 async def test_a_hook_that_runs_is_in_progress() -> None:
-    """With its partitions, until it has ended."""
+    """It has its partitions, and is in progress until it has ended."""
     bench = DeliveryBench()
     bench.listener.ready.clear()
     assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1]))
@@ -132,7 +132,7 @@ def test_a_listener_without_the_stalled_hook_is_not_called(listener: Any) -> Non
 
 
 def test_a_listener_with_the_stalled_hook_is_called() -> None:
-    """Once, with the stall."""
+    """It is called once, with the stall."""
     listener = StallListener()
     ListenerCalls(listener, Metrics()).stalled(STALL)
     assert listener.calls == [STALL]

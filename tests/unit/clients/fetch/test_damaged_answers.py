@@ -51,7 +51,7 @@ def damage(log: Log, how: Callable[[bytearray], object], times: int) -> None:
 async def test_a_damaged_answer_is_fetched_again(
     how: Callable[[bytearray], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Over another connection, after fresh metadata. The application gets no error; the log and a metric have it."""
+    """It uses another connection, after fresh metadata. The application gets no error; the log and a metric have it."""
     async with fetch_bench() as bench:
         damage(bench.broker.logs[T0], how, TRIES_UNREADABLE - 1)
         bench.broker.append(T0, message_set(b"value"))
@@ -67,7 +67,7 @@ async def test_a_damaged_answer_is_fetched_again(
 
 
 async def test_a_permanently_damaged_answer_is_an_error_until_it_can_be_decoded() -> None:
-    """Raised after the records before it, with its place. Then the partition continues without an unassign or a gap."""
+    """It is raised after earlier records, with its place. Later the partition continues without an unassign or a gap."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0, T1: 0})

@@ -33,7 +33,7 @@ async def test_records_are_fetched_in_order_from_the_position() -> None:
 
 
 async def test_batches_of_partitions_alternate() -> None:
-    """However much one of them has."""
+    """They do so however many records one of them has."""
     async with fetch_bench(max_bytes=12_288) as bench:
         for tp in (T0, T1, T2):
             bench.broker.append(tp, message_set(*[b"x" * 2_000] * 6))
@@ -139,7 +139,7 @@ async def test_an_answer_for_an_earlier_assignment_is_ignored() -> None:
 
 
 async def test_a_partition_that_an_answer_leaves_out_is_fetched_again() -> None:
-    """After a refresh of the metadata, as if its leader had moved."""
+    """The metadata is refreshed before that, as if the leader had moved."""
     answers = [struct.pack(">i", 0)]
     async with fetch_bench() as bench:
         bench.broker.script = lambda request: answers.pop() if request.api_key == FETCH and answers else None
@@ -250,7 +250,7 @@ async def test_answers_with_older_messages_only_become_an_error() -> None:
 
 
 async def test_records_that_are_cut_off_are_not_delivered() -> None:
-    """From an offset on; if none remains, there is nothing to wait for."""
+    """All records from an offset on are dropped; if none remains, there is nothing to wait for."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(*(b"%d" % n for n in range(5))))
         bench.broker.append(T1, message_set(b"other"))

@@ -232,7 +232,7 @@ async def test_each_purpose_has_its_own_connection() -> None:
 
 
 async def test_offsets_are_listed_by_each_leader() -> None:
-    """Earliest and latest come from the broker that leads the partition."""
+    """The earliest and the latest offset come from the broker that leads the partition."""
     async with two_brokers() as (one, two):
         one.logs[T0].start, one.logs[T0].end = 5, 9
         two.logs[T1].start, two.logs[T1].end = 6, 8

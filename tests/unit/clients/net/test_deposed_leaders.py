@@ -80,7 +80,7 @@ async def leader_bench(deposed_knows_other: bool = True, **settings: int) -> Asy
 async def test_a_leader_named_by_zookeeper_is_followed_after_the_poll_in_flight(
     deposed_knows_other: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also if no broker has named it: its address is that of its registration. The correction is logged."""
+    """Its registration has its address, so no broker needs to have named it. The correction is logged."""
     async with leader_bench(deposed_knows_other) as bench:
         bench.elected.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0})
@@ -125,7 +125,7 @@ async def test_a_leader_named_by_zookeeper_that_refuses_is_not_asked_again() -> 
 
 
 async def test_a_leader_named_by_zookeeper_that_is_down_is_not_asked_again() -> None:
-    """Like one that refuses."""
+    """The brokers' answers count from then on, as after a refusal."""
     async with leader_bench() as bench:
         await bench.elected.stop()
         bench.override_leaders(T0)
@@ -203,7 +203,7 @@ async def test_refreshes_by_age_ask_all_brokers_in_turn() -> None:
 
 
 async def test_a_single_consumer_leaves_a_deposed_leader() -> None:
-    """Within the age of its metadata, and the duration of the poll in flight."""
+    """It does so within the age of its metadata, and the duration of the poll in flight."""
     async with FakeBroker({"t": 1}, DEPOSED) as deposed, FakeBroker({"t": 1}, ELECTED) as elected:
         deposed.peers, elected.peers = [deposed, elected], [elected]
         elected.append(T0, message_set(b"0"))
@@ -270,7 +270,7 @@ class SlowMember(NamingMember):
 
 @pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
 async def test_a_group_confirms_the_leader_in_zookeeper_before_it_resets(policy: ResetPolicy) -> None:
-    """Also if every broker that answers metadata requests is deposed. Concurrent resets share one read of ZooKeeper."""
+    """Every broker that answers metadata requests may be deposed. Concurrent resets share one read of ZooKeeper."""
     async with leader_bench() as bench:
         for partition in (T0, T1):
             bench.deposed.append(partition, message_set(b"0", b"1"))

@@ -97,7 +97,7 @@ def received_commits(broker: FakeBroker) -> list[tuple[int, str]]:
 async def test_a_broker_that_failed_a_commit_is_asked_last(
     monkeypatch: pytest.MonkeyPatch, fault: bytes | Fault
 ) -> None:
-    """For a while: the next commits go to another broker at once, and later it is tried again."""
+    """The next commits go to another broker at once; after a while, this one is tried again."""
     monkeypatch.setattr(offset_requests, "ANSWER_MS", 50)
     async with two_brokers(answering(COMMIT, fault), answering(COMMIT, commit_answer(0))) as (bad, good, cluster):
         for offset in range(1, 5):

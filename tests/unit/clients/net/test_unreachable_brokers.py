@@ -50,7 +50,7 @@ async def test_unanswered_refreshes_in_a_row_are_counted() -> None:
 async def test_the_end_of_a_reported_outage_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also if silent brokers have cost so much time that a single request was worth a warning."""
+    """The end is logged, too, if silent brokers have cost so much time that a single request was worth a warning."""
     monkeypatch.setattr(metadata_sources, "_WARN_AFTER_S", 0.0)
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())

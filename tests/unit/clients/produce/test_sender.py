@@ -48,7 +48,7 @@ async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
 
 
 async def test_a_batch_is_sent_again_after_a_broken_connection() -> None:
-    """Closed without an answer, or after half an answer: the records are stored."""
+    """The broker closes it without an answer, or after half an answer; the records are stored."""
     faults = iter([Fault.CLOSE, Fault.HALF])
 
     def script(request: Request) -> Fault | None:
@@ -149,7 +149,7 @@ async def test_a_record_that_could_not_be_sent_has_a_known_outcome() -> None:
 
 
 async def test_a_request_without_an_answer_is_retried() -> None:
-    """On a new connection, after the timeout; then its own error is raised."""
+    """The retry uses a new connection, after the timeout; then the request's own error is raised."""
 
     def script(request: Request) -> Fault | None:
         return Fault.SILENT if request.api_key == PRODUCE else None
