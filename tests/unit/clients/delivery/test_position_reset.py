@@ -165,7 +165,7 @@ async def test_records_that_are_still_in_the_log_are_delivered_before_a_reset(
 
 
 async def test_a_record_in_flight_beyond_the_end_of_the_log_is_not_committed() -> None:
-    """The reset is stored when the application has finished it."""
+    """Finishing it moves no offset; the reset is stored then."""
     async with reset_bench() as bench:
         bench.produce(8)
         await bench.claim(0)

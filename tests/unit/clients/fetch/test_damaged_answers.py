@@ -67,7 +67,7 @@ async def test_a_damaged_answer_is_fetched_again(
 
 
 async def test_a_permanently_damaged_answer_is_an_error_until_it_can_be_decoded() -> None:
-    """It is raised after earlier records, with its place. Later the partition continues without an unassign or a gap."""
+    """It is raised after earlier records, with its place. Then the partition continues without a gap or an unassign."""
     async with fetch_bench() as bench:
         bench.broker.append(T0, message_set(b"0"))
         bench.fetcher.assign({T0: 0, T1: 0})
