@@ -58,13 +58,13 @@ ELSEWHERE = {
     "unit/coordination/offsets/test_topic_incarnations.py": ("a_look_on_a_lost_session_is_not_made_again",),
     "unit/clients/net/test_deposed_leaders.py": (
         "a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset",
-        "a_bootstrap_name_of_a_deposed_leader_is_no_other_broker",
+        "the_bootstrap_name_of_a_deposed_leader_is_not_another_broker",
     ),
     "unit/clients/delivery/test_position_reset.py": (
-        "a_log_that_is_cut_under_a_reader",
-        "a_record_in_flight_that_is_cut_off_does_not_count",
-        "a_position_that_is_in_the_log_again_is_kept",
-        "a_look_up_that_fails_is_repeated",
+        "records_that_are_still_in_the_log_are_delivered_before_a_reset",
+        "a_record_in_flight_beyond_the_end_of_the_log_is_not_committed",
+        "a_position_that_is_in_the_log_after_all_is_kept",
+        "a_look_up_of_the_logs_range_that_fails_is_repeated",
     ),
     "sim/test_unopened_claims.py": ("another_members_claim_is_not_deleted",),
     "integration/test_group_subscription.py": (
@@ -112,7 +112,7 @@ ELSEWHERE = {
         "a_producer_is_closed_while_its_broker_is_frozen",
     ),
     "unit/clients/net/test_connection.py": (
-        "answers_out_of_order_find_their_requests",
+        "answers_out_of_order_are_matched_to_their_requests",
         "an_answer_to_no_request_leaves_the_others_unknown",
     ),
     "unit/spark/test_archive_folders.py": ("a_file_is_on_the_disk_before_its_name_is",),

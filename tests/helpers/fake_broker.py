@@ -1,8 +1,8 @@
 """
-A scripted Kafka broker on loopback, for what a real one does not do on command.
+A scripted Kafka broker on loopback, for behaviour that a real broker does not show on command.
 
-It keeps message sets in memory and answers Metadata, Produce, Fetch and ListOffsets v0. ``script`` may take a request
-over: it gets each one and returns the bytes of the answer, None to let the broker answer itself, or a ``Fault``.
+It keeps message sets in memory and answers Metadata, Produce, Fetch and ListOffsets v0. A ``script`` may answer in its
+place: it gets each request and returns the bytes of the answer, a ``Fault``, or None to let the broker answer.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader, Writer
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 
 
 class Fault(Enum):
-    """How to misbehave instead of answering."""
+    """What the broker does instead of answering."""
 
     SILENT = auto()
     CLOSE = auto()
@@ -31,8 +32,8 @@ class Fault(Enum):
     HUGE = auto()
 
 
-class Asked(NamedTuple):
-    """One request as the broker got it."""
+class Request(NamedTuple):
+    """One request, as it arrived."""
 
     api_key: int
     connection: int
@@ -41,14 +42,14 @@ class Asked(NamedTuple):
 
 @dataclass
 class Log:
-    """One partition: its messages as (offset, bytes of the message set entry)."""
+    """The log of one partition: its messages as (offset, bytes of the message set entry)."""
 
     entries: list[tuple[int, bytes]] = field(default_factory=list)
     start: int = 0
     end: int = 0
 
     def append(self, message_set: bytes) -> int:
-        """Store a message set, numbering its messages; the first one's offset."""
+        """Store a message set, number its messages, and return the offset of the first one."""
         base, at = self.end, 0
         while at < len(message_set):
             (size,) = struct.unpack_from(">i", message_set, at + 8)
@@ -59,7 +60,7 @@ class Log:
         return base
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """From an offset on, cut off after ``max_bytes`` as a broker does."""
+        """Return messages from an offset on, cut off after ``max_bytes`` as by a broker."""
         found = bytearray()
         for number, entry in self.entries[max(0, offset - (self.entries[0][0] if self.entries else 0)) :]:
             if number >= offset:
@@ -69,11 +70,23 @@ class Log:
         return bytes(found[:max_bytes])
 
 
-Script = Callable[[Asked], "bytes | Fault | None"]
+Script = Callable[[Request], "bytes | Fault | None"]
+
+
+def message_set(*values: bytes) -> bytes:
+    """Encode messages with these values and no keys."""
+    return encode_message_set([(None, value) for value in values])
 
 
 class FakeBroker:
-    """One broker; ``async with FakeBroker({"t": 2}) as broker``. ``leaders`` may send clients elsewhere."""
+    """
+    One broker, which serves within ``async with FakeBroker({"t": 2}) as broker``.
+
+    Attributes:
+        leaders: The leader of a partition, by node id, where it is not this broker.
+        peers: The brokers that metadata names.
+        requests: All requests that have arrived.
+    """
 
     def __init__(self, topics: dict[str, int] | None = None, node_id: int = 0, script: Script | None = None) -> None:
         self.node_id = node_id
@@ -81,17 +94,17 @@ class FakeBroker:
         self.leaders: dict[TopicPartition, int] = {}
         self.peers: list[FakeBroker] = [self]
         self.script = script
-        self.asked: list[Asked] = []
+        self.requests: list[Request] = []
         self.errors: dict[tuple[int, TopicPartition], list[int]] = {}
-        #: Answers to a kind of request wait until its event is set.
+        #: The event that answers to a kind of request wait for.
         self.gates: dict[int, asyncio.Event] = {}
-        #: Answers go out in groups of so many, the last one of a group first.
+        #: The number of answers that are sent together, the last one first.
         self.reversed_by = 1
-        self._held: list[bytes] = []
+        self._unsent: list[bytes] = []
         self.port = 0
         self.connections = 0
-        self._grown = asyncio.Event()
-        self._news = asyncio.Event()
+        self._appended = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -104,14 +117,14 @@ class FakeBroker:
         await self.stop()
 
     async def stop(self) -> None:
-        """Go away: no new connections, the open ones closed."""
+        """Refuse new connections, and close the open ones."""
         if self._server is not None:
             self._server.close()
             self.drop_connections()
             self._server = None
 
     def drop_connections(self) -> None:
-        """Close what is open; new connections are welcome."""
+        """Close the open connections; new ones are accepted."""
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -120,30 +133,34 @@ class FakeBroker:
         return HostPort("127.0.0.1", self.port)
 
     def config(self, **settings: int) -> BrokerConfig:
-        """Settings for a client of this broker: quick to back off, quick to give up."""
+        """Return settings for a client of this broker, with short delays and timeouts."""
         quick = {"backoff_ms": 2, "max_backoff_ms": 20, "request_timeout_ms": 2_000, "connect_timeout_ms": 1_000}
         return BrokerConfig(hosts=(self.address,), **(quick | settings))
 
     def append(self, tp: TopicPartition, message_set: bytes) -> int:
-        """As if somebody had produced it."""
+        """Append a message set as a producer would, and return the offset of its first message."""
         base = self.logs[tp].append(message_set)
-        self._grown.set()
+        self._appended.set()
         return base
 
     def fail_next(self, api_key: int, tp: TopicPartition, *codes: int) -> None:
-        """Answer the next requests of this kind for the partition with these error codes, one a request."""
+        """Answer the next requests of this kind for the partition with these error codes, one each."""
         self.errors.setdefault((api_key, tp), []).extend(codes)
 
-    def count(self, api_key: int) -> int:
-        """How many requests of a kind came."""
-        return sum(asked.api_key == api_key for asked in self.asked)
+    def received(self, api_key: int) -> list[Request]:
+        """Return the requests of a kind that have arrived."""
+        return [request for request in self.requests if request.api_key == api_key]
 
-    async def until_asked(self, api_key: int, count: int) -> None:
-        """Wait until so many requests of a kind have come."""
+    def count(self, api_key: int) -> int:
+        """Return how many requests of a kind have arrived."""
+        return len(self.received(api_key))
+
+    async def wait_for_requests(self, api_key: int, count: int) -> None:
+        """Wait until this many requests of a kind have arrived."""
         async with asyncio.timeout(5):
             while self.count(api_key) < count:
-                self._news.clear()
-                await self._news.wait()
+                self._arrived.clear()
+                await self._arrived.wait()
 
     # ------------------------------------------------------------------ serving
 
@@ -165,10 +182,10 @@ class FakeBroker:
         header = Reader(frame, "a request")
         api_key, _, correlation_id, client_id = header.int16(), header.int16(), header.int32(), header.string()
         body = frame[10 + len(client_id) :]
-        asked = Asked(api_key, number, body)
-        self.asked.append(asked)
-        self._news.set()
-        answer = self.script(asked) if self.script else None
+        request = Request(api_key, number, body)
+        self.requests.append(request)
+        self._arrived.set()
+        answer = self.script(request) if self.script else None
         if api_key in self.gates:
             await self.gates[api_key].wait()
         if answer is None:
@@ -180,10 +197,10 @@ class FakeBroker:
                 raise EOFError
             return
         if answer is not None:
-            self._held.insert(0, struct.pack(">ii", len(answer) + 4, correlation_id) + answer)
-            if len(self._held) >= self.reversed_by:
-                writer.write(b"".join(self._held))
-                self._held.clear()
+            self._unsent.insert(0, struct.pack(">ii", len(answer) + 4, correlation_id) + answer)
+            if len(self._unsent) >= self.reversed_by:
+                writer.write(b"".join(self._unsent))
+                self._unsent.clear()
 
     async def _answer(self, api_key: int, body: Reader) -> bytes | None:
         if api_key == METADATA:
@@ -195,7 +212,7 @@ class FakeBroker:
         return await self._fetch(body)
 
     def metadata(self, topics: Iterable[str]) -> bytes:
-        """The answer to a metadata request."""
+        """Encode the answer to a metadata request; with no topics, it names all."""
         writer = Writer()
         writer.int32(len(self.peers))
         for peer in self.peers:
@@ -254,18 +271,18 @@ class FakeBroker:
 
     async def _fetch(self, body: Reader) -> bytes:
         _, wait_ms, min_bytes = body.int32(), body.int32(), body.int32()
-        asked: list[tuple[TopicPartition, int, int]] = []
-        _each_partition(body, lambda tp, _: asked.append((tp, body.int64(), body.int32())))
+        wanted: list[tuple[TopicPartition, int, int]] = []
+        _each_partition(body, lambda tp, _: wanted.append((tp, body.int64(), body.int32())))
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
         while True:
-            self._grown.clear()
-            found = {tp: self._read(tp, offset, max_bytes) for tp, offset, max_bytes in asked}
+            self._appended.clear()
+            found = {tp: self._read(tp, offset, max_bytes) for tp, offset, max_bytes in wanted}
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0 or any(e for e, _ in found.values()) or sum(len(s) for _, s in found.values()) >= min_bytes:
                 return self._fetched(found)
             try:
                 async with asyncio.timeout(left_s):
-                    await self._grown.wait()
+                    await self._appended.wait()
             except TimeoutError:
                 continue
 

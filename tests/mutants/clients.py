@@ -21,6 +21,7 @@ _SINGLE_TESTS = "tests/unit/clients/test_single.py"
 _FETCHER_TESTS = "tests/unit/clients/fetch/test_fetcher.py"
 _RECORD_DELIVERY_TESTS = "tests/unit/clients/delivery/test_record_delivery.py"
 _VALUE_DELIVERY_TESTS = "tests/unit/clients/delivery/test_value_delivery.py"
+_UNCLAIMED_VALUES_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
 _DEPOSED_LEADERS_TESTS = "tests/unit/clients/net/test_deposed_leaders.py"
 _UNREACHABLE_BROKERS_TESTS = "tests/unit/clients/net/test_unreachable_brokers.py"
 _DAMAGED_ANSWERS_TESTS = "tests/unit/clients/fetch/test_damaged_answers.py"
@@ -174,7 +175,7 @@ MUTANTS = (
         "coordination/member/partition_leaders.py",
         "            if error.retriable:\n                raise\n",
         "            raise\n",
-        _DEPOSED_LEADERS_TESTS,
+        "tests/unit/coordination/member/test_partition_leaders.py",
     ),
     Mutant(
         "an error about a topic that left the subscription",
@@ -188,14 +189,14 @@ MUTANTS = (
         _RECORD_DELIVERY,
         "self._settle(topic, now_s, finishes=False)",
         "pass",
-        _VALUE_DELIVERY_TESTS,
+        _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
         "a drain that finishes what a coroutine that has ended got",
         _RECORD_DELIVERY,
         "self._settle(topic, now_s, finishes=False)",
         "self._settle(topic, now_s)",
-        _VALUE_DELIVERY_TESTS,
+        _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
         "a look at leaders for each partition that is reset",
@@ -300,14 +301,14 @@ MUTANTS = (
         "coordination/member/partition_leaders.py",
         "if leader in brokers:",
         "if leader >= 0:",
-        _DEPOSED_LEADERS_TESTS,
+        "tests/unit/coordination/member/test_partition_leaders.py",
     ),
     Mutant(
         "leaders that are read from a server which lags",
         "coordination/member/partition_leaders.py",
         "        await self._writer.prove()\n",
         "",
-        _DEPOSED_LEADERS_TESTS,
+        "tests/unit/coordination/member/test_partition_leaders.py",
     ),
     # Brokers that do not answer, and answers that cannot be read
     Mutant(
@@ -336,7 +337,7 @@ MUTANTS = (
         _METADATA_SOURCES,
         "UNREACHABLE_AFTER = 8",
         "UNREACHABLE_AFTER = 16",
-        f"{_UNREACHABLE_BROKERS_TESTS}::test_refreshes_in_a_row_are_counted",
+        f"{_UNREACHABLE_BROKERS_TESTS}::test_unanswered_refreshes_in_a_row_are_counted",
     ),
     Mutant(
         "unreadable answers that count together although others came between",

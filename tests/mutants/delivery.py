@@ -12,7 +12,7 @@ _DESERIALIZER = "clients/delivery/deserializer.py"
 _CLAIMS = "group/member/claims.py"
 _UNSUBSCRIBED_TOPICS = "coordination/member/unsubscribed_topics.py"
 
-_VALUE_DELIVERY_TESTS = "tests/unit/clients/delivery/test_value_delivery.py"
+_UNCLAIMED_VALUES_TESTS = "tests/unit/clients/delivery/test_unclaimed_values.py"
 _DELIVERY_AND_CLAIMS_TESTS = "tests/unit/clients/delivery/test_delivery_and_claims.py"
 _DESERIALIZER_TESTS = "tests/unit/clients/delivery/test_deserializer.py"
 _CLAIMS_TESTS = "tests/unit/group/member/test_claims.py"
@@ -25,14 +25,14 @@ MUTANTS = (
         "clients/delivery/in_flight.py",
         "                    span = span._replace(state=None)\n                if received is None",
         "                    continue\n                if received is None",
-        _VALUE_DELIVERY_TESTS,
+        _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
         "values given up during a drain that are fetched again",
         _RECORD_DELIVERY,
         "        self._ready.remove(partitions)\n        self._drop(partitions)\n        return",
         "        self._drop(partitions)\n        return",
-        _VALUE_DELIVERY_TESTS,
+        _UNCLAIMED_VALUES_TESTS,
     ),
     # The assigned hook
     Mutant(
@@ -175,14 +175,14 @@ MUTANTS = (
         "clients/calls/consume_future.py",
         "return Batch() if self._taker.given_up and values else values",
         "return values",
-        _VALUE_DELIVERY_TESTS,
+        _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
         "a drain that waits for values which were declared finished",
         "clients/delivery/in_flight.py",
         "delivered.done or (finishes and delivered.taker.over)",
         "finishes and (delivered.done or delivered.taker.over)",
-        _VALUE_DELIVERY_TESTS,
+        _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
         "a reset that waits for the batch after its own",

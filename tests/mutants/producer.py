@@ -15,7 +15,8 @@ _RANGE_READER = "spark/tasks/range_reader.py"
 
 _INTERRUPTS_TESTS = "tests/unit/clients/calls/test_interrupts.py"
 _INTERRUPTED_PRODUCER_TESTS = "tests/unit/clients/test_interrupted_producer.py"
-_PRODUCER_TESTS = "tests/unit/clients/test_producer.py"
+_PRODUCER_CLOSE_TESTS = "tests/unit/clients/test_producer_close.py"
+_SENDER_TESTS = "tests/unit/clients/produce/test_sender.py"
 _CONNECTION_TESTS = "tests/unit/clients/net/test_connection.py"
 _RANGE_READING_TESTS = "tests/spark/test_range_reading.py"
 
@@ -62,35 +63,35 @@ MUTANTS = (
         _SENDER,
         "(error.number in _NOT_LEADER and not waits_for_replicas)",
         "error.number in _NOT_LEADER",
-        _PRODUCER_TESTS,
+        _SENDER_TESTS,
     ),
     Mutant(
         "a refused batch whose outcome stays unknown",
         _SENDER,
         "            batch.unresolved_tries -= 1\n",
         "            pass\n",
-        _PRODUCER_TESTS,
+        _SENDER_TESTS,
     ),
     Mutant(
         "an unanswered batch that counts as failed",
         _SENDER,
         "                batch.unresolved_tries += 1\n",
         "                pass\n",
-        _PRODUCER_TESTS,
+        _PRODUCER_CLOSE_TESTS,
     ),
     Mutant(
         "a close that gives up while records are being stored",
         _SENDER,
         "        self.stored_at_s = asyncio.get_running_loop().time()\n",
         "",
-        _PRODUCER_TESTS,
+        _PRODUCER_CLOSE_TESTS,
     ),
     Mutant(
         "a close that waits ten times as long for a frozen broker",
         _PRODUCER,
         "self._config.ack_timeout_ms) / 1000",
         "self._config.ack_timeout_ms) / 100",
-        _PRODUCER_TESTS,
+        _PRODUCER_CLOSE_TESTS,
     ),
     Mutant(
         "a close after a Ctrl-C that waits for a frozen broker as long as any other",
@@ -155,6 +156,6 @@ MUTANTS = (
         "clients/producer.py",
         '        self.metrics.count("produce_failures", len(records))\n        for record',
         "        for record",
-        "tests/unit/clients/test_producer.py",
+        _PRODUCER_CLOSE_TESTS,
     ),
 )

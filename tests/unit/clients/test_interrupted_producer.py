@@ -11,36 +11,36 @@ import pytest
 
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import OutcomeUnknownError
-from tests.helpers.fake_broker import PRODUCE, Asked, FakeBroker, Fault
+from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
-#: How long a producer waits for an answer; a close that is not cut short waits longer.
+#: The time that a producer waits for an answer; a close that is not shortened waits longer.
 REQUEST_TIMEOUT_MS = 8_000
-#: Two seconds are documented; the rest is for slow machines.
+#: Two seconds are documented; the rest is for slow computers.
 LONGEST_S = 6.0
 
 
-def frozen(asked: Asked) -> Fault | None:
-    """Answer anything but requests to store."""
-    return Fault.SILENT if asked.api_key == PRODUCE else None
+def frozen(request: Request) -> Fault | None:
+    """Answer all requests except those that produce."""
+    return Fault.SILENT if request.api_key == PRODUCE else None
 
 
 async def producing(broker: FakeBroker) -> tuple[Producer, asyncio.Future[Any]]:
-    """A producer with one record that is sent and not acknowledged."""
+    """Make a producer with one record that is sent and not acknowledged."""
     producer = Producer([str(broker.address)], linger_ms=0, request_timeout_ms=REQUEST_TIMEOUT_MS, backoff_ms=2)
     await producer.connect()
     outcome = producer.produce("t", b"x")
-    await broker.until_asked(PRODUCE, 1)
+    await broker.wait_for_requests(PRODUCE, 1)
     return producer, outcome
 
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
     """A loop that the test starts and stops as a program does."""
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
 
 
 def test_a_close_after_the_loop_has_stopped_gives_up_within_two_seconds(loop: asyncio.AbstractEventLoop) -> None:
@@ -55,7 +55,7 @@ def test_a_close_after_the_loop_has_stopped_gives_up_within_two_seconds(loop: as
 
 
 async def test_a_block_that_is_cancelled_gives_up_within_two_seconds() -> None:
-    """So asyncio.run() ends a program at Ctrl-C."""
+    """``asyncio.run()`` ends a program in this way at Ctrl-C."""
     async with FakeBroker({"t": 1}, script=frozen) as broker:
         producer, outcome = await producing(broker)
         entered = asyncio.Event()
@@ -74,8 +74,8 @@ async def test_a_block_that_is_cancelled_gives_up_within_two_seconds() -> None:
         assert isinstance(outcome.exception(), OutcomeUnknownError)
 
 
-def test_what_is_not_acknowledged_when_the_loop_is_closed_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing can be sent any more: what was sent is not called failed, what was not is not called unknown."""
+def test_records_not_acknowledged_when_the_loop_is_closed_are_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing can be sent any more: records that were sent have not failed, and those that were not are not unknown."""
     caplog.set_level(logging.ERROR)
 
     async def leave() -> Producer:

@@ -1,4 +1,4 @@
-"""Producing as kiel's programs do: records wait for a whole batch of them, and a failure reaches who produces."""
+"""Producing in rounds, as programs of kiel do: records wait for a whole batch, and its failure reaches the caller."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from kiel_groups.clients.producer import Producer, RecordMetadata
 from kiel_groups.errors import BrokerError, UnknownTopicError
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import PRODUCE, FakeBroker
-from tests.unit.clients.test_producer import T0, T1, producing, stored
+from tests.helpers.producers import T0, T1, producing, stored
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
 
-def place(broker: FakeBroker) -> list[int]:
+def stored_counts(broker: FakeBroker) -> list[int]:
+    """Return how many messages each partition has."""
     return [len(broker.logs[tp].entries) for tp in (T0, T1)]
 
 
-async def test_records_wait_for_a_batch_of_them() -> None:
-    """Over all partitions; each is awaited in turn without a deadlock, and the last one knows where it is stored."""
+async def test_records_wait_for_a_full_round() -> None:
+    """A round covers all partitions. Awaiting each record in turn causes no deadlock; the last one has its place."""
     async with producing(linger_ms=None, batch_size=4) as (broker, producer):
         for n in range(3):
             assert await producer.produce("t", n, partition=n % 2) == RecordMetadata("t", -1, -1)
@@ -35,29 +37,28 @@ async def test_records_wait_for_a_batch_of_them() -> None:
         assert broker.count(PRODUCE) == 1
 
 
-async def test_nobody_needs_to_await_a_record() -> None:
-    """What fills batches goes out by itself; the rest goes along, or waits on."""
+async def test_records_need_not_be_awaited() -> None:
+    """Full rounds are sent without that; the rest is sent with them, or waits."""
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         for n in range(5):
             producer.produce("t", n, partition=0)
-        await broker.until_asked(PRODUCE, 1)
-        await asyncio.sleep(0.02)
+        await eventually(lambda: len(stored(broker, T0)) >= 4, "two rounds are stored")
         assert [value for _, value in stored(broker, T0)][:4] == [b"0", b"1", b"2", b"3"]
         await producer.flush()
         assert [value for _, value in stored(broker, T0)][4:] == [b"4"]
 
 
-@pytest.mark.parametrize("end", ["flush", "close"])
-async def test_less_than_a_batch_waits_for_the_end(end: str) -> None:
-    """flush() and close() send it, however few records it has."""
+@pytest.mark.parametrize("method", ["flush", "close"])
+async def test_flush_and_close_send_an_incomplete_round(method: str) -> None:
+    """The number of its records does not matter."""
     async with producing(linger_ms=None, batch_size=100) as (broker, producer):
         await producer.produce("t", "x", partition=0)
-        await getattr(producer, end)()
+        await getattr(producer, method)()
         assert stored(broker, T0) == [(None, b'"x"')]
 
 
-async def test_a_full_buffer_ends_the_wait() -> None:
-    """The record that fills it completes its batch: who awaits each record is never refused."""
+async def test_a_full_buffer_completes_the_round() -> None:
+    """A program that awaits each record is never refused."""
     async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
         places = [await producer.produce("t", "x" * 1_000, partition=0) for _ in range(25)]
         assert [n for n, place in enumerate(places) if place.offset >= 0] == [9, 19]
@@ -66,8 +67,8 @@ async def test_a_full_buffer_ends_the_wait() -> None:
         assert len(broker.logs[T0].entries) == 25
 
 
-async def test_drain_sends_what_waits() -> None:
-    """Whatever the batch lacks; a failure among it is told by the next that ends a wait."""
+async def test_drain_sends_an_incomplete_round() -> None:
+    """A failure of one of its records is raised by the next call that ends a round."""
     async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         for n in range(7):
@@ -82,14 +83,14 @@ async def test_drain_sends_what_waits() -> None:
 
 @pytest.mark.parametrize("batch_size", [0, None])
 async def test_no_batch_size_is_one(batch_size: int | None) -> None:
-    """Each record goes out at once, as with kiel."""
+    """Each record is sent at once, as with kiel."""
     async with producing(linger_ms=None, batch_size=batch_size) as (_, producer):
         assert producer.batch_size == 1
         assert (await producer.produce("t", "x", partition=0)).offset == 0
 
 
-async def test_wind_down_sends_what_waits() -> None:
-    """And the producer may go on."""
+async def test_wind_down_sends_an_incomplete_round() -> None:
+    """The producer can still be used."""
     async with producing(linger_ms=None, batch_size=10) as (broker, producer):
         await producer.produce("t", "x", partition=0)
         await producer.wind_down()
@@ -101,23 +102,23 @@ async def test_wind_down_sends_what_waits() -> None:
         assert len(stored(broker, T0)) == 2
 
 
-@pytest.mark.parametrize("end", ["produce", "flush", "close"])
-async def test_a_failed_delivery_reaches_the_caller(end: str) -> None:
-    """Of whichever record of the batch it was: its own future was done long before."""
+@pytest.mark.parametrize("method", ["produce", "flush", "close"])
+async def test_a_failed_record_fails_the_end_of_its_round(method: str) -> None:
+    """It may be any record of the round: its own future was done long before."""
     async with producing(linger_ms=None, batch_size=3) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         await producer.produce("t", 0, partition=0)
         await producer.produce("t", 1, partition=1)
-        ending = producer.produce("t", 2, partition=1) if end == "produce" else getattr(producer, end)()
+        ending = producer.produce("t", 2, partition=1) if method == "produce" else getattr(producer, method)()
         with pytest.raises(BrokerError, match="producing to t:0 failed") as caught:
             await ending
         assert caught.value.code == 17
-        assert place(broker)[0] == 0
-        assert place(broker)[1] >= 1, "the others are stored"
+        assert stored_counts(broker)[0] == 0
+        assert stored_counts(broker)[1] >= 1, "the others are stored"
 
 
-async def test_a_failure_is_told_once() -> None:
-    """The next batch is another one."""
+async def test_a_failure_is_raised_once() -> None:
+    """The next round does not have it."""
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         broker.fail_next(PRODUCE, T0, 17)
         await producer.produce("t", 0, partition=0)
@@ -127,8 +128,8 @@ async def test_a_failure_is_told_once() -> None:
         assert (await producer.produce("t", 3, partition=0)).offset == 1
 
 
-async def test_a_batch_with_an_unknown_topic_ends() -> None:
-    """Records that find no place must not hold the others up, and are told of."""
+async def test_a_round_with_an_unknown_topic_ends() -> None:
+    """Records of an unknown topic must not delay the others, and their error is raised."""
     async with producing(linger_ms=None, batch_size=2) as (broker, producer):
         await producer.produce("nope", 0)
         with pytest.raises(UnknownTopicError, match="nope"):
@@ -136,8 +137,8 @@ async def test_a_batch_with_an_unknown_topic_ends() -> None:
         assert stored(broker, T0) == [(None, b"1")]
 
 
-async def test_the_first_batch_of_a_topic() -> None:
-    """Records that wait for their topic's partitions go out with their batch."""
+async def test_the_first_round_of_a_topic() -> None:
+    """Records that wait for their topic's partitions are sent with their round."""
     async with FakeBroker({"u": 1}) as broker:
         producer = Producer(str(broker.address), batch_size=2)
         await producer.produce("u", 0)
@@ -146,16 +147,16 @@ async def test_the_first_batch_of_a_topic() -> None:
         await producer.close()
 
 
-async def test_a_batch_of_one_goes_out_at_once() -> None:
-    """As by default; what is produced while the broker is busy goes together all the same."""
+async def test_a_round_of_one_record_is_sent_at_once() -> None:
+    """This is the default. Records produced while the broker is busy are still sent together."""
     async with FakeBroker({"t": 1}) as broker, Producer(str(broker.address)) as producer:
         outcomes = await asyncio.gather(*(producer.produce("t", n) for n in range(100)))
         assert [outcome.offset for outcome in outcomes] == list(range(100))
         assert broker.count(PRODUCE) == 1
 
 
-async def test_an_exception_on_its_way_is_not_hidden_by_a_failed_delivery() -> None:
-    """The failure is logged; the program's own error is what its author has to see."""
+async def test_a_failed_record_does_not_hide_the_programs_own_exception() -> None:
+    """The failure is logged; the author has to see the exception."""
 
     async def fail() -> None:
         async with producing(linger_ms=None, batch_size=2) as (broker, producer):
@@ -167,8 +168,8 @@ async def test_an_exception_on_its_way_is_not_hidden_by_a_failed_delivery() -> N
         await fail()
 
 
-def test_records_of_before_the_loop() -> None:
-    """What is produced before any loop runs is sent when one does; closing then waits for it."""
+def test_records_may_be_produced_before_the_loop_runs() -> None:
+    """They are sent when it runs; the close waits for that."""
     loop = IOLoop(make_current=True)
     broker = FakeBroker({"t": 1})
     loop.run_sync(broker.__aenter__)
@@ -181,11 +182,11 @@ def test_records_of_before_the_loop() -> None:
 
 
 @pytest.mark.parametrize(("settings", "wanted"), [({}, (-1, 500)), ({"required_acks": 2, "ack_timeout": 0}, (2, 0))])
-async def test_acknowledgements_as_asked_for(settings: dict[str, int], wanted: tuple[int, int]) -> None:
-    """All in-sync replicas within 500 ms unless told otherwise, as brokers read it."""
+async def test_requests_have_the_configured_acknowledgements(settings: dict[str, int], wanted: tuple[int, int]) -> None:
+    """The default is all in-sync replicas within 500 ms, as a broker reads it."""
     async with FakeBroker({"t": 1}) as broker, Producer(str(broker.address), **settings) as producer:
         await producer.produce("t", "x")
-        (request,) = [asked for asked in broker.asked if asked.api_key == PRODUCE]
+        (request,) = broker.received(PRODUCE)
         assert struct.unpack_from(">hi", request.body) == wanted
 
 
@@ -207,15 +208,15 @@ async def test_acknowledgements_as_asked_for(settings: dict[str, int], wanted: t
     ],
     ids=str,
 )
-def test_settings_that_cannot_work(settings: dict[str, Any]) -> None:
-    """A ValueError at once that names the setting and what was given, not a broken request later."""
+def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
+    """The constructor raises a ValueError that names the setting and what was given; no bad request is sent later."""
     ((name, value),) = settings.items()
     with pytest.raises(ValueError, match=f"{name}: '?{value}"):
         Producer("localhost", **settings)
 
 
-def test_a_close_outside_of_the_loop_sends_what_waits() -> None:
-    """As after a Ctrl-C out of a loop that does not run any more."""
+def test_a_close_outside_of_the_loop_sends_waiting_records() -> None:
+    """A program calls it after a Ctrl-C in a loop that does not run any more."""
     loop = asyncio.new_event_loop()
     broker = FakeBroker({"t": 1})
     loop.run_until_complete(broker.__aenter__())

@@ -1,4 +1,4 @@
-"""The consumer without a group, against a scripted broker."""
+"""The consumer without a group, at a scripted broker."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import json
 import re
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -27,71 +25,56 @@ from kiel_groups.errors import (
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, Log
+from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, METADATA, FakeBroker, Log, message_set
+from tests.helpers.single_consumers import T0, T1, consuming
 
 pytestmark = pytest.mark.unit
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
-
-@asynccontextmanager
-async def consuming(*values: bytes, **settings: Any) -> AsyncIterator[tuple[FakeBroker, SingleConsumer]]:
-    """A consumer at a broker whose topic t has these values in partition 0, and an empty partition 1."""
-    async with FakeBroker({"t": 2}) as broker:
-        broker.append(T0, messages(*values))
-        quick = {"max_wait_time": 500, "backoff_ms": 2, "max_backoff_ms": 10}
-        async with SingleConsumer([str(broker.address)], **(quick | settings)) as consumer:
-            yield broker, consumer
-
-
-def messages(*values: bytes) -> bytes:
-    return encode_message_set([(None, value) for value in values])
-
-
-async def take(consumer: SingleConsumer, count: int) -> list[Any]:
-    """The values of the next records."""
+async def take_values(consumer: SingleConsumer, count: int) -> list[Any]:
+    """Return the values of the next records."""
     async with asyncio.timeout(5):
         return [(await anext(consumer)).value for _ in range(count)]
 
 
-async def test_from_the_beginning() -> None:
-    """Everything that is there comes first, then what is added, with offsets and partitions."""
+async def test_consuming_from_the_beginning() -> None:
+    """All stored records come first, then those that are added, with offsets and partitions."""
     async with consuming(b"0", b"1") as (broker, consumer):
         await consumer.subscribe(["t"], start=BEGINNING)
         assert consumer.assignment == {T0, T1}
         assert await anext(consumer) == Record("t", 0, 0, None, b"0")
         assert (consumer.position(T0), consumer.lag(T1)) == (1, 0)
-        assert await take(consumer, 1) == [b"1"]
-        broker.append(T1, messages(b"2"))
+        assert await take_values(consumer, 1) == [b"1"]
+        broker.append(T1, message_set(b"2"))
         assert await anext(consumer) == Record("t", 1, 0, None, b"2")
 
 
-async def test_from_the_end() -> None:
-    """END means the moment of the subscription: nothing older, and everything after it."""
+async def test_consuming_from_the_end() -> None:
+    """END means the moment of the subscription: no older record, and every later one."""
     async with consuming(b"old") as (broker, consumer):
         await consumer.subscribe("t", start=END)
-        broker.append(T0, messages(b"new"))
-        assert await take(consumer, 1) == [b"new"]
+        broker.append(T0, message_set(b"new"))
+        assert await take_values(consumer, 1) == [b"new"]
 
 
-async def test_from_given_offsets() -> None:
+async def test_consuming_from_given_offsets() -> None:
     """Partitions with an offset start there, the others at their beginning."""
     async with consuming(b"0", b"1", b"2") as (broker, consumer):
-        broker.append(T1, messages(b"other"))
+        broker.append(T1, message_set(b"other"))
         await consumer.subscribe("t", start={T0: 2})
-        assert sorted(await take(consumer, 2)) == [b"2", b"other"]
+        assert sorted(await take_values(consumer, 2)) == [b"2", b"other"]
 
 
 @pytest.mark.parametrize(("start", "words"), [(7, "start: 7 given"), ({TopicPartition("t", 9): 0}, "t:9 given")])
-async def test_a_start_that_makes_no_sense(start: Any, words: str) -> None:
+async def test_an_invalid_start_is_refused(start: Any, words: str) -> None:
     """The error says what was given and what is possible."""
     async with consuming() as (_, consumer):
         with pytest.raises(ConfigError, match=words):
             await consumer.subscribe("t", start=start)
 
 
-async def test_topics_that_are_unknown_or_illegal() -> None:
-    """Both are the caller's mistake, and say which name it is; nothing is subscribed then."""
+async def test_unknown_and_illegal_topics_are_refused() -> None:
+    """The error has the name of the topic; nothing is subscribed then."""
     async with consuming() as (_, consumer):
         with pytest.raises(UnknownTopicError, match="nope"):
             await consumer.subscribe(["t", "nope"])
@@ -100,65 +83,65 @@ async def test_topics_that_are_unknown_or_illegal() -> None:
         assert not consumer.assignment
 
 
-async def test_no_broker_alive() -> None:
-    """Connecting fails with the address and the reason."""
+async def test_connecting_without_a_live_broker_fails() -> None:
+    """The error has the address and the reason."""
     async with FakeBroker() as dead:
         pass
     with pytest.raises(NoBrokersError, match="Connection refused"):
         await SingleConsumer(str(dead.address)).connect()
 
 
-def test_a_consumer_is_made_without_a_loop() -> None:
+def test_a_consumer_is_made_without_an_event_loop() -> None:
     """Constructors touch no event loop."""
     SingleConsumer("localhost:9092,other")
 
 
-async def test_values_that_cannot_be_read_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """A bad value is logged with its place and counted; null stays None, and the others come."""
+async def test_values_that_cannot_be_deserialized_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """Each is logged with its place and counted; null stays None, and the others are delivered."""
     async with consuming(b"1", b"{broken", b"[2]", deserializer=json.loads) as (broker, consumer):
         broker.append(T0, encode_message_set([(b"k", None)]))
         await consumer.subscribe("t", start=BEGINNING)
-        assert await take(consumer, 3) == [1, [2], None]
+        assert await take_values(consumer, 3) == [1, [2], None]
         assert consumer.metrics.counter("deserializer_failures") == 1
         assert "t:0: the deserializer failed on the value at offset 1" in caplog.text
 
 
 async def test_a_deserializer_that_fails_is_logged_with_a_count(caplog: pytest.LogCaptureFixture) -> None:
-    """One line for the first value, and one at the close for all the others."""
+    """One line for the first value, and one at the close for all others."""
     async with consuming(*[b"{broken"] * 50, b"1", deserializer=json.loads) as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING)
-        assert await take(consumer, 1) == [1]
+        assert await take_values(consumer, 1) == [1]
     lines = [entry.getMessage() for entry in caplog.records if "the deserializer failed" in entry.getMessage()]
     assert len(lines) == 2
     assert "on 49 more values" in lines[1]
 
 
-async def test_seek_moves_within_what_was_fetched() -> None:
-    """The rest of the batch in hand is dropped, and the next record is the one at the offset."""
+async def test_a_seek_to_a_fetched_offset() -> None:
+    """The rest of the present batch is dropped, and the next record is the one at the offset."""
     async with consuming(b"0", b"1", b"2", b"3") as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING)
-        assert await take(consumer, 2) == [b"0", b"1"]
+        assert await take_values(consumer, 2) == [b"0", b"1"]
         consumer.seek(T0, 1)
-        assert await take(consumer, 3) == [b"1", b"2", b"3"]
+        assert await take_values(consumer, 3) == [b"1", b"2", b"3"]
 
 
-async def test_an_error_stands_in_its_place_and_can_be_passed() -> None:
-    """What came before is handed out, then the error; the other partitions flow, and a seek passes it."""
+async def test_an_error_is_raised_at_its_place_until_a_seek_passes_it() -> None:
+    """Records before it are delivered first; other partitions continue meanwhile."""
     async with consuming(b"0", b"L" * 9_000, b"2", max_bytes=100, max_message_bytes=1_000) as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
-        assert await take(consumer, 1) == [b"0"]
+        assert await take_values(consumer, 1) == [b"0"]
         for _ in range(2):
             with pytest.raises(MessageTooLargeError, match="t:0 at offset 1"):
-                await take(consumer, 1)
-        broker.append(T1, messages(b"other"))
-        assert await take_through(MessageTooLargeError, consumer) == b"other"
+                await take_values(consumer, 1)
+        broker.append(T1, message_set(b"other"))
+        assert await value_after_errors(MessageTooLargeError, consumer) == b"other"
         consumer.seek(T0, 2)
-        assert await take(consumer, 1) == [b"2"]
+        assert await take_values(consumer, 1) == [b"2"]
 
 
 @pytest.mark.parametrize(("mebibytes", "refused"), [(63, False), (64, True)])
-async def test_what_a_set_may_unpack_to_by_default(mebibytes: int, refused: bool) -> None:
-    """64 MiB with all that is around the value; some kilobytes on the wire are enough for that."""
+async def test_the_default_limit_of_decompressed_bytes(mebibytes: int, refused: bool) -> None:
+    """It is 64 MiB with all that surrounds the value; some kilobytes on the wire are enough to reach it."""
     packed = encode_message_set([(None, bytes(mebibytes << 20))], "gzip")
     assert len(packed) < 100_000
     async with consuming() as (broker, consumer):
@@ -166,62 +149,59 @@ async def test_what_a_set_may_unpack_to_by_default(mebibytes: int, refused: bool
         await consumer.subscribe("t", start=BEGINNING)
         if refused:
             with pytest.raises(MessageTooLargeError, match=r"t:0.* offset 0"):
-                await take(consumer, 1)
+                await take_values(consumer, 1)
         else:
-            assert list(map(len, await take(consumer, 1))) == [mebibytes << 20]
+            assert list(map(len, await take_values(consumer, 1))) == [mebibytes << 20]
 
 
-async def take_through(error: type[Exception], consumer: SingleConsumer) -> Any:
-    """The next value, however often the error comes before it."""
+async def value_after_errors(error: type[Exception], consumer: SingleConsumer) -> Any:
+    """Return the next value, however often the error is raised before it."""
     for _ in range(100_000):
         try:
             return (await anext(consumer)).value
         except error:
             continue
-    raise AssertionError("nothing but errors: whoever ignores them starves the fetching")
+    raise AssertionError("nothing but errors: ignoring them stops the fetching")
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", b"2"), ("latest", b"new")])
-async def test_a_position_outside_the_log(policy: Any, expected: bytes) -> None:
-    """The reset policy decides where reading goes on."""
+async def test_the_reset_policy_decides_after_a_position_outside_the_log(policy: Any, expected: bytes) -> None:
+    """The consumer continues at the start or the end of the log."""
     async with consuming(b"0", b"1", b"2", auto_offset_reset=policy) as (broker, consumer):
         broker.logs[T0].start = 2
         await consumer.subscribe("t", start={T0: 1, T1: 0})
-        await broker.until_asked(LIST_OFFSETS, 1)
-        broker.append(T0, messages(b"new"))
-        assert await take(consumer, 1) == [expected]
+        await broker.wait_for_requests(LIST_OFFSETS, 1)
+        broker.append(T0, message_set(b"new"))
+        assert await take_values(consumer, 1) == [expected]
 
 
-async def test_a_position_outside_the_log_without_a_policy() -> None:
-    """With ``none`` the consumer raises an error that names partition and offset."""
+async def test_a_position_outside_the_log_is_an_error_with_the_policy_none() -> None:
+    """The error names partition and offset."""
     async with consuming(b"0", auto_offset_reset="none") as (_, consumer):
         await consumer.subscribe("t", start={T0: 7})
         with pytest.raises(OffsetOutOfRangeError, match="t:0: the log does not have offset 7") as caught:
-            await take(consumer, 1)
+            await take_values(consumer, 1)
         assert caught.value.code == 1
 
 
 @pytest.mark.parametrize("start", [BEGINNING, END])
-async def test_a_partition_without_a_leader_keeps_no_others_waiting(
+async def test_a_partition_without_a_leader_delays_no_others(
     start: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The others are read, and its leader is asked for again: then it is read from its beginning, so that nothing is
-    skipped.
-    """
+    """Its leader is requested again meanwhile. Then it is consumed from its beginning, so that no record is skipped."""
     monkeypatch.setattr(single, "ELECTION_S", 0.05)
     async with consuming(b"1", max_wait_time=3_000) as (broker, consumer):
         broker.leaders = {T1: -1}
-        broker.append(T1, messages(b"3"))
-        asked = consumer.consume("t", start)
+        broker.append(T1, message_set(b"3"))
+        result = consumer.consume("t", start)
         if start == END:
-            await broker.until_asked(FETCH, 1)
-            broker.append(T0, messages(b"2"))
+            await broker.wait_for_requests(FETCH, 1)
+            broker.append(T0, message_set(b"2"))
         async with asyncio.timeout(5):
-            assert await asked == ([1] if start == BEGINNING else [2])
+            assert await result == ([1] if start == BEGINNING else [2])
             assert consumer.assignment == {T0}
             while ("partitions_unopened", (), 1.0) not in consumer.metrics.samples():
-                await broker.until_asked(METADATA, broker.count(METADATA) + 1)
+                await broker.wait_for_requests(METADATA, broker.count(METADATA) + 1)
             broker.leaders = {}
             assert await consumer.consume("t", start) == [3]
         assert consumer.assignment == {T0, T1}
@@ -231,33 +211,33 @@ async def test_a_partition_without_a_leader_keeps_no_others_waiting(
     ]
 
 
-async def test_a_new_partition_without_a_leader_keeps_no_others_waiting() -> None:
-    """Nor do others that were added with it."""
+async def test_a_new_partition_without_a_leader_delays_no_others() -> None:
+    """It does not delay new partitions either that were added with it."""
     async with consuming(b"0", metadata_max_age_ms=20) as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
-        assert await take(consumer, 1) == [b"0"]
+        assert await take_values(consumer, 1) == [b"0"]
         third, fourth = TopicPartition("t", 2), TopicPartition("t", 3)
         broker.leaders = {third: -1}
         broker.logs |= {third: Log(), fourth: Log()}
-        broker.append(third, messages(b"3"))
-        broker.append(fourth, messages(b"4"))
-        assert await take(consumer, 1) == [b"4"]
+        broker.append(third, message_set(b"3"))
+        broker.append(fourth, message_set(b"4"))
+        assert await take_values(consumer, 1) == [b"4"]
         broker.leaders = {}
-        assert await take(consumer, 1) == [b"3"]
+        assert await take_values(consumer, 1) == [b"3"]
 
 
-async def test_partitions_that_are_added_are_read_from_their_beginning() -> None:
-    """Also by a consumer that started at the end: what is in a new partition is new."""
+async def test_added_partitions_are_consumed_from_their_beginning() -> None:
+    """A consumer that started at the end does so, too: all records of a new partition are new."""
     async with consuming(b"old", metadata_max_age_ms=30) as (broker, consumer):
         await consumer.subscribe("t", start=END)
         added = TopicPartition("t", 2)
         broker.logs[added] = Log()
-        broker.append(added, messages(b"first"))
-        assert await take(consumer, 1) == [b"first"]
+        broker.append(added, message_set(b"first"))
+        assert await take_values(consumer, 1) == [b"first"]
 
 
-async def test_closing_ends_an_iteration() -> None:
-    """A loop that waits for records ends; so does one that has records in hand, and subscribing is over."""
+async def test_a_close_ends_an_iteration() -> None:
+    """A loop that waits for records ends, and a later subscription is refused."""
     async with consuming(b"0", b"1") as (_, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         last = asyncio.Event()
@@ -275,8 +255,8 @@ async def test_closing_ends_an_iteration() -> None:
             await consumer.subscribe("u")
 
 
-async def test_what_kiels_programs_read_of_a_consumer() -> None:
-    """Settings as they were given, or their defaults; the partitions that it reads; whether it was closed."""
+async def test_attributes_that_programs_of_kiel_read() -> None:
+    """Settings as given, or their defaults; the consumer's partitions; whether it was closed."""
     async with FakeBroker({"t": 2}) as broker:
         consumer = SingleConsumer(str(broker.address))
         assert (consumer.max_wait_time, consumer.min_bytes, consumer.max_bytes) == (1_000, 1, 1 << 20)
@@ -293,34 +273,34 @@ async def test_what_kiels_programs_read_of_a_consumer() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("a/b",), ("t", 7), ("t", "earliest"), ([],)], ids=str)
-async def test_a_mistake_is_told_by_the_future(arguments: tuple[Any, ...]) -> None:
-    """As everything that goes wrong in a coroutine of Tornado: the call itself returns."""
+async def test_an_invalid_argument_fails_the_future(arguments: tuple[Any, ...]) -> None:
+    """The call itself returns, as with a coroutine of Tornado."""
     async with consuming() as (_, consumer):
-        asked = consumer.consume(*arguments)
+        result = consumer.consume(*arguments)
         with pytest.raises(ConfigError, match=r"topic: |start: "):
-            await asked
+            await result
 
 
-def test_a_call_before_the_loop_runs() -> None:
+def test_a_call_may_be_made_before_the_loop_runs() -> None:
     """It is answered when the loop runs."""
     loop = IOLoop(make_current=True)
     broker = FakeBroker({"t": 1})
-    broker.append(T0, messages(b"1"))
+    broker.append(T0, message_set(b"1"))
     loop.run_sync(broker.__aenter__)
     consumer = SingleConsumer(str(broker.address))
-    asked = consumer.consume("t", BEGINNING)
-    assert loop.run_sync(lambda: asked) == [1]
+    result = consumer.consume("t", BEGINNING)
+    assert loop.run_sync(lambda: result) == [1]
     loop.run_sync(consumer.close)
     loop.run_sync(broker.__aexit__)
     loop.close(all_fds=True)
 
 
-async def test_a_fetch_says_what_kiels_does() -> None:
-    """A second at most for a byte at least, a mebibyte shared among the partitions, as a broker reads it."""
+async def test_a_fetch_request_equals_that_of_kiel() -> None:
+    """A broker reads: at most a second, at least a byte, and a mebibyte shared among the partitions."""
     async with FakeBroker({"t": 2}) as broker, SingleConsumer(str(broker.address)) as consumer:
         await consumer.subscribe("t", start=BEGINNING)
-        await broker.until_asked(FETCH, 1)
-        (fetch, *_) = [asked for asked in broker.asked if asked.api_key == FETCH]
+        await broker.wait_for_requests(FETCH, 1)
+        (fetch, *_) = broker.received(FETCH)
     body = Reader(fetch.body, "a fetch")
     assert (body.int32(), body.int32(), body.int32()) == (-1, 1_000, 1)
     shares = []
@@ -333,14 +313,14 @@ async def test_a_fetch_says_what_kiels_does() -> None:
 
 
 @pytest.mark.parametrize("back", [timedelta(milliseconds=1_500), timedelta(hours=1)])
-async def test_a_timedelta_is_asked_for_in_milliseconds(back: timedelta) -> None:
-    """As brokers count; kiel's seconds would be a day in January 1970."""
+async def test_a_timedelta_is_sent_in_milliseconds(back: timedelta) -> None:
+    """Brokers count milliseconds; the seconds of kiel would be a day in January 1970."""
     async with FakeBroker({"t": 1}) as broker, SingleConsumer(str(broker.address), max_wait_time=100) as consumer:
         before_ms = time.time() * 1_000
         await consumer.consume("t", back)
         after_ms = time.time() * 1_000
-        (asked, *_) = [asked for asked in broker.asked if asked.api_key == LIST_OFFSETS]
-    body = Reader(asked.body, "a question for offsets")
+        (request, *_) = broker.received(LIST_OFFSETS)
+    body = Reader(request.body, "a request for offsets")
     body.int32()
     for _ in body.array(2):
         body.string()
@@ -356,21 +336,21 @@ async def test_a_timedelta_is_asked_for_in_milliseconds(back: timedelta) -> None
     [{"max_bytes": 1e6}, {"max_wait_time": 0.5}, {"min_bytes": "1"}, {"max_bytes": True}, {"max_bytes": 1 << 31}],
     ids=str,
 )
-def test_settings_that_cannot_work(settings: dict[str, Any]) -> None:
-    """A ValueError at once that names the setting and what was given."""
+def test_invalid_settings_are_refused(settings: dict[str, Any]) -> None:
+    """The constructor raises a ValueError that names the setting and what was given."""
     ((name, value),) = settings.items()
     with pytest.raises(ValueError, match=re.escape(f"{name}: {value!r} given")):
         SingleConsumer("localhost", **settings)
 
 
 @pytest.mark.parametrize(("start", "away_s"), [(BEGINNING, 0.2), (END, 2.5)], ids=["beginning", "end"])
-async def test_a_topic_without_any_leader_is_asked_for_within_the_call(start: int, away_s: float) -> None:
-    """An election lasts for a moment. Under END, what is written after the call began to wait is delivered."""
+async def test_a_topic_without_leaders_is_requested_again_within_the_call(start: int, away_s: float) -> None:
+    """An election takes a moment. Under END, records written after the call began to wait are delivered."""
     async with FakeBroker({"t": 1}) as broker:
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         broker.leaders = {T0: -1}
         loop = asyncio.get_running_loop()
         loop.call_later(away_s, broker.leaders.clear)
-        loop.call_later(away_s + 1.5, broker.append, T0, messages(b"2"))
+        loop.call_later(away_s + 1.5, broker.append, T0, message_set(b"2"))
         async with SingleConsumer([str(broker.address)], bytes, max_wait_time=8_000) as consumer, asyncio.timeout(8):
             assert await consumer.consume("t", start) == [b"1" if start == BEGINNING else b"2"]

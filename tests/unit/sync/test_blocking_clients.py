@@ -1,4 +1,4 @@
-"""The blocking clients have what the asynchronous ones have, under the same names, with the same arguments."""
+"""The blocking clients have the methods of the asynchronous ones, with the same names and arguments."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ ARGUMENTS: dict[type, tuple[str, ...]] = {
 
 
 def public(client: type) -> set[str]:
-    """Names that a program may use."""
+    """Return the names that a program may use."""
     return {name for name in dir(client) if not name.startswith("_")}
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """What a caller passes."""
+    """Return the parameters that a caller passes."""
     return [parameter for parameter in inspect.signature(function).parameters.values() if parameter.name != "self"]
 
 
 @pytest.mark.parametrize(("asynchronous", "blocking"), PAIRS)
 def test_the_names_are_the_same(asynchronous: type, blocking: type) -> None:
-    """Nothing is missing; a producer that waits needs nobody to ask whether it is full."""
+    """None is missing; a producer that waits need not be asked whether it is full."""
     assert public(asynchronous) - public(blocking) <= {"is_full"}
-    # Made when the other one is constructed.
+    # The asynchronous client makes them in its constructor.
     assert public(blocking) - public(asynchronous) == {"metrics"}
 
 
 @pytest.mark.parametrize(("asynchronous", "blocking"), PAIRS)
 def test_the_arguments_are_the_same(asynchronous: type, blocking: type) -> None:
-    """So are their defaults, in the constructor and in every method; each method has a docstring."""
+    """So are their defaults, in the constructor and in each method; each method has a docstring."""
     for name in ["__init__", *sorted(public(asynchronous) & public(blocking))]:
-        theirs, ours = getattr(asynchronous, name), getattr(blocking, name)
-        if inspect.isfunction(theirs):
-            assert parameters(theirs) == parameters(ours), name
-            assert name == "__init__" or ours.__doc__
+        original, counterpart = getattr(asynchronous, name), getattr(blocking, name)
+        if inspect.isfunction(original):
+            assert parameters(original) == parameters(counterpart), name
+            assert name == "__init__" or counterpart.__doc__
 
 
 @pytest.mark.parametrize("blocking", ARGUMENTS)
-def test_a_coroutine_is_told_which_client_is_its_own(blocking: type[Any]) -> None:
-    """It would stand still meanwhile, and its loop with it; the client can be closed outside of it."""
+def test_a_blocking_client_is_refused_in_a_coroutine(blocking: type[Any]) -> None:
+    """It would block the coroutine and its loop; the error names the asynchronous client. It can be closed outside."""
     client = blocking(*ARGUMENTS[blocking])
 
     async def program() -> None:
@@ -74,8 +74,8 @@ def test_a_coroutine_is_told_which_client_is_its_own(blocking: type[Any]) -> Non
 
 
 @pytest.mark.parametrize("blocking", ARGUMENTS)
-def test_a_closed_client_says_so(blocking: type[Any]) -> None:
-    """Closing again does nothing; what stood there can still be read; a call is refused."""
+def test_a_closed_client_refuses_calls(blocking: type[Any]) -> None:
+    """A second close does nothing; attributes can still be read."""
     client = blocking(*ARGUMENTS[blocking])
     client.close()
     client.close()
@@ -84,14 +84,14 @@ def test_a_closed_client_says_so(blocking: type[Any]) -> None:
         client.connect()
 
 
-def test_a_setting_that_cannot_work_is_refused_at_once() -> None:
-    """As the asynchronous client refuses it, before a thread is started."""
+def test_an_invalid_setting_is_refused_at_once() -> None:
+    """The error is that of the asynchronous client, and no thread is started."""
     with pytest.raises(ConfigError, match="client_id"):
         sync.Producer("127.0.0.1:1", klient_id="x")
 
 
-def test_a_fork_of_the_process_leaves_the_client_alone() -> None:
-    """Its 'with' block ends there without a sign, a call is refused; the parent's client goes on."""
+def test_a_fork_of_the_process_does_not_affect_the_client() -> None:
+    """In the fork, a close does nothing and a call is refused; the parent's client continues."""
     client = sync.Producer("127.0.0.1:1")
     assert client.unsent_count == 0
     child = os.fork()
@@ -110,18 +110,18 @@ def test_a_fork_of_the_process_leaves_the_client_alone() -> None:
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_a_ctrl_c_before_a_call_has_begun_leaves_no_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is there yet that Python would call "never awaited"."""
+def test_a_ctrl_c_before_a_call_has_started_leaves_no_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So Python reports no coroutine as "never awaited"."""
 
     def interrupted() -> asyncio.AbstractEventLoop:
         raise KeyboardInterrupt
 
     producer = sync.Producer("127.0.0.1:1")
-    with monkeypatch.context() as patched, warnings.catch_warnings(record=True) as told:
+    with monkeypatch.context() as patched, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         patched.setattr(producer._thread, "_running", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.connect()
         gc.collect()
-    assert [str(each.message) for each in told] == []
+    assert [str(each.message) for each in caught] == []
     producer.close()

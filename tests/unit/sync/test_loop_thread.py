@@ -1,4 +1,4 @@
-"""A loop on a thread of its own: who may wait for it, and how the waiting ends."""
+"""An event loop on a thread of its own: which callers may wait for it, and how the wait ends."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def thread() -> Iterator[LoopThread]:
 
 
 class Endless:
-    """A coroutine that ends only by being cancelled, and says when it began and how it ended."""
+    """A coroutine that ends only when it is cancelled; it records its start and its cancellation."""
 
     def __init__(self) -> None:
-        self.began = threading.Event()
+        self.started = threading.Event()
         self.cancelled = threading.Event()
 
     async def __call__(self) -> None:
-        self.began.set()
+        self.started.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -41,30 +41,30 @@ class Endless:
 
 
 async def answer() -> int:
-    """Some work."""
+    """Return a result."""
     return 42
 
 
-async def where() -> threading.Thread:
-    """The thread that a coroutine runs on."""
+async def running_thread() -> threading.Thread:
+    """Return the thread that the coroutine runs on."""
     return threading.current_thread()
 
 
 async def fail() -> None:
-    """Work that fails."""
+    """Raise an error."""
     raise KeyError("its own")
 
 
-def test_it_returns_what_the_coroutine_returns_from_another_thread(thread: LoopThread) -> None:
-    """One daemon thread runs everything, and it starts by itself."""
+def test_run_returns_the_result_of_a_coroutine_on_another_thread(thread: LoopThread) -> None:
+    """One daemon thread runs all coroutines, and it starts by itself."""
     assert thread.run(answer()) == 42
-    home = thread.run(where())
-    assert home is thread.run(where()) is not threading.current_thread()
-    assert home.daemon
+    runner = thread.run(running_thread())
+    assert runner is thread.run(running_thread()) is not threading.current_thread()
+    assert runner.daemon
 
 
-def test_it_raises_what_the_coroutine_raises(thread: LoopThread) -> None:
-    """An error passes through, and the loop goes on; also a TimeoutError of the coroutine's own."""
+def test_run_raises_the_error_of_the_coroutine(thread: LoopThread) -> None:
+    """The loop continues after it; a TimeoutError of the coroutine is raised unchanged."""
 
     async def late() -> None:
         raise TimeoutError("its own")
@@ -76,18 +76,20 @@ def test_it_raises_what_the_coroutine_raises(thread: LoopThread) -> None:
     assert thread.run(answer()) == 42
 
 
-def test_what_takes_too_long_is_cancelled(thread: LoopThread) -> None:
-    """The caller is told after the time that it gave, and nothing runs on behind its back."""
+def test_a_coroutine_that_exceeds_its_time_is_cancelled(thread: LoopThread) -> None:
+    """The caller gets a TimeoutError, and the coroutine does not continue in the background."""
     endless = Endless()
     with pytest.raises(TimeoutError, match=r"test: not done within 0\.05 s"):
         thread.run(endless(), timeout_s=0.05)
     thread.run(answer())
-    # On a busy machine it may not even have begun; then it never does.
-    assert not endless.began.is_set() or endless.cancelled.wait(30)
+    # On a busy computer it may not even have started; then it never does.
+    assert not endless.started.is_set() or endless.cancelled.wait(30)
 
 
-def test_a_coroutine_is_refused_and_told_what_to_use(thread: LoopThread) -> None:
-    """It would block its own loop; the work is closed, not left behind unawaited."""
+def test_a_call_by_a_coroutine_is_refused(thread: LoopThread) -> None:
+    """
+    It would block its own loop. The error says what to use; the given coroutine is closed, so Python does not warn.
+    """
     work = answer()
 
     async def coroutine() -> None:
@@ -99,8 +101,8 @@ def test_a_coroutine_is_refused_and_told_what_to_use(thread: LoopThread) -> None
         work.send(None)
 
 
-def test_what_runs_on_the_loop_itself_cannot_wait_for_it(thread: LoopThread) -> None:
-    """It would wait for ever."""
+def test_a_call_on_the_loop_itself_is_refused(thread: LoopThread) -> None:
+    """It would wait forever."""
 
     async def within() -> None:
         thread.run(answer())
@@ -125,12 +127,12 @@ def test_a_cell_of_a_notebook_may_wait(thread: LoopThread, monkeypatch: pytest.M
         asyncio.run(cell())
 
 
-def test_ctrl_c_ends_the_waiting_and_cancels_the_work(thread: LoopThread) -> None:
-    """The signal is heard while the main thread waits, and the loop is there for what is to be closed."""
+def test_ctrl_c_ends_the_wait_and_cancels_the_coroutine(thread: LoopThread) -> None:
+    """The main thread gets the signal while it waits, and the loop remains for whatever has to be closed."""
     endless = Endless()
 
     def interrupt() -> None:
-        endless.began.wait(30)
+        endless.started.wait(30)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
@@ -140,43 +142,41 @@ def test_ctrl_c_ends_the_waiting_and_cancels_the_work(thread: LoopThread) -> Non
     assert thread.run(answer()) == 42
 
 
-def test_ctrl_c_at_the_moment_of_the_call_leaves_nothing_behind(
-    thread: LoopThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the begin of the work and the begin of the waiting, too, it is cancelled."""
+def test_ctrl_c_before_the_wait_cancels_the_coroutine(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coroutine has started, and the caller does not wait for it yet."""
     endless = Endless()
-    monkeypatch.setattr(thread, "_result", lambda *_: endless.began.wait(30) and signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(thread, "_result", lambda *_: endless.started.wait(30) and signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         thread.run(endless())
     assert endless.cancelled.wait(30)
 
 
-def test_stopping_tells_whoever_waits() -> None:
-    """Their coroutines are cancelled; what comes later is refused; stopping again does nothing."""
+def test_a_stop_cancels_what_callers_wait_for() -> None:
+    """They get an error; later calls are refused, and a second stop does nothing."""
     thread = LoopThread("test")
     endless = Endless()
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def wait() -> None:
         try:
             thread.run(endless())
         except ClosedError as error:
-            told.append(error)
+            errors.append(error)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    assert endless.began.wait(30)
+    assert endless.started.wait(30)
     thread.stop()
     waiting.join(30)
-    assert [str(error) for error in told] == ["test: closed before this was done"]
+    assert [str(error) for error in errors] == ["test: closed before this was done"]
     assert endless.cancelled.is_set()
     with pytest.raises(ClosedError, match="test was closed; make another one"):
         thread.run(answer())
     thread.stop()
 
 
-def test_stopping_waits_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
-    """Work that blocks the loop cannot hold up the end of the program; the log says so."""
+def test_a_stop_waits_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
+    """A callback that blocks the loop cannot delay the end of the program; a line is logged."""
     thread, blocked, release = LoopThread("test"), threading.Event(), threading.Event()
 
     def block() -> None:
@@ -191,8 +191,8 @@ def test_stopping_waits_for_a_bounded_time(caplog: pytest.LogCaptureFixture) -> 
     release.set()
 
 
-def test_a_loop_that_was_never_needed_is_stopped_at_once() -> None:
-    """Nothing was started for it."""
+def test_a_stop_of_an_unused_loop_ends_at_once() -> None:
+    """No thread was started for it."""
     before = threading.active_count()
     thread = LoopThread("test")
     thread.stop()
@@ -201,8 +201,8 @@ def test_a_loop_that_was_never_needed_is_stopped_at_once() -> None:
         thread.start()
 
 
-def test_a_fork_of_the_process_is_told(thread: LoopThread) -> None:
-    """It has no such thread and would wait for ever; stopping there leaves the parent's alone."""
+def test_a_call_in_a_fork_of_the_process_is_refused(thread: LoopThread) -> None:
+    """The fork has no such thread and would wait forever; a stop there does not affect the parent's."""
     thread.run(answer())
     child = os.fork()
     if child == 0:
@@ -218,7 +218,7 @@ def test_a_fork_of_the_process_is_told(thread: LoopThread) -> None:
     assert thread.run(answer()) == 42
 
 
-def test_many_threads_use_one_loop(thread: LoopThread) -> None:
+def test_threads_share_one_loop(thread: LoopThread) -> None:
     """Each gets its own answer."""
     answers: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Arguments of the wrong kind: told by the constructor, or the call, and not by what fails for them later."""
+"""Arguments of a wrong type: the constructor or the call refuses them, before anything fails because of them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def producer(**settings: Any) -> Producer:
     ],
 )
 @pytest.mark.parametrize("given", [7, 0, b"", False])
-def test_what_cannot_be_called(make: Callable[..., Any], setting: str, given: Any) -> None:
-    """Also where it is false: it was given, and it is no function."""
+def test_an_argument_that_is_not_callable_is_refused(make: Callable[..., Any], setting: str, given: Any) -> None:
+    """One that is false in Python is refused, too: it was given, and is no function."""
     with pytest.raises(ConfigError, match=f"{setting}: {given!r} given; expected a function"):
         make(**{setting: given})
 
 
 @pytest.mark.parametrize("given", ["no", 1, None])
-def test_what_is_neither_true_nor_false(given: Any) -> None:
+def test_autocommit_must_be_a_bool(given: Any) -> None:
     """Any text is true in Python, "no" too."""
     with pytest.raises(ConfigError, match=f"autocommit: {given!r} given; expected True or False"):
         grouped(autocommit=given)
@@ -52,7 +52,7 @@ def test_what_is_neither_true_nor_false(given: Any) -> None:
 
 @pytest.mark.parametrize("make", [single, grouped])
 @pytest.mark.parametrize("topics", [b"clicks", 7, None])
-async def test_what_holds_no_names(make: Callable[..., Any], topics: Any) -> None:
-    """Bytes are numbers to Python, and no topic is called 99."""
+async def test_topics_must_be_names(make: Callable[..., Any], topics: Any) -> None:
+    """Python iterates bytes as numbers, and no topic is called 99."""
     with pytest.raises(ConfigError, match=f"topic: {topics!r} given; expected the name of a topic, or a list of names"):
         await make().subscribe(topics)

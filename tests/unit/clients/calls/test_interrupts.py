@@ -1,4 +1,4 @@
-"""Ctrl-C while a client's loop runs: it never lands within a callback, and none is lost."""
+"""Ctrl-C while a client's event loop runs: it never interrupts a callback, and none is lost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.unit
 
 
 class Client:
-    """Something that wants the handler."""
+    """A client that needs the handler."""
 
 
 @pytest.fixture(autouse=True)
-def python_s_own_handler() -> Iterator[None]:
-    """As in a program at a terminal, whatever runs the tests has installed."""
+def default_handler() -> Iterator[None]:
+    """Install Python's own handler, as in a program at a terminal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -46,8 +46,8 @@ def ctrl_c() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_it_comes_between_two_callbacks(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """The coroutine that runs at that moment gets to its next wait, and ends when the loop runs again."""
+def test_ctrl_c_is_raised_between_two_callbacks(client: Client, loop: asyncio.AbstractEventLoop) -> None:
+    """The coroutine that runs at that moment reaches its next wait, and ends when the loop runs again."""
     steps: list[str] = []
 
     async def work() -> str:
@@ -63,8 +63,8 @@ def test_it_comes_between_two_callbacks(client: Client, loop: asyncio.AbstractEv
     assert loop.run_until_complete(task) == "done"
 
 
-def test_it_is_not_swallowed_by_a_finalizer(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """Python prints what a ``__del__`` raises, and goes on."""
+def test_ctrl_c_is_not_swallowed_by_a_finalizer(client: Client, loop: asyncio.AbstractEventLoop) -> None:
+    """Python only prints what a ``__del__`` raises."""
 
     class Dropped:
         def __del__(self) -> None:
@@ -75,10 +75,10 @@ def test_it_is_not_swallowed_by_a_finalizer(client: Client, loop: asyncio.Abstra
         loop.run_until_complete(asyncio.sleep(5))
 
 
-def test_it_outlives_a_loop_that_stops_at_that_moment(
+def test_ctrl_c_is_raised_after_a_loop_that_stops_at_that_moment(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop ends without having looked at what was scheduled: the program is interrupted after it."""
+    """The loop ends without running its scheduled callbacks: the program is interrupted after it."""
     monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
 
     def end() -> None:
@@ -92,10 +92,10 @@ def test_it_outlives_a_loop_that_stops_at_that_moment(
     loop.run_until_complete(asyncio.sleep(0))
 
 
-def test_it_outlives_the_close_of_the_last_client_at_that_moment(
+def test_ctrl_c_is_raised_after_the_close_of_the_last_client(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python's own handler is back by then, and gets it."""
+    """Python's own handler is installed again by then, and gets the signal."""
     monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
 
     def end() -> None:
@@ -110,8 +110,8 @@ def test_it_outlives_the_close_of_the_last_client_at_that_moment(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_it_waits_for_the_end_of_what_must_not_be_interrupted(client: Client) -> None:
-    """No loop runs there that could be interrupted instead."""
+def test_ctrl_c_waits_for_the_end_of_an_uninterrupted_block(client: Client) -> None:
+    """No event loop runs there that could be interrupted instead."""
     steps: list[str] = []
 
     def closing() -> None:
@@ -124,10 +124,10 @@ def test_it_waits_for_the_end_of_what_must_not_be_interrupted(client: Client) ->
     assert steps == ["right after it"]
 
 
-def test_it_ends_a_callback_that_blocks_the_loop(
+def test_ctrl_c_ends_a_callback_that_blocks_the_loop(
     client: Client, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that computes for a minute is not deaf to it."""
+    """So a program that computes for a minute can be interrupted."""
     monkeypatch.setattr(interrupts, "BLOCKED_S", 0.05)
 
     def block() -> None:
@@ -141,8 +141,8 @@ def test_it_ends_a_callback_that_blocks_the_loop(
     assert time.monotonic() - began_s < 2
 
 
-def test_the_second_one_is_raised_on_the_spot(client: Client, loop: asyncio.AbstractEventLoop) -> None:
-    """Before the first one has come out."""
+def test_a_second_ctrl_c_is_raised_at_once(client: Client, loop: asyncio.AbstractEventLoop) -> None:
+    """The first one has not been raised by then."""
     steps: list[str] = []
 
     def impatient() -> None:
@@ -158,8 +158,8 @@ def test_the_second_one_is_raised_on_the_spot(client: Client, loop: asyncio.Abst
     loop.run_until_complete(asyncio.sleep(0))
 
 
-def test_without_a_running_loop_it_is_python_s() -> None:
-    """With a client, and after its close; two clients restore Python's own handler when both are closed."""
+def test_without_a_running_loop_python_raises_ctrl_c() -> None:
+    """It does so with a client and after its close. Two clients restore Python's own handler when both are closed."""
     one, two = Client(), Client()
     interrupts.defer(one)
     interrupts.defer(two)
@@ -172,23 +172,23 @@ def test_without_a_running_loop_it_is_python_s() -> None:
 
 
 def test_another_handler_is_left_alone() -> None:
-    """That of asyncio.run, or of the program, set before or after the first client."""
+    """That of ``asyncio.run``, or of the program, installed before or after the first client."""
 
-    def programs(*_: object) -> None: ...
+    def program_handler(*_: object) -> None: ...
 
-    signal.signal(signal.SIGINT, programs)
+    signal.signal(signal.SIGINT, program_handler)
     client = Client()
     interrupts.defer(client)
-    assert signal.getsignal(signal.SIGINT) is programs
+    assert signal.getsignal(signal.SIGINT) is program_handler
     signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupts.defer(client)
-    signal.signal(signal.SIGINT, programs)
+    signal.signal(signal.SIGINT, program_handler)
     interrupts.restore(client)
-    assert signal.getsignal(signal.SIGINT) is programs
+    assert signal.getsignal(signal.SIGINT) is program_handler
 
 
-def left(loop: asyncio.AbstractEventLoop, abandon: Callable[[], None]) -> LeftLoop:
-    """A client's loop that does not run any more."""
+def left_loop(loop: asyncio.AbstractEventLoop, abandon: Callable[[], None]) -> LeftLoop:
+    """Return the loop of a client that does not run any more."""
     left = LeftLoop(abandon=abandon)
 
     async def use() -> None:
@@ -198,10 +198,10 @@ def left(loop: asyncio.AbstractEventLoop, abandon: Callable[[], None]) -> LeftLo
     return left
 
 
-def test_one_during_a_close_outside_of_the_loop_ends_the_close(loop: asyncio.AbstractEventLoop) -> None:
-    """It is raised by ``close()``, and what can be told without the loop is told."""
-    told: list[str] = []
-    client = left(loop, lambda: told.append("abandoned"))
+def test_ctrl_c_during_a_close_outside_of_the_loop_ends_the_close(loop: asyncio.AbstractEventLoop) -> None:
+    """``close()`` raises it, and reports what it can without the loop."""
+    calls: list[str] = []
+    client = left_loop(loop, lambda: calls.append("abandoned"))
 
     async def hang() -> None:
         asyncio.get_running_loop().call_later(0.01, ctrl_c)
@@ -211,14 +211,14 @@ def test_one_during_a_close_outside_of_the_loop_ends_the_close(loop: asyncio.Abs
     with pytest.raises(KeyboardInterrupt):
         client.close(None, hang, "close")
     assert time.monotonic() - began_s < 2
-    assert told == ["abandoned"]
+    assert calls == ["abandoned"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_close_outside_of_the_loop_outlives_a_stop_that_was_left_behind(loop: asyncio.AbstractEventLoop) -> None:
-    """``run_sync`` stops the loop when its function ends, also when that is during the close."""
+def test_a_close_outside_of_the_loop_survives_a_stop_of_the_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """``run_sync`` stops the loop when its function ends, also if that is during the close."""
     ended: list[str] = []
-    client = left(loop, lambda: None)
+    client = left_loop(loop, lambda: None)
 
     async def close() -> None:
         asyncio.get_running_loop().stop()

@@ -1,4 +1,4 @@
-"""A loop that is left in order is told from one that an exception left."""
+"""A loop that is left in order is distinguished from one that an exception left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Numbers = Callable[[], "Loop"]
 
 
 class Loop:
-    """Counts to three; notes how it was dropped."""
+    """Counts to three, and records how it was dropped."""
 
     def __init__(self, seen: list[bool]) -> None:
         self._seen = seen
@@ -150,8 +150,8 @@ BY_EXCEPTION = [
 ]
 
 
-async def dropped(loop: Callable[[Numbers], Awaitable[object]]) -> list[bool]:
-    """Run a function that loops, in a task of its own; how its loop was dropped."""
+async def exits_of(loop: Callable[[Numbers], Awaitable[object]]) -> list[bool]:
+    """Run a function with a loop in a task of its own, and return whether its loop was dropped in order."""
     seen: list[bool] = []
     await asyncio.gather(asyncio.ensure_future(loop(lambda: Loop(seen))), return_exceptions=True)
     return seen
@@ -159,11 +159,11 @@ async def dropped(loop: Callable[[Numbers], Awaitable[object]]) -> list[bool]:
 
 @pytest.mark.parametrize("loop", IN_ORDER)
 async def test_a_loop_that_is_left_in_order(loop: Callable[[Numbers], Awaitable[object]]) -> None:
-    """At its end, by ``break`` and by ``return``, from within whatever blocks."""
-    assert await dropped(loop) == [True]
+    """It ends, or is left by ``break`` or ``return``, from within any blocks."""
+    assert await exits_of(loop) == [True]
 
 
 @pytest.mark.parametrize("loop", BY_EXCEPTION)
 async def test_a_loop_that_is_left_otherwise(loop: Callable[[Numbers], Awaitable[object]]) -> None:
-    """By an exception, wherever it is raised and caught; and where it cannot be told."""
-    assert await dropped(loop) == [False]
+    """An exception leaves it, wherever it is raised and caught; or the cause is unknown."""
+    assert await exits_of(loop) == [False]

@@ -1,4 +1,4 @@
-"""Where clients dial when programs leave ports out."""
+"""The addresses that clients connect to when programs leave ports out."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("make", [Producer, SingleConsumer, lambda hosts: GroupedConsumer(hosts, "g", ["zoo"])])
-async def test_brokers_listen_on_9092(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
-    """Each in turn, at its own port or at Kafka's; none of them answers, and the error names all."""
-    dialled: list[tuple[str, int]] = []
+async def test_brokers_have_port_9092_by_default(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    """Each is tried in turn, at its own port or at Kafka's; none answers, and the error names all."""
+    connected: list[tuple[str, int]] = []
 
     async def connect(self: TCPClient, host: str, port: int, **_: Any) -> Any:
-        dialled.append((host, port))
-        raise OSError("nobody is there")
+        connected.append((host, port))
+        raise OSError("nothing listens here")
 
     monkeypatch.setattr(TCPClient, "connect", connect)
     with pytest.raises(NoBrokersError, match=r"kafka-1:9092: .*kafka-2:9093: "):
         await make(["kafka-1", "kafka-2:9093"]).connect()
-    assert dialled == [("kafka-1", 9092), ("kafka-2", 9093)]
+    assert connected == [("kafka-1", 9092), ("kafka-2", 9093)]
 
 
-async def test_zookeeper_listens_on_2181(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_zookeeper_has_port_2181_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chroot belongs to all servers, and is no part of an address."""
-    dialled: set[tuple[str, int]] = set()
+    connected: set[tuple[str, int]] = set()
 
     def create_connection(self: SequentialThreadingHandler, address: tuple[str, int], *_: Any, **__: Any) -> Any:
-        dialled.add((address[0], address[1]))
-        raise OSError("nobody is there")
+        connected.add((address[0], address[1]))
+        raise OSError("nothing listens here")
 
     monkeypatch.setattr(SequentialThreadingHandler, "create_connection", create_connection)
     async with FakeBroker({"t": 1}) as broker:
@@ -44,4 +44,4 @@ async def test_zookeeper_listens_on_2181(monkeypatch: pytest.MonkeyPatch) -> Non
         consumer = GroupedConsumer([str(broker.address)], "g", servers, zk_timeout_ms=1_000)
         with pytest.raises(NoZooKeeperError, match=r"127\.0\.0\.1:2181,127\.0\.0\.2:2182/kafka"):
             await consumer.connect()
-    assert dialled == {("127.0.0.1", 2181), ("127.0.0.2", 2182)}
+    assert connected == {("127.0.0.1", 2181), ("127.0.0.2", 2182)}

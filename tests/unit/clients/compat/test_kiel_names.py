@@ -1,4 +1,4 @@
-"""The names that programs written for kiel import, and what stands behind them."""
+"""The names that programs written for kiel import, and the objects that they name."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from tests.helpers.fake_broker import FakeBroker
 pytestmark = pytest.mark.unit
 
 
-def test_errors_by_their_older_names() -> None:
-    """Who catches an error by kiel's name catches ours."""
+def test_errors_have_kiels_names() -> None:
+    """A program that catches an error by kiel's name catches this package's error."""
     assert exc.ConnectionError is exc.BrokerConnectionError is errors.BrokerConnectionError
     assert exc.KielError is errors.KielGroupsError
     assert issubclass(exc.NoBrokersError, exc.KielError)
     assert issubclass(exc.NoOffsetsError, exc.KielError)
 
 
-def test_a_connection_error_as_kiel_makes_it() -> None:
-    """Of host, port and broker, which programs read off it; it says where, and survives pickling."""
+def test_a_connection_error_can_be_made_as_in_kiel() -> None:
+    """Programs read host, port and broker from it; it says where, and survives pickling."""
     error = pickle.loads(pickle.dumps(exc.ConnectionError("kafka-1", 9092, broker_id=3)))
     assert (error.host, error.port, error.broker_id) == ("kafka-1", 9092, 3)
     assert str(error) == "kafka-1:9092: the connection failed"
     assert error.retriable
 
 
-async def test_a_connection_that_fails_says_to_whom() -> None:
-    """As ours do that are raised in earnest."""
+async def test_a_connection_error_has_the_brokers_address() -> None:
+    """The errors that the client raises have it, too."""
     async with FakeBroker() as dead:
         pass
     connection = Connection(dead.address, dead.config(), Metrics())
@@ -49,22 +49,22 @@ async def test_a_connection_that_fails_says_to_whom() -> None:
 
 
 @pytest.mark.parametrize("kind", [exc.NoOffsetsError, exc.NoBrokersError])
-def test_errors_as_kiel_raises_them(kind: type[errors.BrokerError]) -> None:
-    """Without arguments; they say something all the same, and survive pickling."""
+def test_errors_can_be_made_without_arguments(kind: type[errors.BrokerError]) -> None:
+    """Kiel makes them so; they have a text, and survive pickling."""
     error = pickle.loads(pickle.dumps(kind()))
     assert type(error) is kind
     assert str(error)
     assert error.code is None
 
 
-def test_an_error_that_is_only_caught() -> None:
-    """Programs import it."""
+def test_an_error_that_is_never_raised_can_be_imported() -> None:
+    """Programs catch it."""
     assert exc.UnhandledResponseError("fetch").api == "fetch"
     assert issubclass(exc.UnhandledResponseError, exc.KielError)
 
 
 def test_constants_are_kafkas_numbers() -> None:
-    """Not ours to choose: brokers know them."""
+    """Brokers expect these numbers."""
     assert (constants.BEGINNING, constants.END) == (-2, -1)
     assert (constants.GZIP, constants.SNAPPY, constants.LZ4) == (1, 2, 3)
     assert constants.SUPPORTED_COMPRESSION == (None, 1, 2, 3)
@@ -78,8 +78,8 @@ def test_constants_are_kafkas_numbers() -> None:
     assert constants.API_KEYS["group_coordinator"] == 10
 
 
-def test_errors_as_kiel_spells_them() -> None:
-    """Programs compare names; where kiel's differ from Kafka's, kiel's stand."""
+def test_error_names_are_kiels() -> None:
+    """Programs compare them; if they differ from Kafka's, kiel's are kept."""
     assert constants.ERROR_CODES == {
         -1: "unknown",
         0: "no_error",
@@ -130,8 +130,8 @@ def test_errors_as_kiel_spells_them() -> None:
 
 
 @pytest.mark.parametrize("module", ["clients", "exc", "constants"])
-def test_importing_a_name_starts_nothing(module: str) -> None:
-    """A program that only catches an error does not load the clients' libraries for it."""
+def test_importing_a_name_loads_no_client_library(module: str) -> None:
+    """A program that only catches an error does not load kazoo or Tornado."""
     program = f"import sys, kiel_groups.{module}; print({{'kazoo', 'tornado'}} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "set()"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert finished.stdout.strip() == "set()"

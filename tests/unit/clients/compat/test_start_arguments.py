@@ -1,4 +1,4 @@
-"""The ways to say where to start."""
+"""The forms of the argument ``start``."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ NOW_MS = 1_454_328_000_000
         (datetime(1969, 12, 31), 0),
     ],
 )
-def test_a_start_in_milliseconds(start: Any, time: int) -> None:
-    """A moment without a zone is in UTC; brokers count milliseconds, and know none before 1970."""
+def test_a_start_becomes_milliseconds(start: Any, time: int) -> None:
+    """A time without a zone is in UTC; brokers count milliseconds, and accept none before 1970."""
     assert offset_time(start, NOW) == time
 
 
 @pytest.mark.parametrize("start", [0, -3, 1_454_328_000, "earliest", True, 1.5])
-def test_a_start_that_is_none(start: Any) -> None:
-    """It says what was given, and what there is."""
+def test_an_invalid_start_is_refused(start: Any) -> None:
+    """The error says what was given, and what is possible."""
     with pytest.raises(ConfigError, match=r"start: .* given; expected BEGINNING \(-2\), END \(-1\), a datetime"):
         offset_time(start, NOW)

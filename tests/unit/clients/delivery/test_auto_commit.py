@@ -1,4 +1,4 @@
-"""The automatic commit goes on after whatever a commit raises."""
+"""The automatic commit continues after any error of a commit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ pytestmark = pytest.mark.unit
 PARTITION = TopicPartition("t", 0)
 
 
-@pytest.mark.parametrize("surprise", [SessionLostError("over"), KielGroupsError("refused"), RuntimeError("a bug")])
-async def test_a_commit_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch, surprise: Exception) -> None:
-    """Each is counted, and the next interval brings the next one."""
+@pytest.mark.parametrize("error", [SessionLostError("over"), KielGroupsError("refused"), RuntimeError("a bug")])
+async def test_the_automatic_commit_continues_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The failure is counted, and the next commit follows after the next interval."""
     subscription = SubscriptionState()
     subscription.subscribe(["t"])
     settings = ConsumerSettings(
@@ -31,9 +33,9 @@ async def test_a_commit_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPat
     consuming, again, tries = ConnectedConsumer(settings, subscription), asyncio.Event(), []
 
     async def commit(_metadata: str = "") -> frozenset[TopicPartition]:
-        tries.append(surprise)
+        tries.append(error)
         if len(tries) == 1:
-            raise surprise
+            raise error
         again.set()
         return frozenset({PARTITION})
 

@@ -14,19 +14,19 @@ from kiel_groups.model import TopicPartition
 pytestmark = pytest.mark.unit
 
 
-async def test_a_commit_goes_on_although_its_caller_is_cancelled() -> None:
-    """Otherwise the release that follows would take an offset on its way for somebody else's doing."""
-    begun, answered, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+async def test_a_commit_completes_although_its_caller_is_cancelled() -> None:
+    """Otherwise the release that follows would take an offset in flight for that of another writer."""
+    started, answered, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Member:
         async def commit_on_session(self, metadata: str) -> frozenset[TopicPartition]:
-            begun.set()
+            started.set()
             await answered.wait()
             done.set()
             return frozenset()
 
     waiting = ConnectedConsumer.commit_shielded(cast(Any, SimpleNamespace(member=Member())))
-    await begun.wait()
+    await started.wait()
     waiting.cancel()
     await asyncio.wait({waiting})
     answered.set()

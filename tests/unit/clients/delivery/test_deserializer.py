@@ -1,8 +1,7 @@
-"""Values that the application's function fails on: all are counted, few lines are logged, no count is lost."""
+"""Values that the application's deserializer fails on: all are counted, few lines are logged, no count is lost."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -15,14 +14,14 @@ from kiel_groups.clients.delivery import deserializer
 from kiel_groups.clients.delivery.deserializer import LOG_INTERVAL_S, Deserializer
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
-from tests.unit.clients.delivery.test_record_delivery import P0, P1, Bench, patience  # noqa: F401 -- patience is a fixture
-from tests.unit.clients.delivery.test_value_delivery import take
+from tests.helpers.delivery_bench import P0, P1, DeliveryBench, take_values
+from tests.helpers.waiting import eventually
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
 
 
-class Clock:
-    """Seconds, moved by hand."""
+class ManualClock:
+    """A clock in seconds that only the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -41,20 +40,22 @@ def fails(value: bytes) -> Any:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What was logged since the last call."""
+    """Returns the lines that were logged since the last call."""
 
-    def read() -> list[str]:
+    def new_lines() -> list[str]:
         texts = [entry.getMessage() for entry in caplog.records]
         caplog.clear()
         return texts
 
     caplog.set_level(logging.INFO, "kiel_groups.clients.delivery.deserializer")
-    return read
+    return new_lines
 
 
-def test_one_line_a_minute_with_a_count(lines: Callable[[], list[str]], caplog: pytest.LogCaptureFixture) -> None:
-    """The first one at once, with the traceback; partitions do not hide each other."""
-    clock, metrics = Clock(), Metrics()
+def test_failures_are_logged_once_a_minute_with_a_count(
+    lines: Callable[[], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first one is logged at once, with the traceback; partitions do not hide each other."""
+    clock, metrics = ManualClock(), Metrics()
     values = Deserializer(fails, metrics, clock)
     assert values.values(record(offset) for offset in range(5, 1_005)) == []
     assert [entry.exc_info is not None for entry in caplog.records] == [True]
@@ -75,9 +76,9 @@ def test_one_line_a_minute_with_a_count(lines: Callable[[], list[str]], caplog: 
     assert metrics.counter("deserializer_failures") == 1_004
 
 
-def test_what_was_counted_is_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
-    """Once, and without an event loop."""
-    values = Deserializer(fails, Metrics(), Clock())
+def test_counted_failures_are_logged_at_the_close(lines: Callable[[], list[str]]) -> None:
+    """They are logged once, and no event loop is needed."""
+    values = Deserializer(fails, Metrics(), ManualClock())
     values.values(record(offset) for offset in range(3))
     lines()
     values.close()
@@ -86,18 +87,20 @@ def test_what_was_counted_is_logged_at_the_close(lines: Callable[[], list[str]])
     assert lines() == []
 
 
-async def test_what_was_counted_is_logged_when_nothing_fails_any_more(
+async def test_counted_failures_are_logged_after_the_interval(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the interval is over, although no value asks for it."""
+    """Although no further value fails."""
     monkeypatch.setattr(deserializer, "LOG_INTERVAL_S", 0.05)
     values = Deserializer(fails, Metrics())
     values.values([record(1), record(2)])
     found = lines()
-    async with asyncio.timeout(5):
-        while len(found) < 2:
-            await asyncio.sleep(0.005)
-            found += lines()
+
+    def logged() -> bool:
+        found.extend(lines())
+        return len(found) == 2
+
+    await eventually(logged, "the second line is logged")
     assert "on 1 more values" in found[1]
 
 
@@ -115,55 +118,55 @@ def encodes(value: Any) -> Any:
 
 @pytest.mark.parametrize("expects_text", [concatenates, splits, encodes])
 def test_a_deserializer_of_kiel_that_expects_text(lines: Callable[[], list[str]], expects_text: Any) -> None:
-    """The line says what it is given here, and how to decode it."""
-    Deserializer(expects_text, Metrics(), Clock()).values([record(1)])
+    """The line says that the function gets bytes here, and how to decode them."""
+    Deserializer(expects_text, Metrics(), ManualClock()).values([record(1)])
     assert "is given bytes" in lines()[0]
-    decoded = Deserializer(lambda value: expects_text(value.decode()), Metrics(), Clock())
+    decoded = Deserializer(lambda value: expects_text(value.decode()), Metrics(), ManualClock())
     assert len(decoded.values([record(1)])) == 1
     assert lines() == []
 
 
 @pytest.mark.parametrize(("function", "value"), [(None, None), (json.loads, None), (json.loads, b"{"), (fails, b"1")])
 def test_other_failures_have_no_hint(lines: Callable[[], list[str]], function: Any, value: bytes | None) -> None:
-    """Also where JSON says of a missing value that it is no bytes."""
-    Deserializer(function, Metrics(), Clock()).values([record(1, value)])
+    """The hint is missing, too, if JSON reports of a null value that it is not bytes."""
+    Deserializer(function, Metrics(), ManualClock()).values([record(1, value)])
     (line,) = lines()
     assert "is given bytes" not in line
 
 
-def test_an_error_without_a_text(lines: Callable[[], list[str]]) -> None:
-    """Neither an error whose text cannot be had nor a very long one does any harm."""
+def test_an_error_whose_text_fails_or_is_long(lines: Callable[[], list[str]]) -> None:
+    """Neither an error whose text cannot be read nor a very long one does harm."""
 
     class StrangeError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
-    def strange(value: bytes) -> Any:
+    def raises_strange(value: bytes) -> Any:
         raise StrangeError
 
     def talkative(value: bytes) -> Any:
         raise ValueError("x" * 100_000)
 
-    Deserializer(strange, Metrics(), Clock()).values([record(1)])
+    Deserializer(raises_strange, Metrics(), ManualClock()).values([record(1)])
     assert lines()[0].endswith("StrangeError: ?")
-    Deserializer(talkative, Metrics(), Clock()).values([record(1)])
+    Deserializer(talkative, Metrics(), ManualClock()).values([record(1)])
     assert len(lines()[0]) < 500
 
 
 @pytest.mark.parametrize("way", ["take", "take_topic"])
-async def test_a_consumer_logs_the_rest_when_it_ends(lines: Callable[[], list[str]], way: str) -> None:
-    """Iterated over or not."""
-    bench = Bench(fails)
+async def test_a_consumer_logs_counted_failures_when_it_ends(lines: Callable[[], list[str]], way: str) -> None:
+    """It does so after iteration and after ``consume()``."""
+    bench = DeliveryBench(fails)
     bench.fetcher.add(P0, *range(10, 20))
-    assert not (bench.out.take() if way == "take" else take(bench))
+    assert not (bench.delivery.take() if way == "take" else take_values(bench))
     assert len(lines()) == 1
-    bench.out.end()
+    bench.delivery.end()
     assert ["on 9 more values" in line for line in lines()] == [True]
     assert bench.metrics.counter("deserializer_failures") == 10
 
 
 def test_a_limit_returns_every_event_once() -> None:
-    """In its line, when it is due, or at the end."""
+    """An event is part of its line, of the line when it is due, or of the rest at the end."""
     limit: LogLimit[str, int] = LogLimit(10.0)
     assert limit.due_s is None
     assert limit.add("a", 1, 0.0) == Repeats(1, 1, is_first_line=True)

@@ -1,4 +1,4 @@
-"""The token that comes with what is handed out: that of the claim under which this was done, whatever comes later."""
+"""Fencing tokens of records and values: each has that of the claim under which it was delivered."""
 
 from __future__ import annotations
 
@@ -14,119 +14,119 @@ from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
 from kiel_groups.group.member.subscription import StartPosition
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
-from tests.unit.clients.delivery.test_record_delivery import P0, P1, Bench
-from tests.unit.clients.delivery.test_value_delivery import ME
+from tests.helpers.delivery_bench import CALL, P0, P1, DeliveryBench
 
 pytestmark = pytest.mark.unit
 
 
-class Member(MemberAttributes):
-    """What an application asks, on a bench that hands out to it."""
+class TokenReader(MemberAttributes):
+    """The attributes that an application reads, with the delivery of a bench."""
 
-    def __init__(self, bench: Bench) -> None:
-        class Parts:
-            delivery = bench.out
+    def __init__(self, bench: DeliveryBench) -> None:
+        class Consuming:
+            delivery = bench.delivery
 
         self._subscription = bench.subscription
-        self._consuming = cast(ConnectedConsumer, Parts())
+        self._consuming = cast(ConnectedConsumer, Consuming())
 
 
-def lose_and_claim_again(bench: Bench, token: int, partition: TopicPartition = P0) -> None:
-    """As a lost session does, and the next one of this consumer."""
+def lose_and_claim_again(bench: DeliveryBench, token: int, partition: TopicPartition = P0) -> None:
+    """Lose a partition as with a session, and claim it in the next session."""
     bench.subscription.unassign([partition])
-    bench.out.lost([partition])
+    bench.delivery.lost([partition])
     bench.subscription.assign_from_subscribed({partition: StartPosition(10, 2, token)})
 
 
-def handed(bench: Bench) -> Record:
-    record = bench.out.take()
+def deliver(bench: DeliveryBench) -> Record:
+    """Take the next record."""
+    record = bench.delivery.take()
     assert record is not None
     return record
 
 
-async def test_a_record_of_an_earlier_claim_is_not_lent_the_later_token() -> None:
-    """Work that was begun before the partition was lost must not pass for that of who has it now."""
-    bench = Bench()
-    member = Member(bench)
+async def test_a_record_of_an_earlier_claim_does_not_get_the_later_token() -> None:
+    """Work that started before the loss must not pass for work of the present owner."""
+    bench = DeliveryBench()
+    consumer = TokenReader(bench)
     bench.fetcher.add(P0, 10)
-    record = handed(bench)
-    assert member.fencing_token(record) == 1
+    record = deliver(bench)
+    assert consumer.fencing_token(record) == 1
     lose_and_claim_again(bench, 7)
-    assert member.fencing_token(P0) == 7
-    assert member.fencing_token(record) is None
+    assert consumer.fencing_token(P0) == 7
+    assert consumer.fencing_token(record) is None
 
 
-async def test_a_record_that_comes_again_does_not_vouch_for_the_one_before() -> None:
-    """They are of one offset, and equal; only one of them is the later claim's."""
-    bench = Bench()
-    member = Member(bench)
+async def test_a_record_delivered_again_does_not_give_its_token_to_the_first_one() -> None:
+    """They have the same offset and are equal, but only one belongs to the later claim."""
+    bench = DeliveryBench()
+    consumer = TokenReader(bench)
     bench.fetcher.add(P0, 10)
-    before = handed(bench)
+    before = deliver(bench)
     lose_and_claim_again(bench, 7)
     bench.fetcher.add(P0, 10)
-    again = handed(bench)
+    again = deliver(bench)
     assert again == before
-    assert member.fencing_token(again) == 7
-    assert member.fencing_token(before) is None
+    assert consumer.fencing_token(again) == 7
+    assert consumer.fencing_token(before) is None
 
 
-async def test_a_record_has_its_token_while_it_is_in_hand() -> None:
-    """Read by a deserialiser or not; afterwards, or once an operator has set the offset, nothing is said of it."""
-    bench = Bench(json.loads)
-    member = Member(bench)
+async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
+    """With a deserializer, too. A finished record has none, nor has one of a partition that an operator has reset."""
+    bench = DeliveryBench(json.loads)
+    consumer = TokenReader(bench)
     bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10)
     bench.fetcher.add(P1, 10, 11)
-    first = handed(bench)
-    assert member.fencing_token(first) == 1
-    second = handed(bench)
-    assert (member.fencing_token(first), member.fencing_token(second)) == (None, 5)
-    bench.out.count_in_flight()
-    assert member.fencing_token(second) == 5
-    bench.out.moved(P1, 3)
-    assert member.fencing_token(second) is None
+    first = deliver(bench)
+    assert consumer.fencing_token(first) == 1
+    second = deliver(bench)
+    assert (consumer.fencing_token(first), consumer.fencing_token(second)) == (None, 5)
+    bench.delivery.count_in_flight()
+    assert consumer.fencing_token(second) == 5
+    bench.delivery.moved(P1, 3)
+    assert consumer.fencing_token(second) is None
 
 
-async def test_nothing_is_known_of_a_record_before_the_consumer_is_connected() -> None:
-    """Nor of a partition."""
-    member = Member(Bench())
-    member._consuming = None
-    assert member.fencing_token(Record("t", 0, 10, None, b"10")) is None
-    assert member.fencing_token(TopicPartition("t", 2)) is None
+async def test_there_is_no_token_before_the_consumer_is_connected() -> None:
+    """Records and partitions have none."""
+    consumer = TokenReader(DeliveryBench())
+    consumer._consuming = None
+    assert consumer.fencing_token(Record("t", 0, 10, None, b"10")) is None
+    assert consumer.fencing_token(TopicPartition("t", 2)) is None
 
 
-async def test_values_come_with_the_claims_they_were_handed_out_under() -> None:
-    """Partition by partition; and stay with them when the partition is claimed again, and they come again."""
-    bench = Bench()
+async def test_values_have_the_tokens_of_the_claims_they_were_delivered_under() -> None:
+    """Each partition has its own; values keep theirs when the partition is claimed again and delivers them again."""
+    bench = DeliveryBench()
     bench.subscription.assign_from_subscribed({P1: StartPosition(10, 1, 5)})
     bench.fetcher.add(P0, 10, 11)
     bench.fetcher.add(P1, 10)
     bench.fetcher.add(P0, 12)
-    batch = bench.out.take_topic("t", 1_000, ME)
+    batch = bench.delivery.take_topic("t", 1_000, CALL)
     assert batch == [10, 11, 10, 12]
     claims = [(part.topic_partition, part.fencing_token, part.values) for part in batch.parts]
     assert claims == [(P0, 1, [10, 11]), (P1, 5, [10]), (P0, 1, [12])]
     lose_and_claim_again(bench, 7)
     bench.fetcher.add(P0, 10)
-    again = bench.out.take_topic("t", 1_000, ME)
+    again = bench.delivery.take_topic("t", 1_000, CALL)
     assert [part.fencing_token for part in batch.parts] == [1, 5, 1]
     assert [(part.records, part.fencing_token) for part in again.parts] == [([Record("t", 0, 10, None, 10)], 7)]
 
 
-async def test_records_of_a_batch_have_the_values_that_were_read_of_them() -> None:
-    """What could not be read is in neither; a partition of which nothing could is not mentioned."""
-    bench = Bench(json.loads)
+async def test_records_of_a_batch_have_deserialized_values() -> None:
+    """Values that cannot be deserialized are in neither; a partition without any other value is left out."""
+    bench = DeliveryBench(json.loads)
     fetched = [Record("t", 0, 10, b"k", b"[1]"), Record("t", 0, 11, None, b"{"), Record("t", 0, 12, None, b"null")]
     bench.fetcher.batches.append(FetchedBatch(P0, fetched, 13, 1, 1))
     bench.fetcher.batches.append(FetchedBatch(P1, [Record("t", 1, 10, None, b"{")], 11, 1, 1))
-    batch = bench.out.take_topic("t", 1_000, ME)
+    batch = bench.delivery.take_topic("t", 1_000, CALL)
     assert batch == [[1], None]
     (part,) = batch.parts
     assert part.records == [Record("t", 0, 10, b"k", [1]), Record("t", 0, 12, None, None)]
 
 
 def test_a_batch_is_a_list() -> None:
-    """As kiel's programs take it for one: it is sorted, emptied, sent elsewhere; its parts stay as they were."""
+    """Programs written for kiel sort it, empty it and send it elsewhere; its parts remain as they were."""
     part = PartitionBatch(P0, 3, [2, 1], [Record("t", 0, 10, None, b"2"), Record("t", 0, 11, None, b"1")])
     batch = Batch([part, part])
     assert isinstance(batch, list)

@@ -1,4 +1,4 @@
-"""A reset from the fetch that is out of range to the first record after it, at a scripted broker."""
+"""Position resets at a scripted broker, from the fetch that is out of range to the first record after it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ from kiel_groups.group.member.pending_reset import PendingReset
 from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.encoder import encode_message_set
-from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, FakeBroker
+from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, FakeBroker, message_set
+from tests.helpers.waiting import eventually
 
 pytestmark = [pytest.mark.unit, pytest.mark.failures]
 
 T0 = TopicPartition("t", 0)
 
 
-class Bench:
-    """A consumer's parts around one partition; its member stores resets in ``stored``, after ``failures``."""
+class ResetBench:
+    """
+    The parts of a consumer around one partition. Its member stores resets in ``stored``, after it has raised
+    ``failures``.
+    """
 
     def __init__(self, broker: FakeBroker, policy: ResetPolicy, deserializer: Callable[[bytes], Any] | None) -> None:
         self.broker = broker
@@ -44,14 +47,15 @@ class Bench:
         self.gate.renew(boot_time_s())
         self.stored: list[int] = []
         self.failures: list[Exception] = []
+        self.failed = asyncio.Event()
         self.subscription = SubscriptionState()
         self.subscription.subscribe("t")
         self.cluster = ClusterMetadata(broker.config(), self.metrics)
         self.fetcher = Fetcher(self.cluster, FetchConfig(max_wait_ms=1_000), self.metrics, reset=self._reset)
         calls = ListenerCalls(None, self.metrics)
-        self.out = RecordDelivery(self.fetcher, self.subscription, calls, self, deserializer, self.metrics)
+        self.delivery = RecordDelivery(self.fetcher, self.subscription, calls, self, deserializer, self.metrics)
         self.reset = PositionReset(
-            policy, self.cluster, partial(log_range, self.cluster), self.subscription, self.out, self, self.metrics
+            policy, self.cluster, partial(log_range, self.cluster), self.subscription, self.delivery, self, self.metrics
         )
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
@@ -63,6 +67,7 @@ class Bench:
     async def store_reset(self, partition: TopicPartition, reset: PendingReset) -> int | None:
         await asyncio.sleep(0)
         if self.failures:
+            self.failed.set()
             raise self.failures.pop(0)
         state = self.state
         if state.reset is not reset:
@@ -79,168 +84,166 @@ class Bench:
 
     @property
     def committed(self) -> int | None:
-        """What a commit would store at this moment."""
+        """The offset that a commit would store at this moment."""
         return self.subscription.all_consumed_offsets().get(T0)
 
     async def claim(self, offset: int) -> None:
         self.subscription.assign_from_subscribed({T0: StartPosition(offset, 1, 1)})
-        await self.out.assigned([T0])
+        await self.delivery.assigned([T0])
 
     def produce(self, count: int) -> None:
-        self.broker.append(T0, encode_message_set([(None, b"%d" % n) for n in range(count)]))
+        self.broker.append(T0, message_set(*(b"%d" % n for n in range(count))))
 
     def cut(self, start: int, end: int) -> None:
-        """The log has only these offsets from now on."""
+        """Keep only these offsets in the log."""
         log = self.broker.logs[T0]
         log.entries = [entry for entry in log.entries if start <= entry[0] < end]
         log.start, log.end = start, end
 
     async def next(self) -> int:
         async with asyncio.timeout(5):
-            while (record := self.out.take()) is None:
-                await self.out.wait()
+            while (record := self.delivery.take()) is None:
+                await self.delivery.wait()
             return record.offset
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110 -- of many parts
-                await asyncio.sleep(0.001)
-
-    async def out_of_range(self) -> None:
-        """Wait until a reset is chosen; the fetch that waits for new records is answered at once."""
+    async def wait_for_reset(self) -> None:
+        """Wait until a reset is chosen; the long poll in flight is answered at once."""
         self.broker.drop_connections()
-        await self.until(lambda: self.state.reset is not None)
+        await eventually(lambda: self.state.reset is not None, "a reset is chosen")
 
 
 @asynccontextmanager
-async def bench(
+async def reset_bench(
     policy: ResetPolicy = "latest", deserializer: Callable[[bytes], Any] | None = None
-) -> AsyncIterator[Bench]:
+) -> AsyncIterator[ResetBench]:
     async with FakeBroker({"t": 1}) as broker:
-        made = Bench(broker, policy, deserializer)
-        await made.cluster.refresh(["t"], "test")
+        bench = ResetBench(broker, policy, deserializer)
+        await bench.cluster.refresh(["t"], "test")
         try:
-            yield made
+            yield bench
         finally:
-            made.fetcher.close()
-            made.cluster.close()
+            bench.fetcher.close()
+            bench.cluster.close()
 
 
-async def test_with_nothing_older_the_position_is_stored_at_once() -> None:
-    """Before any record from there is fetched."""
-    async with bench() as b:
-        b.produce(10)
-        await b.claim(1_000)
-        await b.until(lambda: b.stored)
-        assert b.stored == [10]
-        b.produce(1)
-        assert await b.next() == 10
-        assert b.metrics.counter("offset_resets") == 1
+async def test_a_reset_is_stored_at_once_if_nothing_older_is_buffered() -> None:
+    """It is stored before any record from there is fetched."""
+    async with reset_bench() as bench:
+        bench.produce(10)
+        await bench.claim(1_000)
+        await eventually(lambda: bench.stored, "the reset is stored")
+        assert bench.stored == [10]
+        bench.produce(1)
+        assert await bench.next() == 10
+        assert bench.metrics.counter("offset_resets") == 1
 
 
 @pytest.mark.parametrize(("policy", "stored", "following"), [("latest", 4, 4), ("earliest", 0, 0)])
-async def test_a_log_that_is_cut_under_a_reader(policy: ResetPolicy, stored: int, following: int) -> None:
+async def test_records_that_are_still_in_the_log_are_delivered_before_a_reset(
+    policy: ResetPolicy, stored: int, following: int
+) -> None:
     """
-    What is fetched and still in the log is delivered first; what is not is dropped.
-
-    Only when the last of the former is finished the position is stored, and only then fetching continues.
+    Buffered records beyond the log's end are dropped. When the last record in the log is finished, the reset is stored;
+    then fetching continues.
     """
-    async with bench(policy) as b:
-        b.produce(8)
-        await b.claim(0)
-        assert await b.next() == 0
-        b.cut(0, 4)
-        await b.out_of_range()
-        assert b.metrics.counter("records_cut_off") == 4
-        fetches = b.broker.count(FETCH)
-        b.produce(1)
-        assert [await b.next() for _ in range(3)] == [1, 2, 3]
-        assert b.committed == 3
-        assert b.stored == []
-        assert b.broker.count(FETCH) == fetches
-        assert b.state.position == 4
-        assert await b.next() == following
-        assert b.stored == [stored]
+    async with reset_bench(policy) as bench:
+        bench.produce(8)
+        await bench.claim(0)
+        assert await bench.next() == 0
+        bench.cut(0, 4)
+        await bench.wait_for_reset()
+        assert bench.metrics.counter("records_cut_off") == 4
+        fetches = bench.broker.count(FETCH)
+        bench.produce(1)
+        assert [await bench.next() for _ in range(3)] == [1, 2, 3]
+        assert bench.committed == 3
+        assert bench.stored == []
+        assert bench.broker.count(FETCH) == fetches
+        assert bench.state.position == 4
+        assert await bench.next() == following
+        assert bench.stored == [stored]
 
 
-async def test_a_record_in_flight_that_is_cut_off_does_not_count() -> None:
-    """Its end moves no offset, and the position is stored when the application is done with it."""
-    async with bench() as b:
-        b.produce(8)
-        await b.claim(0)
-        assert [await b.next() for _ in range(7)] == list(range(7))
-        b.cut(0, 4)
-        await b.out_of_range()
-        assert b.committed is None, "6 is finished, and the log ends at 4"
-        assert b.stored == []
-        assert b.out.take() is None
-        await b.until(lambda: b.stored)
-        assert b.stored == [4]
-        assert b.state.finished == 4
+async def test_a_record_in_flight_beyond_the_end_of_the_log_is_not_committed() -> None:
+    """Finishing it moves no offset; the reset is stored then."""
+    async with reset_bench() as bench:
+        bench.produce(8)
+        await bench.claim(0)
+        assert [await bench.next() for _ in range(7)] == list(range(7))
+        bench.cut(0, 4)
+        await bench.wait_for_reset()
+        assert bench.committed is None, "6 is finished, and the log ends at 4"
+        assert bench.stored == []
+        assert bench.delivery.take() is None
+        await eventually(lambda: bench.stored, "the reset is stored")
+        assert bench.stored == [4]
+        assert bench.state.finished == 4
 
 
-async def test_values_in_flight_count_up_to_the_cut() -> None:
-    """Of what one call of consume() returned, a part may still be in the log."""
-    async with bench() as b:
-        b.produce(8)
-        await b.claim(0)
-        await b.until(lambda: b.fetcher.is_buffering(T0))
-        taker = ConsumeCall()
-        assert len(b.out.take_topic("t", 1_000, taker)) == 8
-        taker.got = True
-        b.cut(0, 4)
-        await b.out_of_range()
-        assert b.stored == []
-        b.out.finish_topics(["t"])
-        assert b.committed == 4
-        await b.until(lambda: b.stored)
-        assert b.stored == [4]
+async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None:
+    """A part of the values of one ``consume()`` call may still be in the log."""
+    async with reset_bench() as bench:
+        bench.produce(8)
+        await bench.claim(0)
+        await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
+        call = ConsumeCall()
+        assert len(bench.delivery.take_topic("t", 1_000, call)) == 8
+        call.got = True
+        bench.cut(0, 4)
+        await bench.wait_for_reset()
+        assert bench.stored == []
+        bench.delivery.finish_topics(["t"])
+        assert bench.committed == 4
+        await eventually(lambda: bench.stored, "the reset is stored")
+        assert bench.stored == [4]
 
 
-async def test_values_in_flight_beyond_the_cut_do_not_count() -> None:
-    """Nor do they come again."""
-    async with bench() as b:
-        b.produce(4)
-        await b.claim(0)
-        await b.until(lambda: b.fetcher.is_buffering(T0))
+async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() -> None:
+    """They are not delivered again either."""
+    async with reset_bench() as bench:
+        bench.produce(4)
+        await bench.claim(0)
+        await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         first, second = ConsumeCall(), ConsumeCall()
-        b.out.take_topic("t", 1_000, first)
-        b.produce(4)
-        await b.until(lambda: b.fetcher.is_buffering(T0))
-        b.out.take_topic("t", 1_000, second)
+        bench.delivery.take_topic("t", 1_000, first)
+        bench.produce(4)
+        await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
+        bench.delivery.take_topic("t", 1_000, second)
         first.got = second.got = True
-        b.cut(0, 2)
-        await b.out_of_range()
-        b.out.finish_topics(["t"])
-        await b.until(lambda: b.stored)
-        assert (b.stored, b.state.finished) == ([2], 2)
+        bench.cut(0, 2)
+        await bench.wait_for_reset()
+        bench.delivery.finish_topics(["t"])
+        await eventually(lambda: bench.stored, "the reset is stored")
+        assert (bench.stored, bench.state.finished) == ([2], 2)
 
 
-async def test_values_that_come_again_undo_the_reset() -> None:
-    """What nobody got is fetched again, and what follows it as well: the log has that, and no reset is due."""
-    async with bench() as b:
-        b.produce(4)
-        await b.claim(0)
-        await b.until(lambda: b.fetcher.is_buffering(T0))
-        taker = ConsumeCall()
-        b.out.take_topic("t", 1_000, taker)
-        b.cut(0, 2)
-        await b.out_of_range()
-        taker.passed = True
-        b.out.finish_topics(["t"])
-        b.produce(1)
+async def test_unclaimed_values_cancel_the_reset() -> None:
+    """They are fetched again, with all records after them: the log has their offset, so no reset is due."""
+    async with reset_bench() as bench:
+        bench.produce(4)
+        await bench.claim(0)
+        await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
+        call = ConsumeCall()
+        bench.delivery.take_topic("t", 1_000, call)
+        bench.cut(0, 2)
+        await bench.wait_for_reset()
+        call.passed = True
+        bench.delivery.finish_topics(["t"])
+        bench.produce(1)
         offsets: list[int] = []
 
-        def came() -> bool:
+        def arrived() -> bool:
             other = ConsumeCall()
             other.got = True
-            offsets.extend(r.offset for part in b.out.take_topic("t", 1_000, other).parts for r in part.records)
+            offsets.extend(
+                r.offset for part in bench.delivery.take_topic("t", 1_000, other).parts for r in part.records
+            )
             return len(offsets) == 3
 
-        await b.until(came)
+        await eventually(arrived, "the values arrived")
         assert offsets == [0, 1, 2]
-        assert b.stored == []
-        assert b.state.reset is None
+        assert bench.stored == []
+        assert bench.state.reset is None
 
 
 @pytest.mark.parametrize(
@@ -250,145 +253,154 @@ async def test_values_that_come_again_undo_the_reset() -> None:
 async def test_a_topic_that_is_unsubscribed_during_a_reset(
     policy: ResetPolicy, cut: tuple[int, int], following: int
 ) -> None:
-    """It comes back when the log has the lost position again: the choice stands, and skips nothing written since."""
-    async with bench(policy) as b:
-        b.produce(8)
-        await b.claim(0)
+    """
+    It is subscribed to again when the log has the lost position again: the reset is kept, and skips no record written
+    since.
+    """
+    async with reset_bench(policy) as bench:
+        bench.produce(8)
+        await bench.claim(0)
         for _ in range(8):
-            await b.next()
-        b.cut(*cut)
-        await b.out_of_range()
-        b.produce(6)
+            await bench.next()
+        bench.cut(*cut)
+        await bench.wait_for_reset()
+        bench.produce(6)
         for topic in ("u", "t"):
-            b.subscription.subscribe(topic)
-            b.out.follow_subscription()
-        b.out.take()
-        offsets = [await b.next() for _ in range(b.broker.logs[T0].end - following)]
-        assert offsets == list(range(following, b.broker.logs[T0].end))
-        assert b.stored == [following]
+            bench.subscription.subscribe(topic)
+            bench.delivery.follow_subscription()
+        bench.delivery.take()
+        offsets = [await bench.next() for _ in range(bench.broker.logs[T0].end - following)]
+        assert offsets == list(range(following, bench.broker.logs[T0].end))
+        assert bench.stored == [following]
 
 
-async def test_records_that_cannot_be_deserialized_hold_up_no_reset() -> None:
-    """They are passed over, and nothing is in flight then."""
+async def test_records_that_cannot_be_deserialized_delay_no_reset() -> None:
+    """They are skipped, and nothing is in flight then."""
 
     def refuse(value: bytes) -> Any:
         raise ValueError(value)
 
-    async with bench(deserializer=refuse) as b:
-        b.produce(4)
-        await b.claim(0)
-        await b.until(lambda: b.fetcher.is_buffering(T0))
-        b.cut(2, 3)
-        await b.out_of_range()
-        assert b.out.take() is None
-        await b.until(lambda: b.stored)
-        assert b.stored == [3]
+    async with reset_bench(deserializer=refuse) as bench:
+        bench.produce(4)
+        await bench.claim(0)
+        await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
+        bench.cut(2, 3)
+        await bench.wait_for_reset()
+        assert bench.delivery.take() is None
+        await eventually(lambda: bench.stored, "the reset is stored")
+        assert bench.stored == [3]
 
 
-async def test_what_is_put_back_is_handed_out_before_the_reset() -> None:
-    """A loop that was left by an exception: its record is buffered again, and owed to whoever asks next."""
-    async with bench() as b:
-        b.produce(4)
-        await b.claim(0)
-        b.out.enter()
-        assert [await b.next(), await b.next()] == [0, 1]
-        b.cut(0, 2)
-        await b.out_of_range()
-        b.out.leave(finished=False)
-        b.out.enter()
-        assert await b.next() == 1
-        assert b.stored == []
-        assert b.out.take() is None
-        await b.until(lambda: b.stored)
-        assert b.stored == [2]
+async def test_a_record_that_was_put_back_is_delivered_before_the_reset() -> None:
+    """An exception ended its loop: the record is buffered again for the next loop."""
+    async with reset_bench() as bench:
+        bench.produce(4)
+        await bench.claim(0)
+        bench.delivery.enter()
+        assert [await bench.next(), await bench.next()] == [0, 1]
+        bench.cut(0, 2)
+        await bench.wait_for_reset()
+        bench.delivery.leave(finished=False)
+        bench.delivery.enter()
+        assert await bench.next() == 1
+        assert bench.stored == []
+        assert bench.delivery.take() is None
+        await eventually(lambda: bench.stored, "the reset is stored")
+        assert bench.stored == [2]
 
 
-async def test_a_position_that_is_in_the_log_again_is_kept() -> None:
-    """The broker that refused was behind: its own word on the log's range tells, and nothing is reset."""
-    async with bench() as b:
-        b.produce(4)
-        b.broker.fail_next(FETCH, T0, 1)
-        await b.claim(2)
-        assert await b.next() == 2
-        assert b.stored == []
-        assert b.metrics.counter("offset_resets") == 0
-        assert b.metrics.counter("fetch_retries") == 1
+async def test_a_position_that_is_in_the_log_after_all_is_kept() -> None:
+    """The broker that refused was behind: its own answer about the log's range shows that no reset is due."""
+    async with reset_bench() as bench:
+        bench.produce(4)
+        bench.broker.fail_next(FETCH, T0, 1)
+        await bench.claim(2)
+        assert await bench.next() == 2
+        assert bench.stored == []
+        assert bench.metrics.counter("offset_resets") == 0
+        assert bench.metrics.counter("fetch_retries") == 1
 
 
-async def test_an_offset_that_an_operator_sets_during_the_look_up_is_kept() -> None:
-    """The log's range is of no use for it: nothing is chosen, so that a release stores the operator's offset."""
-    async with bench() as b:
-        b.produce(10)
-        b.broker.gates[LIST_OFFSETS] = asyncio.Event()
-        await b.claim(1_000)
-        await b.broker.until_asked(LIST_OFFSETS, 1)
-        (looking,) = (task for task in b.fetcher._tasks if "reset" in task.get_name())
-        b.subscription.adopt(T0, 3, 2)
-        b.out.moved(T0, 3)
-        b.broker.gates[LIST_OFFSETS].set()
-        await asyncio.wait({looking})
-        assert b.state.reset is None
-        assert b.state.reset_offset(autocommit=True) is None
-        assert await b.next() == 3
-        assert b.stored == []
+async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
+    """The log's range does not concern it: no reset is chosen, so a release stores the operator's offset."""
+    async with reset_bench() as bench:
+        bench.produce(10)
+        bench.broker.gates[LIST_OFFSETS] = asyncio.Event()
+        await bench.claim(1_000)
+        await bench.broker.wait_for_requests(LIST_OFFSETS, 1)
+        (resetting,) = (task for task in bench.fetcher._tasks if "reset" in task.get_name())
+        bench.subscription.adopt(T0, 3, 2)
+        bench.delivery.moved(T0, 3)
+        bench.broker.gates[LIST_OFFSETS].set()
+        await asyncio.wait({resetting})
+        assert bench.state.reset is None
+        assert bench.state.reset_offset(autocommit=True) is None
+        assert await bench.next() == 3
+        assert bench.stored == []
 
 
 @pytest.mark.parametrize("code", [1, 17, 99])
-async def test_a_look_up_that_fails_is_repeated(code: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever brokers say about the log's range: error 1 is no word of the policy's."""
-    async with bench() as b:
-        b.produce(4)
-        b.broker.fail_next(LIST_OFFSETS, T0, *[code] * 12)
-        await b.claim(1_000)
-        await b.until(lambda: b.stored)
-        assert b.stored == [4]
-        assert b.metrics.counter("fetch_retries") >= 5
+async def test_a_look_up_of_the_logs_range_that_fails_is_repeated(code: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Brokers may answer with any error: code 1 of a look-up does not mean that the policy forbids a reset."""
+    async with reset_bench() as bench:
+        bench.produce(4)
+        bench.broker.fail_next(LIST_OFFSETS, T0, *[code] * 12)
+        await bench.claim(1_000)
+        await eventually(lambda: bench.stored, "the reset is stored")
+        assert bench.stored == [4]
+        assert bench.metrics.counter("fetch_retries") >= 5
         assert f"({code})" in caplog.text
 
 
 async def test_a_reset_that_cannot_be_stored_is_tried_again() -> None:
-    """It is chosen once: what is written between the tries is delivered, and its end is committed."""
-    async with bench() as b:
-        b.produce(4)
-        b.failures = [SessionLostError("no session"), SessionLostError("no session")]
-        await b.claim(5)
-        await b.until(lambda: b.metrics.counter("resets_put_off") == 1)
-        b.produce(6)
-        await b.until(lambda: b.stored)
-        assert b.stored == [4]
-        assert b.broker.count(LIST_OFFSETS) == 2
-        assert [await b.next() for _ in range(6)] == list(range(4, 10))
-        b.out.finish()
-        assert b.committed == 10
+    """
+    Its position is chosen once: records written between the tries are delivered, and the offset after them is
+    committed.
+    """
+    async with reset_bench() as bench:
+        bench.produce(4)
+        bench.failures = [SessionLostError("no session"), SessionLostError("no session")]
+        await bench.claim(5)
+        await asyncio.wait_for(bench.failed.wait(), 5)
+        bench.produce(6)
+        await eventually(lambda: bench.stored, "the reset is stored")
+        assert bench.stored == [4]
+        assert bench.metrics.counter("resets_put_off") == 2
+        assert bench.broker.count(LIST_OFFSETS) == 2
+        assert [await bench.next() for _ in range(6)] == list(range(4, 10))
+        bench.delivery.finish()
+        assert bench.committed == 10
 
 
-async def test_without_a_policy_nothing_is_stored() -> None:
-    """The error reaches the application, with the range that the log has."""
-    async with bench("none") as b:
-        await b.claim(1_000)
+async def test_with_the_policy_none_an_error_is_raised() -> None:
+    """It names the range of the log, and nothing is stored."""
+    async with reset_bench("none") as bench:
+        await bench.claim(1_000)
         with pytest.raises(OffsetOutOfRangeError, match="t:0: offset 1000 is not in the log, which has 0 to 0"):
-            await b.next()
-        assert b.stored == []
+            await bench.next()
+        assert bench.stored == []
 
 
 @pytest.mark.parametrize("event", ["lost", "stop", "moved"])
-async def test_a_partition_that_goes_ends_the_wait(event: str) -> None:
-    """A loss forgets the reset, an operator's offset takes its place, a hand-over leaves it to the release."""
-    async with bench() as b:
-        b.produce(4)
-        await b.claim(0)
-        await b.until(lambda: b.fetcher.is_buffering(T0))
-        b.cut(0, 2)
-        await b.out_of_range()
+async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: str) -> None:
+    """A loss drops the reset, an operator's offset replaces it, and a revocation leaves it to the release."""
+    async with reset_bench() as bench:
+        bench.produce(4)
+        await bench.claim(0)
+        await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
+        bench.cut(0, 2)
+        await bench.wait_for_reset()
         if event == "moved":
-            b.subscription.seek(T0, 1)
-            b.out.moved(T0, 1)
+            bench.subscription.seek(T0, 1)
+            bench.delivery.moved(T0, 1)
         elif event == "lost":
-            b.out.lost([T0])
+            bench.delivery.lost([T0])
         else:
-            b.out.stop([T0])
-        await b.until(lambda: not any("reset" in task.get_name() for task in b.fetcher._tasks))
-        assert b.stored == []
-        assert (b.state.reset is None) == (event == "moved")
+            bench.delivery.stop([T0])
+        await eventually(
+            lambda: not any("reset" in task.get_name() for task in bench.fetcher._tasks), "no reset is running"
+        )
+        assert bench.stored == []
+        assert (bench.state.reset is None) == (event == "moved")
         if event == "moved":
-            assert await b.next() == 1
+            assert await bench.next() == 1

@@ -1,4 +1,4 @@
-"""What an application is busy with, as its watchdog sees it: the same object for as long as it does not get on."""
+"""Work in progress, as the watchdog sees it: one unchanged token for as long as the application makes no progress."""
 
 from __future__ import annotations
 
@@ -13,134 +13,135 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls
 from kiel_groups.listeners import Stall
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from tests.unit.clients.delivery.test_record_delivery import P0, P1, Bench, patience, settled  # noqa: F401 -- patience is a fixture
+from tests.helpers.delivery_bench import P0, P1, DeliveryBench
+from tests.helpers.waiting import run_ready_tasks
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("no_pauses")]
 
 STALL = Stall("loop", frozenset(), 1.0, 2.0)
 
 
-async def test_nothing_in_hand_is_nothing_in_progress() -> None:
-    """Whoever waits for records is not slow."""
-    assert Bench().out.in_progress() == []
+async def test_nothing_in_flight_is_no_work_in_progress() -> None:
+    """An application that waits for records is not slow."""
+    assert DeliveryBench().delivery.in_progress() == []
 
 
-async def test_each_record_is_a_work_of_its_own() -> None:
-    """The next record is another one, and after the last one there is none."""
-    bench = Bench()
+async def test_each_record_is_another_work_in_progress() -> None:
+    """The next record has another token, and after the last one there is none."""
+    bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     bench.take()
-    (first,) = bench.out.in_progress()
+    (first,) = bench.delivery.in_progress()
     assert (first.kind, first.partitions) == ("processing", {P0})
-    assert bench.out.in_progress()[0].token is first.token
+    assert bench.delivery.in_progress()[0].token is first.token
     bench.take()
-    (second,) = bench.out.in_progress()
+    (second,) = bench.delivery.in_progress()
     assert second.token is not first.token
     assert bench.take() is None
-    assert bench.out.in_progress() == []
+    assert bench.delivery.in_progress() == []
 
 
-async def test_a_record_that_was_lost_is_still_in_progress() -> None:
-    """A member must not claim anew while its application does not get on, or those partitions stand still, too."""
-    bench = Bench()
+async def test_a_lost_record_is_still_in_progress() -> None:
+    """A member must not claim again while its application makes no progress: those partitions would not be consumed."""
+    bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
     bench.take()
     bench.subscription.unassign([P0])
-    bench.out.lost([P0])
-    assert len(bench.out.in_progress()) == 1
+    bench.delivery.lost([P0])
+    assert len(bench.delivery.in_progress()) == 1
 
 
-async def test_who_asks_for_values_gets_on() -> None:
-    """Of whichever topic: programs that take several in turns are busy with none for long."""
-    bench = Bench()
+async def test_a_coroutine_that_asks_for_values_makes_progress() -> None:
+    """It may ask for any topic: programs that take several topics in turn process none for long."""
+    bench = DeliveryBench()
     other = TopicPartition("u", 0)
     bench.claim(other)
     bench.fetcher.add(P0, 10)
-    bench.out.take_topic("t", 1 << 20, new_consume_call(bench, "t"))
-    (first,) = bench.out.in_progress()
+    bench.delivery.take_topic("t", 1 << 20, new_consume_call(bench, "t"))
+    (first,) = bench.delivery.in_progress()
     assert first.partitions == {P0}
-    bench.out.take_topic("u", 1 << 20, new_consume_call(bench, "u"))
-    (second,) = bench.out.in_progress()
+    bench.delivery.take_topic("u", 1 << 20, new_consume_call(bench, "u"))
+    (second,) = bench.delivery.in_progress()
     assert second.token is not first.token
 
 
-async def test_who_asks_for_values_does_not_get_on_for_another() -> None:
-    """A coroutine that is stuck with its values is seen, although others take turns with it; unless it is gone."""
-    bench = Bench()
+async def test_a_coroutine_that_asks_for_values_does_not_hide_one_that_is_stuck() -> None:
+    """A coroutine that is stuck with its values is seen while others ask for more, until it has ended."""
+    bench = DeliveryBench()
     may_end = asyncio.Event()
 
     async def stuck() -> None:
         bench.fetcher.add(P0, 10)
-        taker = new_consume_call(bench, "t")
-        bench.out.take_topic("t", 1 << 20, taker)
-        taker.got = True
+        call = new_consume_call(bench, "t")
+        bench.delivery.take_topic("t", 1 << 20, call)
+        call.got = True
         await may_end.wait()
 
-    stopping = asyncio.ensure_future(stuck())
-    await settled()
-    (first,) = bench.out.in_progress()
+    stuck_task = asyncio.ensure_future(stuck())
+    await run_ready_tasks()
+    (first,) = bench.delivery.in_progress()
     bench.fetcher.add(P1, 10)
-    bench.out.take_topic("t", 1 << 20, new_consume_call(bench, "t"))
-    works = {work.token: work.partitions for work in bench.out.in_progress()}
+    bench.delivery.take_topic("t", 1 << 20, new_consume_call(bench, "t"))
+    works = {work.token: work.partitions for work in bench.delivery.in_progress()}
     assert len(works) == 2
     assert works[first.token] == {P0}
     may_end.set()
-    await asyncio.wait_for(stopping, 5)
-    del stopping
-    assert first.token not in [work.token for work in bench.out.in_progress()]
+    await asyncio.wait_for(stuck_task, 5)
+    del stuck_task
+    assert first.token not in [work.token for work in bench.delivery.in_progress()]
 
 
 async def test_a_hook_that_runs_is_in_progress() -> None:
-    """With what it was told of, until it has ended."""
-    bench = Bench()
+    """It has its partitions, and is in progress until it has ended."""
+    bench = DeliveryBench()
     bench.listener.ready.clear()
-    assigning = asyncio.ensure_future(bench.out.assigned([P0, P1]))
-    await settled()
-    (hook,) = bench.out.in_progress()
+    assigning = asyncio.ensure_future(bench.delivery.assigned([P0, P1]))
+    await run_ready_tasks()
+    (hook,) = bench.delivery.in_progress()
     assert (hook.kind, hook.partitions) == ("listener", {P0, P1})
     bench.listener.ready.set()
     await assigning
-    assert bench.out.in_progress() == []
+    assert bench.delivery.in_progress() == []
 
 
-class Plain:
-    """A listener as all of them are."""
+class PlainListener:
+    """A listener without the optional hook."""
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None: ...
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None: ...
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None: ...
 
 
-class Hurrying(Plain):
-    """One that can be told to hurry."""
+class StallListener(PlainListener):
+    """A listener that is also notified of stalls."""
 
     def __init__(self, error: BaseException | None = None) -> None:
-        self.told: list[Stall] = []
+        self.calls: list[Stall] = []
         self._error = error
 
     def on_stalled(self, stall: Stall) -> None:
-        self.told.append(stall)
+        self.calls.append(stall)
         if self._error is not None:
             raise self._error
 
 
-@pytest.mark.parametrize("listener", [None, Plain()])
-def test_a_listener_without_that_hook_is_told_nothing(listener: Any) -> None:
-    """It is optional."""
+@pytest.mark.parametrize("listener", [None, PlainListener()])
+def test_a_listener_without_the_stalled_hook_is_not_called(listener: Any) -> None:
+    """The hook is optional."""
     ListenerCalls(listener, Metrics()).stalled(STALL)
 
 
-def test_a_listener_with_that_hook_is_told() -> None:
-    """Once, with what there is to know."""
-    listener = Hurrying()
+def test_a_listener_with_the_stalled_hook_is_called() -> None:
+    """It is called once, with the stall."""
+    listener = StallListener()
     ListenerCalls(listener, Metrics()).stalled(STALL)
-    assert listener.told == [STALL]
+    assert listener.calls == [STALL]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("of the application"), SystemExit("of the application")])
-def test_a_hook_that_fails_is_contained(caplog: pytest.LogCaptureFixture, error: BaseException) -> None:
-    """It is told of as loudly where it wants to end the process, which a thread cannot."""
+def test_a_failure_of_the_stalled_hook_is_contained(caplog: pytest.LogCaptureFixture, error: BaseException) -> None:
+    """It is logged, also if the hook tries to end the process, which a thread cannot do."""
     metrics = Metrics()
-    ListenerCalls(Hurrying(error), metrics).stalled(STALL)
+    ListenerCalls(StallListener(error), metrics).stalled(STALL)
     assert metrics.total("listener_failures") == 1
     assert "of the application" in caplog.text

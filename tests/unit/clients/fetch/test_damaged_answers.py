@@ -1,4 +1,4 @@
-"""Answers that cannot be read: fetched again before they are raised, and after it, so that they heal by themselves."""
+"""Answers that cannot be decoded: fetched again before the error is raised, and after it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kiel_groups.clients.net.connection import Connection
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record
 from kiel_groups.wire.api.fetch_v0 import FetchRequest, FetchResponse
-from tests.helpers.fake_broker import FETCH, METADATA, Asked, FakeBroker, Fault, Log
-from tests.unit.clients.fetch.test_fetcher import T0, T1, bench, messages, values
+from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Log, Request, message_set
+from tests.helpers.fetch_bench import T0, T1, fetch_bench, values
 
 pytestmark = pytest.mark.unit
 
@@ -34,13 +34,13 @@ def huge_size(message_set: bytearray) -> None:
 
 
 def damage(log: Log, how: Callable[[bytearray], object], times: int) -> None:
-    """Let the next answers with messages of a partition be damaged, as by a network or a failing disk."""
-    whole, left = log.read, [None] * times
+    """Damage the next answers with messages of a partition, as a network or a failing disk does."""
+    read_whole, remaining = log.read, [None] * times
 
     def read(offset: int, max_bytes: int) -> bytes:
-        found = bytearray(whole(offset, max_bytes))
-        if found and left:
-            left.pop()
+        found = bytearray(read_whole(offset, max_bytes))
+        if found and remaining:
+            remaining.pop()
             how(found)
         return bytes(found)
 
@@ -51,54 +51,54 @@ def damage(log: Log, how: Callable[[bytearray], object], times: int) -> None:
 async def test_a_damaged_answer_is_fetched_again(
     how: Callable[[bytearray], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Over another connection, after fresh metadata; the application notices nothing, the log and the metric do."""
-    async with bench() as b:
-        damage(b.broker.logs[T0], how, TRIES_UNREADABLE - 1)
-        b.broker.append(T0, messages(b"value"))
-        b.fetcher.assign({T0: 0})
-        assert values(await b.next_batch()) == [b"value"]
-        connections = [asked.connection for asked in b.broker.asked if asked.api_key == FETCH][:TRIES_UNREADABLE]
+    """It uses another connection, after fresh metadata. The application gets no error; the log and a metric have it."""
+    async with fetch_bench() as bench:
+        damage(bench.broker.logs[T0], how, TRIES_UNREADABLE - 1)
+        bench.broker.append(T0, message_set(b"value"))
+        bench.fetcher.assign({T0: 0})
+        assert values(await bench.next_batch()) == [b"value"]
+        connections = [request.connection for request in bench.broker.received(FETCH)][:TRIES_UNREADABLE]
         assert len(set(connections)) == TRIES_UNREADABLE
-        assert b.broker.count(METADATA) == TRIES_UNREADABLE, "one at the beginning, one before each further try"
-        assert b.metrics.counter("fetches_unreadable") == TRIES_UNREADABLE - 1
-        warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert len(warned) == TRIES_UNREADABLE - 1
-        assert all("cannot fetch t:0" in line for line in warned)
+        assert bench.broker.count(METADATA) == TRIES_UNREADABLE, "one at the start, one before each further try"
+        assert bench.metrics.counter("fetches_unreadable") == TRIES_UNREADABLE - 1
+        warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(warnings) == TRIES_UNREADABLE - 1
+        assert all("cannot fetch t:0" in line for line in warnings)
 
 
-async def test_what_stays_damaged_is_raised_after_what_came_before_and_heals() -> None:
-    """In order, with its place; once the log can be read again the partition flows on, without an unassign or a gap."""
-    async with bench() as b:
-        b.broker.append(T0, messages(b"0"))
-        b.fetcher.assign({T0: 0, T1: 0})
-        damage(b.broker.logs[T0], flip_last_bit, 0)
-        assert values(await b.next_batch()) == [b"0"]
-        damage(b.broker.logs[T0], flip_last_bit, TRIES_UNREADABLE + 3)
-        b.broker.append(T0, messages(b"1"))
+async def test_a_permanently_damaged_answer_is_an_error_until_it_can_be_decoded() -> None:
+    """It is raised after earlier records, with its place. Then the partition continues without a gap or an unassign."""
+    async with fetch_bench() as bench:
+        bench.broker.append(T0, message_set(b"0"))
+        bench.fetcher.assign({T0: 0, T1: 0})
+        damage(bench.broker.logs[T0], flip_last_bit, 0)
+        assert values(await bench.next_batch()) == [b"0"]
+        damage(bench.broker.logs[T0], flip_last_bit, TRIES_UNREADABLE + 3)
+        bench.broker.append(T0, message_set(b"1"))
         for _ in range(4):
-            error = await b.next_error()
+            error = await bench.next_error()
             assert isinstance(error, ProtocolError)
             assert "t:0 at offset 1" in str(error)
-        assert values(await b.next_batch()) == [b"1"]
-        assert b.fetcher.position(T0) == 2
-        b.broker.append(T1, messages(b"other"))
-        assert values(await b.next_batch()) == [b"other"]
+        assert values(await bench.next_batch()) == [b"1"]
+        assert bench.fetcher.position(T0) == 2
+        bench.broker.append(T1, message_set(b"other"))
+        assert values(await bench.next_batch()) == [b"other"]
 
 
-async def test_tries_are_counted_anew_after_one_that_can_be_read() -> None:
-    """Damage now and then is never raised."""
-    async with bench() as b:
-        log, whole = b.broker.logs[T0], b.broker.logs[T0].read
-        b.fetcher.assign({T0: 0})
+async def test_tries_are_counted_again_after_an_answer_that_can_be_decoded() -> None:
+    """Occasional damage is never raised."""
+    async with fetch_bench() as bench:
+        log, whole = bench.broker.logs[T0], bench.broker.logs[T0].read
+        bench.fetcher.assign({T0: 0})
         for number in range(3):
             log.read = whole  # type: ignore[method-assign]
             damage(log, flip_last_bit, TRIES_UNREADABLE - 1)
-            b.broker.append(T0, messages(b"%d" % number))
-            assert values(await b.next_batch()) == [b"%d" % number]
+            bench.broker.append(T0, message_set(b"%d" % number))
+            assert values(await bench.next_batch()) == [b"%d" % number]
 
 
-async def test_an_unexpected_error_while_records_are_decoded_heals() -> None:
-    """Whatever a decoder raises is a ProtocolError that names the place, and the partition is fetched again."""
+async def test_an_unexpected_error_of_the_record_decoder_is_retried() -> None:
+    """It is raised as a ProtocolError that names the place, and the partition is fetched again."""
     decode, failures = PartitionFetch.decode, [ZeroDivisionError("a bug")] * (TRIES_UNREADABLE + 1)
 
     def decode_badly(state: PartitionFetch, message_set: bytes, most_bytes: int) -> list[Record]:
@@ -107,19 +107,19 @@ async def test_an_unexpected_error_while_records_are_decoded_heals() -> None:
         return decode(state, message_set, most_bytes)
 
     with patch.object(PartitionFetch, "decode", decode_badly):
-        async with bench() as b:
-            b.broker.append(T0, messages(b"value"))
-            b.fetcher.assign({T0: 0})
+        async with fetch_bench() as bench:
+            bench.broker.append(T0, message_set(b"value"))
+            bench.fetcher.assign({T0: 0})
             for _ in range(2):
-                error = await b.next_error()
+                error = await bench.next_error()
                 assert isinstance(error, ProtocolError)
                 assert "t:0 at offset 0" in str(error)
                 assert "ZeroDivisionError('a bug')" in str(error)
-            assert values(await b.next_batch()) == [b"value"]
+            assert values(await bench.next_batch()) == [b"value"]
 
 
-async def test_an_unexpected_error_while_an_answer_is_decoded_heals() -> None:
-    """It fails at once and not by its timeout; every partition of the answer is fetched again."""
+async def test_an_unexpected_error_of_the_answer_decoder_is_retried() -> None:
+    """The request fails at once and not by its timeout; every partition of the answer is fetched again."""
     decode, failures = FetchRequest.decode_response, [ZeroDivisionError("a bug")]
 
     def decode_badly(request: FetchRequest, payload: bytes) -> FetchResponse:
@@ -128,16 +128,16 @@ async def test_an_unexpected_error_while_an_answer_is_decoded_heals() -> None:
         return decode(request, payload)
 
     with patch.object(FetchRequest, "decode_response", decode_badly):
-        async with bench() as b:
-            b.broker.append(T0, messages(b"0"))
-            b.broker.append(T1, messages(b"1"))
-            b.fetcher.assign({T0: 0, T1: 0})
+        async with fetch_bench() as bench:
+            bench.broker.append(T0, message_set(b"0"))
+            bench.broker.append(T1, message_set(b"1"))
+            bench.fetcher.assign({T0: 0, T1: 0})
             async with asyncio.timeout(1):
-                assert {values(await b.next_batch())[0] for _ in range(2)} == {b"0", b"1"}
+                assert {values(await bench.next_batch())[0] for _ in range(2)} == {b"0", b"1"}
 
 
-async def test_an_unexpected_error_of_a_request_heals(caplog: pytest.LogCaptureFixture) -> None:
-    """Its partitions do not stand still for a bug; the log names it."""
+async def test_an_unexpected_error_of_a_request_is_retried(caplog: pytest.LogCaptureFixture) -> None:
+    """A bug does not stop its partitions; the log names it."""
     request, failures = Connection.request, [ZeroDivisionError("a bug")]
 
     async def request_badly(self: Connection, *args: object, **kwargs: object) -> object:
@@ -146,46 +146,46 @@ async def test_an_unexpected_error_of_a_request_heals(caplog: pytest.LogCaptureF
         return await request(self, *args, **kwargs)  # type: ignore[arg-type]
 
     with patch.object(Connection, "request", request_badly):
-        async with bench() as b:
-            b.broker.append(T0, messages(b"0"))
-            b.fetcher.assign({T0: 0})
-            assert values(await b.next_batch()) == [b"0"]
+        async with fetch_bench() as bench:
+            bench.broker.append(T0, message_set(b"0"))
+            bench.fetcher.assign({T0: 0})
+            assert values(await bench.next_batch()) == [b"0"]
     assert "ZeroDivisionError('a bug')" in caplog.text
 
 
 async def test_an_answer_to_another_request_closes_its_connection_only() -> None:
-    """The other connection to the broker goes on with its request; what was asked on this one is asked again."""
+    """The request on the other connection to the broker continues; those on this one are repeated."""
 
-    def script(asked: Asked) -> Fault | None:
-        return Fault.WRONG_CORRELATION_ID if asked.api_key == FETCH and b.broker.count(FETCH) == 2 else None
+    def script(request: Request) -> Fault | None:
+        return Fault.WRONG_CORRELATION_ID if request.api_key == FETCH and bench.broker.count(FETCH) == 2 else None
 
-    async with bench(max_wait_ms=30_000) as b:
-        b.broker.script = script
-        b.fetcher.assign({T0: 0})
-        await b.broker.until_asked(FETCH, 1)
-        polling = next(asked.connection for asked in b.broker.asked if asked.api_key == FETCH)
-        b.broker.append(T1, messages(b"1"))
-        b.fetcher.assign({T1: 0})
-        assert values(await b.next_batch()) == [b"1"]
-        fetches = [asked.connection for asked in b.broker.asked if asked.api_key == FETCH]
-        assert fetches.count(polling) == 1, "its long poll is still under way"
+    async with fetch_bench(max_wait_ms=30_000) as bench:
+        bench.broker.script = script
+        bench.fetcher.assign({T0: 0})
+        await bench.broker.wait_for_requests(FETCH, 1)
+        polling = next(request.connection for request in bench.broker.received(FETCH))
+        bench.broker.append(T1, message_set(b"1"))
+        bench.fetcher.assign({T1: 0})
+        assert values(await bench.next_batch()) == [b"1"]
+        fetches = [request.connection for request in bench.broker.received(FETCH)]
+        assert fetches.count(polling) == 1, "its long poll is still in flight"
         assert len(set(fetches)) == 3
-        b.broker.append(T0, messages(b"0"))
-        assert values(await b.next_batch()) == [b"0"]
+        bench.broker.append(T0, message_set(b"0"))
+        assert values(await bench.next_batch()) == [b"0"]
 
 
-async def test_a_message_that_is_too_large_flows_once_it_is_gone() -> None:
-    """Retention takes it away in the end: the partition is looked at again after each time that this was raised."""
-    async with bench(FakeBroker({"t": 3}), reset_to=1, max_bytes=4_096, max_message_bytes=10_000) as b:
-        b.broker.append(T0, messages(b"L" * 20_000, b"after"))
-        b.fetcher.assign({T0: 0})
-        assert isinstance(await b.next_error(), MessageTooLargeError)
-        log = b.broker.logs[T0]
+async def test_a_partition_continues_when_retention_deletes_its_large_message() -> None:
+    """The partition is fetched again after each time that the error was raised."""
+    async with fetch_bench(FakeBroker({"t": 3}), reset_to=1, max_bytes=4_096, max_message_bytes=10_000) as bench:
+        bench.broker.append(T0, message_set(b"L" * 20_000, b"after"))
+        bench.fetcher.assign({T0: 0})
+        assert isinstance(await bench.next_error(), MessageTooLargeError)
+        log = bench.broker.logs[T0]
         log.start = 1
         del log.entries[0]
-        found: list[bytes] = []
+        following: list[bytes] = []
         async with asyncio.timeout(5):
-            while not found:
+            while not following:
                 with suppress(MessageTooLargeError):
-                    found = values(await b.next_batch())
-        assert found == [b"after"]
+                    following = values(await bench.next_batch())
+        assert following == [b"after"]

@@ -1,4 +1,4 @@
-"""The view of a cluster: how it is learnt, mended, and what is said when it cannot be."""
+"""Cluster metadata: how it is learned and refreshed, and the errors where it cannot be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import error_code
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.fake_broker import LIST_OFFSETS, METADATA, Asked, FakeBroker, Fault
+from tests.helpers.fake_broker import LIST_OFFSETS, METADATA, FakeBroker, Fault, Request
 
 pytestmark = pytest.mark.unit
 
@@ -33,8 +33,8 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @asynccontextmanager
-async def pair() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
-    """Two brokers that know each other; the first leads t:0, the second t:1."""
+async def two_brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
+    """Run two brokers that know each other; the first leads t:0, the second t:1."""
     async with FakeBroker({"t": 2}, node_id=1) as one, FakeBroker({"t": 2}, node_id=2) as two:
         for broker in (one, two):
             broker.peers = [one, two]
@@ -42,9 +42,9 @@ async def pair() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
         yield one, two
 
 
-async def test_partitions_and_leaders_are_learnt_from_one_broker() -> None:
-    """One bootstrap address is enough to know all brokers and leaders."""
-    async with pair() as (one, two):
+async def test_partitions_and_leaders_are_learned_from_one_broker() -> None:
+    """One bootstrap address is enough to learn all brokers and leaders."""
+    async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         assert await cluster.partitions_of("t") == (0, 1)
         assert (cluster.leader_of(T0), cluster.leader_of(T1)) == (1, 2)
@@ -53,41 +53,41 @@ async def test_partitions_and_leaders_are_learnt_from_one_broker() -> None:
         cluster.close()
 
 
-def named(broker: FakeBroker) -> list[list[str]]:
-    """The topics that metadata requests named."""
-    readers = (Reader(asked.body, "a request") for asked in broker.asked if asked.api_key == METADATA)
+def named_topics(broker: FakeBroker) -> list[list[str]]:
+    """Return the topics that each metadata request named."""
+    readers = (Reader(request.body, "a request") for request in broker.received(METADATA))
     return [[reader.string() for _ in reader.array(2)] for reader in readers]
 
 
 async def test_topics_that_may_not_exist_are_not_named() -> None:
-    """A broker that creates topics on demand creates none for a typing error; what exists is asked for by name."""
+    """So a broker that creates topics on demand creates none for a typing error; topics that exist are named."""
     async with FakeBroker({"t": 1, "u": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         assert await cluster.partitions_of("t") == (0,)
         with pytest.raises(UnknownTopicError):
             await cluster.partitions_of("typo")
-        assert not any(named(broker))
+        assert not any(named_topics(broker))
         await cluster.refresh(["t"], "test")
-        assert named(broker)[-1] == ["t"]
+        assert named_topics(broker)[-1] == ["t"]
         del broker.logs[T0]
         await cluster.refresh(["t"], "test")
         await cluster.refresh(["t"], "test")
-        assert named(broker)[-1] == [], "it is gone, and not to be created again"
+        assert named_topics(broker)[-1] == [], "it was deleted, and must not be created again"
         assert cluster.known_partitions("t") is None
         cluster.close()
 
 
-async def test_whoever_produces_names_topics() -> None:
+async def test_a_producers_metadata_names_topics() -> None:
     """So brokers that create topics on demand create those that are written to."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics(), names_unknown=True)
         assert await cluster.partitions_of("t") == (0,)
-        assert named(broker) == [["t"]]
+        assert named_topics(broker) == [["t"]]
         cluster.close()
 
 
 async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
-    """A refusing address and one that never answers cost a delay, not the connection."""
+    """An address that refuses and one that never answers cost a delay, but no error."""
     async with FakeBroker(script=lambda _: Fault.SILENT) as stuck, FakeBroker({"t": 1}) as alive:
         async with FakeBroker() as dead:
             pass
@@ -95,12 +95,12 @@ async def test_dead_and_stuck_bootstrap_hosts_are_skipped() -> None:
         cluster = ClusterMetadata(BrokerConfig(hosts=hosts, connect_timeout_ms=50, backoff_ms=1), Metrics())
         assert await cluster.partitions_of("t") == (0,)
         await cluster.refresh(["t"], "again")
-        assert stuck.count(METADATA) == 1, "who failed is asked last"
+        assert stuck.count(METADATA) == 1, "a broker that failed is asked last"
         cluster.close()
 
 
-async def test_nobody_answers() -> None:
-    """The error names every address that was tried, and why it failed."""
+async def test_no_broker_answers() -> None:
+    """The error names each address that was tried, and why it failed."""
     async with FakeBroker() as dead:
         pass
     async with FakeBroker(script=lambda _: Fault.CLOSE) as closing:
@@ -112,7 +112,7 @@ async def test_nobody_answers() -> None:
 
 
 async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None:
-    """ZooKeeper's list of brokers helps when all bootstrap addresses are stale, and is not asked before."""
+    """ZooKeeper's list of brokers helps if all bootstrap addresses are stale; it is not read before."""
     calls = 0
     async with FakeBroker({"t": 1}) as alive:
         async with FakeBroker() as dead:
@@ -130,27 +130,29 @@ async def test_brokers_are_found_by_the_source_when_no_address_answers() -> None
         cluster.close()
 
 
-async def test_an_unknown_topic_is_believed_after_some_tries() -> None:
-    """A broker may not have heard of a new topic yet; once all tries agree, the topic is unknown."""
+async def test_a_topic_is_unknown_after_several_tries_agree() -> None:
+    """A broker may not know of a new topic yet."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         with pytest.raises(UnknownTopicError, match="no broker knows the topic nope"):
             await cluster.partitions_of("nope")
         assert broker.count(METADATA) == 6
         await cluster.refresh(["t"], "again")
-        assert b"nope" not in broker.asked[-1].body, "it is not asked for any longer"
+        assert b"nope" not in broker.requests[-1].body, "it is not requested any longer"
         cluster.close()
 
 
-async def test_a_topic_that_was_known_is_not_given_up_so_soon() -> None:
-    """A lone broker that has just restarted forgets its topics for a while; records for them must not be refused."""
+async def test_a_topic_that_was_known_is_asked_for_longer() -> None:
+    """
+    A lone broker that has just restarted does not know its topics for a while; records for them must not be refused.
+    """
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         await cluster.learn(["t"])
         known = broker.logs.pop(T0)
 
         async def remember() -> None:
-            await broker.until_asked(METADATA, 8)
+            await broker.wait_for_requests(METADATA, 8)
             broker.logs[T0] = known
 
         remembering = asyncio.ensure_future(remember())
@@ -160,8 +162,8 @@ async def test_a_topic_that_was_known_is_not_given_up_so_soon() -> None:
         cluster.close()
 
 
-async def test_a_topic_that_a_fresh_broker_does_not_know_is_asked_of_another() -> None:
-    """A broker that has just started knows nothing, and is no proof that a topic does not exist."""
+async def test_another_broker_is_asked_for_a_topic_that_a_fresh_one_does_not_know() -> None:
+    """A broker that has just started knows no topics, so it does not prove that one does not exist."""
     async with FakeBroker() as fresh, FakeBroker({"t": 1}, node_id=7) as old:
         fresh.peers = []
         cluster = ClusterMetadata(BrokerConfig(hosts=(fresh.address, old.address), backoff_ms=1), Metrics())
@@ -170,7 +172,7 @@ async def test_a_topic_that_a_fresh_broker_does_not_know_is_asked_of_another() -
 
 
 async def test_refreshes_run_one_at_a_time() -> None:
-    """A hundred callers at once cost one request."""
+    """A hundred concurrent callers cost one request."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         await asyncio.gather(*(cluster.refresh(["t"], "storm") for _ in range(100)))
@@ -180,8 +182,8 @@ async def test_refreshes_run_one_at_a_time() -> None:
         cluster.close()
 
 
-async def test_failed_refreshes_come_at_growing_intervals() -> None:
-    """While nobody answers, refreshes wait longer each time instead of hammering the brokers."""
+async def test_failed_refreshes_back_off() -> None:
+    """While no broker answers, each refresh waits longer than the one before."""
     metrics = Metrics()
     async with FakeBroker() as dead:
         pass
@@ -196,7 +198,7 @@ async def test_failed_refreshes_come_at_growing_intervals() -> None:
 
 
 async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
-    """The connections to the old address are closed, and the next ones lead to the new."""
+    """The connections to the old address are closed, and the next ones lead to the new one."""
     boot, before, after = (FakeBroker({"t": 1}, node_id=node_id) for node_id in (1, 2, 2))
     async with boot, before, after:
         boot.leaders = {T0: 2}
@@ -212,8 +214,8 @@ async def test_a_broker_that_moves_is_found_at_its_new_address() -> None:
         cluster.close()
 
 
-async def test_purposes_have_connections_of_their_own() -> None:
-    """The same purpose shares a connection, another one gets another; one that broke is made anew."""
+async def test_each_purpose_has_its_own_connection() -> None:
+    """Callers with the same purpose share a connection; a broken one is replaced."""
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
         await cluster.refresh(["t"], "first")
@@ -230,8 +232,8 @@ async def test_purposes_have_connections_of_their_own() -> None:
 
 
 async def test_offsets_are_listed_by_each_leader() -> None:
-    """Earliest and latest come from the broker that leads the partition."""
-    async with pair() as (one, two):
+    """The earliest and the latest offset come from the broker that leads the partition."""
+    async with two_brokers() as (one, two):
         one.logs[T0].start, one.logs[T0].end = 5, 9
         two.logs[T1].start, two.logs[T1].end = 6, 8
         cluster = ClusterMetadata(one.config(), Metrics())
@@ -242,8 +244,8 @@ async def test_offsets_are_listed_by_each_leader() -> None:
 
 
 async def test_listing_offsets_follows_a_leader_that_moves() -> None:
-    """Not-leader answers refresh the view and ask the new leader."""
-    async with pair() as (one, two):
+    """A "not leader" answer refreshes the metadata; the new leader is asked then."""
+    async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         await cluster.refresh(["t"], "first")
         for broker in (one, two):
@@ -253,10 +255,10 @@ async def test_listing_offsets_follows_a_leader_that_moves() -> None:
         cluster.close()
 
 
-async def test_finding_offsets_says_why_some_are_unknown() -> None:
-    """Each leader is asked once; a partition that fails, or that no broker leads, keeps no other one waiting."""
+async def test_finding_offsets_reports_why_some_are_unknown() -> None:
+    """Each leader is asked once; a partition that fails, or that no broker leads, delays no other one."""
     absent, unknown = TopicPartition("t", 7), TopicPartition("unknown", 0)
-    async with pair() as (one, two):
+    async with two_brokers() as (one, two):
         one.logs[T0].start, two.logs[T1].start = 5, 6
         cluster = ClusterMetadata(one.config(), Metrics())
         found, failures = await find_offsets(cluster, [T0, T1, absent], -2)
@@ -272,7 +274,7 @@ async def test_finding_offsets_says_why_some_are_unknown() -> None:
 
 
 async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
-    """Metadata of 0.8 names the last leader of a partition also when that broker is dead."""
+    """Metadata of 0.8 names the last leader of a partition also if that broker is dead."""
     async with FakeBroker({"t": 2}) as broker:
         broker.leaders = {T1: 7}
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -281,9 +283,9 @@ async def test_a_leader_that_is_not_among_the_live_brokers_is_none() -> None:
         cluster.close()
 
 
-async def test_finding_offsets_asks_again_while_its_patience_lasts() -> None:
-    """An election that ends within it is not seen; answers that came first are kept from their moment."""
-    async with pair() as (one, two):
+async def test_finding_offsets_retries_while_its_patience_lasts() -> None:
+    """An election that ends within that time is not noticed; offsets that were found first are kept."""
+    async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         one.logs[T0].end, two.logs[T1].end = 4, 7
         two.fail_next(LIST_OFFSETS, T1, 6, 5)
@@ -292,11 +294,11 @@ async def test_finding_offsets_asks_again_while_its_patience_lasts() -> None:
         cluster.close()
 
 
-async def test_one_frozen_leader_holds_the_offsets_of_others_up_for_a_bounded_time() -> None:
+async def test_a_frozen_leader_delays_offsets_of_other_leaders_for_a_bounded_time() -> None:
     """It has ``connect_timeout_ms`` to answer, not the much longer time of other requests."""
-    async with pair() as (one, two):
+    async with two_brokers() as (one, two):
         one.logs[T0].start = 5
-        two.script = lambda asked: Fault.SILENT if asked.api_key == LIST_OFFSETS else None
+        two.script = lambda request: Fault.SILENT if request.api_key == LIST_OFFSETS else None
         cluster = ClusterMetadata(one.config(connect_timeout_ms=200, request_timeout_ms=60_000), Metrics())
         async with asyncio.timeout(5):
             found, failures = await find_offsets(cluster, [T0, T1], -2)
@@ -305,11 +307,11 @@ async def test_one_frozen_leader_holds_the_offsets_of_others_up_for_a_bounded_ti
         cluster.close()
 
 
-async def test_a_leader_that_answers_nonsense_fails_for_its_own_partitions() -> None:
-    """What another leader told counts all the same."""
-    async with pair() as (one, two):
+async def test_an_undecodable_answer_fails_the_partitions_of_its_leader_only() -> None:
+    """The offsets from another leader are returned."""
+    async with two_brokers() as (one, two):
         one.logs[T0].start = 5
-        two.script = lambda asked: b"\x00" if asked.api_key == LIST_OFFSETS else None
+        two.script = lambda request: b"\x00" if request.api_key == LIST_OFFSETS else None
         cluster = ClusterMetadata(one.config(), Metrics())
         found, failures = await find_offsets(cluster, [T0, T1], -2)
         assert found == {T0: 5}
@@ -318,8 +320,8 @@ async def test_a_leader_that_answers_nonsense_fails_for_its_own_partitions() -> 
 
 
 async def test_finding_offsets_without_any_broker_fails_for_each_partition() -> None:
-    """The reason is that of the metadata request."""
-    async with pair() as (one, two):
+    """The reason is the error of the metadata request."""
+    async with two_brokers() as (one, two):
         cluster = ClusterMetadata(one.config(), Metrics())
         await one.stop()
         await two.stop()
@@ -331,11 +333,11 @@ async def test_finding_offsets_without_any_broker_fails_for_each_partition() -> 
 
 
 def reasons(failures: Mapping[TopicPartition, KielGroupsError]) -> dict[TopicPartition, str]:
-    """The names of the error codes."""
+    """Return the names of the error codes."""
     return {tp: error_code(error.code or 0).name for tp, error in failures.items() if isinstance(error, BrokerError)}
 
 
-async def test_listing_offsets_ends_with_the_last_reason() -> None:
+async def test_listing_offsets_raises_the_last_error() -> None:
     """Retriable errors are retried within a bound, others not at all; the error names the partition and the code."""
     async with FakeBroker({"t": 2}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -351,12 +353,12 @@ async def test_listing_offsets_ends_with_the_last_reason() -> None:
         cluster.close()
 
 
-async def test_a_partition_without_a_leader_is_waited_for() -> None:
+async def test_finding_a_leader_waits_for_an_election() -> None:
     """An election that ends within the bound is not an error; one that does not is, with code 5."""
     async with FakeBroker({"t": 1}) as broker:
         broker.leaders = {T0: -1}
 
-        def elect(asked: Asked) -> None:
+        def elect(request: Request) -> None:
             if broker.count(METADATA) == 3:
                 broker.leaders = {}
 

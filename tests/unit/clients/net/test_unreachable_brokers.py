@@ -1,4 +1,4 @@
-"""No broker answers any more, under a consumer that runs: what it says, and how it recovers."""
+"""No broker answers a running consumer any more: what it reports, and how it recovers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from kiel_groups.config import BrokerConfig, FetchConfig, GroupConfig, HostPort,
 from kiel_groups.errors import NoBrokersError
 from kiel_groups.group.member.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
-from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault
-from tests.unit.clients.test_single import T0, consuming, messages
+from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, message_set
+from tests.helpers.single_consumers import T0, consuming
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -27,8 +28,8 @@ pytestmark = pytest.mark.unit
 UNREACHABLE_AFTER = 8
 
 
-async def test_refreshes_in_a_row_are_counted() -> None:
-    """So many without an answer are reported, with addresses and reasons; one that is answered ends it."""
+async def test_unanswered_refreshes_in_a_row_are_counted() -> None:
+    """Eight without an answer are reported with addresses and reasons, until one is answered."""
     metrics = Metrics()
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), metrics)
@@ -46,8 +47,10 @@ async def test_refreshes_in_a_row_are_counted() -> None:
     cluster.close()
 
 
-async def test_what_was_warned_of_has_an_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where silent brokers have cost so much time that a single question was worth a warning."""
+async def test_the_end_of_a_reported_outage_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end is logged, too, if silent brokers have cost so much time that a single request was worth a warning."""
     monkeypatch.setattr(metadata_sources, "_WARN_AFTER_S", 0.0)
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
@@ -64,7 +67,7 @@ async def test_what_was_warned_of_has_an_end(monkeypatch: pytest.MonkeyPatch, ca
 
 
 async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
-    """Although nobody else asks: a member that owns nothing fetches nothing. Without topics, nothing is asked."""
+    """A member that owns nothing fetches nothing, so no other request asks them. Without topics, none is sent."""
     topics: list[str] = []
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(metadata_max_age_ms=3_600_000), Metrics())
@@ -84,12 +87,13 @@ async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
 
 
 async def consume_until_raised(consumer: SingleConsumer) -> None:
+    """Consume until an error is raised; no values may come."""
     while await consumer.consume("t") == []:
         pass
 
 
 async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
-    """It names addresses and reasons, not more often than it waits for values; values come when brokers are back."""
+    """The error names addresses and reasons, and is raised no more often than ``consume()`` waits for values."""
     async with consuming(b"0", max_wait_time=50) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
             pass
@@ -103,13 +107,13 @@ async def test_consume_raises_while_no_broker_answers_and_recovers() -> None:
             with pytest.raises(NoBrokersError):
                 await consumer.consume("t")
         assert time.monotonic() - started_s >= 3 * 0.05
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         async with broker, asyncio.timeout(5):
             assert await values_after_errors(consumer) == [1]
 
 
 async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None:
-    """One fetch runs into its timeout; after that only metadata is asked for, and then the error comes."""
+    """One fetch runs into its timeout; after that only metadata is requested, and then the error is raised."""
     quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 100}
     async with consuming(b"0", **quick) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
@@ -119,29 +123,29 @@ async def test_silent_brokers_are_asked_for_metadata_until_one_answers() -> None
         async with asyncio.timeout(10):
             with pytest.raises(NoBrokersError, match="no answer to a MetadataRequest within 100 ms"):
                 await consume_until_raised(consumer)
-        # The one that was under way, and the one that ran into its timeout.
+        # The one in flight, and the one that ran into its timeout.
         assert broker.count(FETCH) <= fetches + 2
         broker.script = None
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         async with asyncio.timeout(5):
             assert await values_after_errors(consumer) == [1]
 
 
-async def test_brokers_that_tell_no_metadata_are_fetched_from() -> None:
-    """One may be slow with metadata, and quick with fetches: a partition that needed fresh metadata flows on."""
+async def test_brokers_that_do_not_answer_metadata_requests_are_fetched_from() -> None:
+    """A broker may be slow with metadata and quick with fetches: a partition that needed fresh metadata is fetched."""
     quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 50}
     async with consuming(b"0", **quick) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
             pass
-        broker.script = lambda asked: Fault.SILENT if asked.api_key == METADATA else None
+        broker.script = lambda request: Fault.SILENT if request.api_key == METADATA else None
         broker.fail_next(FETCH, T0, 6)
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         async with asyncio.timeout(10):
             assert await values_after_errors(consumer) == [1]
 
 
 async def values_after_errors(consumer: SingleConsumer) -> list[Any]:
-    """The next values; brokers may not have answered yet."""
+    """Return the next values; brokers may not have answered yet."""
     while True:
         try:
             if values := await consumer.consume("t"):
@@ -151,7 +155,7 @@ async def values_after_errors(consumer: SingleConsumer) -> list[Any]:
 
 
 async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
-    """It returns [] before the last of these refreshes, as it does while there is nothing to read."""
+    """It returns [] before the last of these refreshes, as if there was nothing to read."""
     subscription = SubscriptionState()
     subscription.subscribe(["t"])
     settings = ConsumerSettings(
@@ -171,20 +175,21 @@ async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
     consuming._cluster.close()
 
 
-async def test_iteration_waits_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_iteration_waits_while_no_broker_answers(caplog: pytest.LogCaptureFixture) -> None:
     """It raises nothing and logs a warning now and then; the next record comes when brokers are back."""
     async with consuming(b"0") as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
         assert (await anext(consumer)).value == b"0"
         await broker.stop()
         waiting = asyncio.ensure_future(anext(consumer))
-        while consumer.metrics.total("metadata_failures") < 2 * UNREACHABLE_AFTER:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await eventually(
+            lambda: consumer.metrics.total("metadata_failures") >= 2 * UNREACHABLE_AFTER, "two warnings are due"
+        )
         assert not waiting.done()
-        broker.append(T0, messages(b"1"))
+        broker.append(T0, message_set(b"1"))
         async with broker:
             assert (await asyncio.wait_for(waiting, 5)).value == b"1"
-    told = [line for line in caplog.messages if "metadata request" in line]
-    assert [line.split()[0] for line in told[:2]] == [str(UNREACHABLE_AFTER), str(2 * UNREACHABLE_AFTER)]
-    assert str(broker.address) in told[0]
-    assert told[-1].startswith("brokers answer again")
+    lines = [line for line in caplog.messages if "metadata request" in line]
+    assert [line.split()[0] for line in lines[:2]] == [str(UNREACHABLE_AFTER), str(2 * UNREACHABLE_AFTER)]
+    assert str(broker.address) in lines[0]
+    assert lines[-1].startswith("brokers answer again")

@@ -1,4 +1,4 @@
-"""Warnings about records that wait for a broker which stores none."""
+"""Warnings about records that wait while brokers store none."""
 
 from __future__ import annotations
 
@@ -15,79 +15,77 @@ from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, OutcomeUnknownError
 from kiel_groups.model import TopicPartition
 from tests.helpers.fake_broker import PRODUCE, FakeBroker
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
 T0 = TopicPartition("t", 0)
-#: What the end of a stall says.
+#: The line at the end of a stall.
 END = r"brokers store the records of all partitions again, after \d\.\d s"
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stall is reported after a twentieth of a second."""
+def short_stall_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report a stall after a twentieth of a second."""
     monkeypatch.setattr(stall_watch, "STALLED_AFTER_S", 0.05)
 
 
 def producer_at(broker: FakeBroker, **settings: Any) -> Producer:
-    """A producer whose records do not wait for each other, with short pauses between tries."""
+    """Make a producer whose records do not wait for each other, with short pauses between tries."""
     quick = {"required_acks": 1, "backoff_ms": 2, "max_backoff_ms": 10, "retries": 1_000}
     return Producer([str(broker.address)], **(quick | settings))
 
 
-class Warnings(logging.Handler):
-    """What the log says of stalls, from construction on."""
+class StallWarnings(logging.Handler):
+    """The lines that are logged about stalls."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
-        self._grown = asyncio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-        self._grown.set()
 
     async def first(self, count: int) -> list[str]:
-        """So many lines, as soon as they are there."""
-        async with asyncio.timeout(5):
-            while len(self.lines) < count:
-                self._grown.clear()
-                await self._grown.wait()
+        """Wait for this many lines."""
+        await eventually(lambda: len(self.lines) >= count, f"{count} warnings", timeout_s=5.0)
         return self.lines
 
 
 @pytest.fixture
-def warnings() -> Iterator[Warnings]:
+def warnings() -> Iterator[StallWarnings]:
     """The warnings of a test."""
-    handler = Warnings()
-    stall_watch.log.addHandler(handler)
-    yield handler
-    stall_watch.log.removeHandler(handler)
+    recorder = StallWarnings()
+    stall_watch.log.addHandler(recorder)
+    yield recorder
+    stall_watch.log.removeHandler(recorder)
 
 
-def gauge(producer: Producer) -> float:
-    """How many partitions the metrics call stalled."""
+def stalled_partitions(producer: Producer) -> float:
+    """Return how many partitions are stalled according to the metrics."""
     return next(value for name, _, value in producer.metrics.samples() if name == "produce_stalled")
 
 
-async def test_a_frozen_broker_is_reported_once_and_so_is_its_end(warnings: Warnings) -> None:
-    """A line with the partitions and records that wait; however long it takes, no second one before the end."""
+async def test_a_frozen_broker_is_reported_once_and_so_is_its_end(warnings: StallWarnings) -> None:
+    """
+    The line names the partitions and the number of waiting records; none follows before the end, however long it takes.
+    """
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.gates[PRODUCE] = asyncio.Event()
         outcomes = [producer.produce("t", b"value", partition=number % 2) for number in range(3)]
         (line,) = await warnings.first(1)
         assert line == "no broker has stored a record of t:0, t:1 for 0 s; 3 records wait for the first answer"
-        assert gauge(producer) == 2
+        assert stalled_partitions(producer) == 2
         await asyncio.sleep(0.2)
         assert len(warnings.lines) == 1
         broker.gates[PRODUCE].set()
         await asyncio.gather(*outcomes)
         assert re.fullmatch(END, warnings.lines[1])
-        assert gauge(producer) == 0
+        assert stalled_partitions(producer) == 0
 
 
-async def test_tries_that_fail_again_and_again_are_one_stall(warnings: Warnings) -> None:
-    """Dozens of tries: the line says why the last one failed."""
+async def test_repeated_failures_are_one_stall(warnings: StallWarnings) -> None:
+    """After dozens of tries, the line says why the last one failed."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 1_000)
         outcome = producer.produce("t", b"value", partition=0)
@@ -101,21 +99,21 @@ async def test_tries_that_fail_again_and_again_are_one_stall(warnings: Warnings)
         assert len(warnings.lines) == 2
 
 
-async def test_records_that_are_given_up_do_not_end_a_stall(warnings: Warnings) -> None:
+async def test_failed_records_do_not_end_a_stall(warnings: StallWarnings) -> None:
     """Batch after batch fails for good; the stall ends when a broker stores one."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker, retries=20) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 10_000)
         for _ in range(3):
             assert isinstance(await failure_of(producer, T0), OutcomeUnknownError)
-        assert gauge(producer) == 1
+        assert stalled_partitions(producer) == 1
         assert len(warnings.lines) == 1
         broker.errors.clear()
         await producer.produce("t", b"value", partition=0)
         assert re.fullmatch(END, warnings.lines[1])
 
 
-async def test_a_record_that_is_refused_at_once_starts_no_stall(warnings: Warnings) -> None:
-    """It is given up after one try; a record that comes later has waited from then on only."""
+async def test_a_record_that_is_refused_at_once_starts_no_stall(warnings: StallWarnings) -> None:
+    """It fails after one try; a later record waits only from its own production on."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, 10)
         assert isinstance(await failure_of(producer, T0), BrokerError)
@@ -124,7 +122,7 @@ async def test_a_record_that_is_refused_at_once_starts_no_stall(warnings: Warnin
         assert warnings.lines == []
 
 
-async def test_a_partition_that_waits_is_reported_while_others_are_stored(warnings: Warnings) -> None:
+async def test_a_stalled_partition_is_reported_while_others_are_stored(warnings: StallWarnings) -> None:
     """One partition has no leader, the other one stores a record every few milliseconds."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.fail_next(PRODUCE, T0, *[5] * 10_000)
@@ -136,12 +134,12 @@ async def test_a_partition_that_waits_is_reported_while_others_are_stored(warnin
         await outcome
 
 
-async def test_a_partition_that_stalls_later_is_reported_too(warnings: Warnings) -> None:
-    """Its records were sent while the first partition waited; both have to be stored before the stall is over."""
+async def test_a_partition_that_stalls_later_is_reported_too(warnings: StallWarnings) -> None:
+    """Its records were sent while the first partition waited; both have to be stored before the stall ends."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.gates[PRODUCE] = asyncio.Event()
         outcomes = [producer.produce("t", b"value", partition=0)]
-        await broker.until_asked(PRODUCE, 1)
+        await broker.wait_for_requests(PRODUCE, 1)
         await asyncio.sleep(0.03)
         outcomes.append(producer.produce("t", b"value", partition=1))
         assert [line.partition(" for")[0] for line in await warnings.first(2)] == [
@@ -152,8 +150,8 @@ async def test_a_partition_that_stalls_later_is_reported_too(warnings: Warnings)
         assert re.fullmatch(END, warnings.lines[2])
 
 
-async def test_a_slow_broker_is_no_stall(warnings: Warnings) -> None:
-    """Records wait all the time, but none for long: nothing is reported."""
+async def test_a_slow_broker_is_no_stall(warnings: StallWarnings) -> None:
+    """Some record is always waiting, but none for long."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + 0.3
@@ -162,21 +160,21 @@ async def test_a_slow_broker_is_no_stall(warnings: Warnings) -> None:
         assert warnings.lines == []
 
 
-async def test_a_stall_that_ends_with_the_producer_has_no_other_end(warnings: Warnings) -> None:
-    """The close itself says what was not stored."""
+async def test_the_end_of_a_stall_is_not_logged_when_the_producer_is_closed(warnings: StallWarnings) -> None:
+    """The close itself reports the records that were not stored."""
     async with FakeBroker({"t": 2}) as broker, producer_at(broker) as producer:
         broker.gates[PRODUCE] = asyncio.Event()
         outcome = producer.produce("t", b"value", partition=0)
         await warnings.first(1)
         await producer.close(timeout_ms=10)
-        assert gauge(producer) == 0
+        assert stalled_partitions(producer) == 0
         await asyncio.gather(outcome, return_exceptions=True)
         await asyncio.sleep(0.1)
         assert len(warnings.lines) == 1
 
 
 async def failure_of(producer: Producer, partition: TopicPartition) -> Exception | None:
-    """Why a record is not stored."""
+    """Produce a record, and return why it was not stored."""
     outcome = producer.produce(partition.topic, b"value", partition=partition.partition)
     await asyncio.wait({outcome})
     error = outcome.exception()

@@ -1,0 +1,147 @@
+"""Record delivery with a fake fetcher and no group, for tests of what is delivered and finished."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, cast
+
+from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.delivery.listener_calls import ListenerCalls
+from kiel_groups.clients.delivery.record_delivery import RecordDelivery
+from kiel_groups.clients.fetch.fetcher import Fetcher
+from kiel_groups.clients.fetch.partition_fetch import FetchedBatch
+from kiel_groups.coordination.session.delivery_gate import DeliveryGate
+from kiel_groups.coordination.zookeeper.runtime import boot_time_s
+from kiel_groups.group.member.subscription import PartitionState, StartPosition, SubscriptionState
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import Record, TopicPartition
+
+P0, P1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+def received_call() -> ConsumeCall:
+    """Return a call of ``consume()`` whose caller receives what it returns."""
+    call = ConsumeCall()
+    call.got = True
+    return call
+
+
+#: A call whose caller receives its values; the default of :func:`take_values`.
+CALL = received_call()
+
+
+class FakeFetcher:
+    """Returns the batches that the test added; drops those of partitions that are unassigned."""
+
+    def __init__(self) -> None:
+        self.batches: deque[FetchedBatch | Exception] = deque()
+        self.positions: dict[TopicPartition, int] = {}
+        self.lost: set[TopicPartition] = set()
+        self.has_batch = asyncio.Event()
+
+    def add(self, partition: TopicPartition, *offsets: int) -> None:
+        """Add one batch; the value of each record is its offset."""
+        records = [Record(partition.topic, partition.partition, n, None, str(n).encode()) for n in offsets]
+        self.batches.append(FetchedBatch(partition, records, offsets[-1] + 1, 1, 1))
+        self.has_batch.set()
+
+    def assign(self, positions: Mapping[TopicPartition, int], lost: Collection[TopicPartition] = ()) -> None:
+        self.unassign(positions)
+        self.positions |= positions
+        self.lost = set(lost)
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self.positions)
+
+    def unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = set(partitions)
+        self.positions = {p: position for p, position in self.positions.items() if p not in gone}
+        self.batches = deque(b for b in self.batches if isinstance(b, Exception) or b.topic_partition not in gone)
+
+    def poll(self, topic: str | None = None) -> FetchedBatch | None:
+        for batch in self.batches:
+            if isinstance(batch, Exception):
+                raise batch
+            if topic in (None, batch.topic_partition.topic):
+                self.batches.remove(batch)
+                return batch
+        return None
+
+    def is_buffering(self, partition: TopicPartition) -> bool:
+        return any(not isinstance(b, Exception) and b.topic_partition == partition for b in self.batches)
+
+    def wake(self, topic: str) -> None:
+        self.has_batch.set()
+
+    async def wait_for_batch(self, topic: str | None = None) -> None:
+        await self.has_batch.wait()
+
+
+class RecordingListener:
+    """Records the calls of its hooks; the assigned hook waits for ``ready``."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.ready = asyncio.Event()
+        self.ready.set()
+
+    async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.calls.append("assigned")
+        await self.ready.wait()
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.calls.append("revoked")
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.calls.append("lost")
+
+
+class DeliveryBench:
+    """Record delivery with a fake fetcher; partitions 0 and 1 of topic t are owned, from offset 10 on."""
+
+    def __init__(self, deserializer: Any = None) -> None:
+        self.fetcher = FakeFetcher()
+        self.subscription = SubscriptionState()
+        self.listener = RecordingListener()
+        self.metrics = Metrics()
+        self.gate = DeliveryGate()
+        self.gate.grant(3_600_000)
+        self.gate.renew(boot_time_s())
+        self.delivery = RecordDelivery(
+            cast(Fetcher, self.fetcher),
+            self.subscription,
+            ListenerCalls(self.listener, self.metrics),
+            self,
+            deserializer,
+            self.metrics,
+        )
+        self.subscription.subscribe(["t", "u"])
+        self.claim(P0, P1)
+
+    def claim(self, *partitions: TopicPartition) -> None:
+        """Own these partitions, as after their assigned hook."""
+        self.subscription.assign_from_subscribed({p: StartPosition(10, 1, 1) for p in partitions})
+        self.delivery._ready._ready.update(partitions)
+
+    def state(self, partition: TopicPartition = P0) -> PartitionState:
+        found = self.subscription.state(partition)
+        assert found is not None
+        return found
+
+    def take(self) -> int | None:
+        """Take one record, and return its offset."""
+        record = self.delivery.take()
+        return None if record is None else record.offset
+
+    @property
+    def finished(self) -> dict[TopicPartition, int]:
+        """The offsets that a commit would store."""
+        return self.subscription.all_consumed_offsets()
+
+
+def take_values(bench: DeliveryBench, topic: str = "t", most_bytes: int = 1_000, call: ConsumeCall = CALL) -> list[Any]:
+    """Take what is fetched of a topic, in one call."""
+    return bench.delivery.take_topic(topic, most_bytes, call)

@@ -1,0 +1,73 @@
+"""A fetcher at a scripted broker, for tests of what it fetches, buffers and retries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from kiel_groups.clients.fetch.fetcher import FetchedBatch, Fetcher
+from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.config import FetchConfig
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+from tests.helpers.fake_broker import FakeBroker
+
+T0, T1, T2 = (TopicPartition("t", p) for p in range(3))
+
+
+@dataclass
+class FetchBench:
+    """A fetcher at a broker, and the partitions and positions for which it called ``reset``."""
+
+    broker: FakeBroker
+    fetcher: Fetcher
+    metrics: Metrics
+    resets: list[tuple[TopicPartition, int]]
+    cluster: ClusterMetadata
+
+    async def next_batch(self) -> FetchedBatch:
+        """Wait for the next batch; an error in its place is raised."""
+        async with asyncio.timeout(5):
+            while (batch := self.fetcher.poll()) is None:
+                await self.fetcher.wait_for_batch()
+            return batch
+
+    async def next_error(self) -> Exception:
+        """Wait for the error that is raised in place of the next batch."""
+        with pytest.raises(Exception) as caught:
+            await self.next_batch()
+        return caught.value
+
+
+@asynccontextmanager
+async def fetch_bench(
+    broker: FakeBroker | None = None, reset_to: int | Exception = 0, **settings: int
+) -> AsyncIterator[FetchBench]:
+    """Run a fetcher at ``broker`` (by default one with topic t of three partitions) that resets to ``reset_to``."""
+    resets: list[tuple[TopicPartition, int]] = []
+
+    async def reset(tp: TopicPartition, position: int) -> int:
+        resets.append((tp, position))
+        if isinstance(reset_to, Exception):
+            raise reset_to
+        return reset_to
+
+    async with broker or FakeBroker({"t": 3}) as running:
+        metrics = Metrics()
+        cluster = ClusterMetadata(running.config(), metrics)
+        await cluster.refresh(["t"], "test")
+        fetcher = Fetcher(cluster, FetchConfig(**{"max_wait_ms": 1_000, **settings}), metrics, reset=reset)
+        try:
+            yield FetchBench(running, fetcher, metrics, resets, cluster)
+        finally:
+            fetcher.close()
+            cluster.close()
+
+
+def values(batch: FetchedBatch) -> list[bytes]:
+    """Return the values of the records of a batch."""
+    return [record.value for record in batch.records]

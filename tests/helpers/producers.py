@@ -1,0 +1,31 @@
+"""Producers at a scripted broker, and what the broker has stored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kiel_groups.clients.producer import Producer
+from kiel_groups.model import TopicPartition
+from kiel_groups.wire.message_sets.decoder import decode_message_set
+from tests.helpers.fake_broker import FakeBroker
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@asynccontextmanager
+async def producing(broker: FakeBroker | None = None, **settings: Any) -> AsyncIterator[tuple[FakeBroker, Producer]]:
+    """Run a producer that backs off for milliseconds only, at a broker with topic t of two partitions."""
+    async with broker or FakeBroker({"t": 2}) as running:
+        quick = {"linger_ms": 1, "batch_size": 1_000, "required_acks": 1, "backoff_ms": 2, "max_backoff_ms": 10}
+        producer = Producer([str(running.address)], **(quick | settings))
+        async with producer:
+            yield running, producer
+
+
+def stored(broker: FakeBroker, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
+    """Return the keys and values that the broker has stored in a partition."""
+    data = b"".join(entry for _, entry in broker.logs[tp].entries)
+    records = decode_message_set(data, tp, 0, max_decompressed_bytes=1 << 20)
+    return [(record.key, record.value) for record in records]

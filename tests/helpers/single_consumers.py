@@ -1,0 +1,23 @@
+"""Consumers without a group, at a scripted broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kiel_groups.clients import SingleConsumer
+from kiel_groups.model import TopicPartition
+from tests.helpers.fake_broker import FakeBroker, message_set
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@asynccontextmanager
+async def consuming(*values: bytes, **settings: Any) -> AsyncIterator[tuple[FakeBroker, SingleConsumer]]:
+    """Run a consumer at a broker whose topic t has these values in partition 0, and an empty partition 1."""
+    async with FakeBroker({"t": 2}) as broker:
+        broker.append(T0, message_set(*values))
+        quick = {"max_wait_time": 500, "backoff_ms": 2, "max_backoff_ms": 10}
+        async with SingleConsumer([str(broker.address)], **(quick | settings)) as consumer:
+            yield broker, consumer

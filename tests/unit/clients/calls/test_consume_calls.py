@@ -1,0 +1,165 @@
+"""Calls of ``consume()``: which coroutine made one, whether it received the values, and whether it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tornado import gen
+
+from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, new_consume_call
+from kiel_groups.clients.calls.consume_future import start_consume_call
+from kiel_groups.clients.calls.eager_methods import spawn
+from tests.helpers.waiting import run_ready_tasks
+
+pytestmark = pytest.mark.unit
+
+
+async def values_soon() -> list[Any]:
+    """Return values a moment later, as a call does that waits for a broker."""
+    await asyncio.sleep(0.01)
+    return [1]
+
+
+async def test_a_call_is_over_when_its_coroutine_has_ended() -> None:
+    """
+    Be it a task or a coroutine of Tornado: no other can ask again in its place. Tasks that it started do not matter.
+    """
+    consumer = object()
+
+    async def consumes() -> ConsumeCall:
+        call = new_consume_call(consumer, "t")
+        call.got = await asyncio.wait_for(start_consume_call(values_soon(), ConsumeCall(), "a call"), 5) == [1]
+        assert not call.over
+        return call
+
+    @gen.coroutine
+    def tornados() -> Any:
+        return (yield consumes())
+
+    async def starts_a_task(ended: asyncio.Event) -> ConsumeCall:
+        call = new_consume_call(consumer, "t")
+        spawn(ended.wait(), "outlives its coroutine")
+        return call
+
+    ended = asyncio.Event()
+    for start in (tornados, lambda: asyncio.create_task(consumes()), lambda: asyncio.create_task(starts_a_task(ended))):
+        call = await start()
+        await run_ready_tasks()
+        assert call.over, start
+    here = new_consume_call(consumer, "t")
+    await run_ready_tasks()
+    assert not here.over
+    ended.set()
+
+
+async def test_a_coroutine_knows_its_last_call_of_each_topic() -> None:
+    """Other tasks and other coroutines of Tornado do not know it."""
+    consumer, another = object(), object()
+    first = new_consume_call(consumer, "t")
+    second, third = new_consume_call(consumer, "t"), new_consume_call(consumer, "u")
+    new_consume_call(another, "t")
+    assert consume_calls_here(consumer) == {second, third}
+    assert first not in consume_calls_here(consumer)
+
+    @gen.coroutine
+    def tornados() -> Any:
+        own = new_consume_call(consumer, "t")
+        yield gen.sleep(0)
+        assert own in consume_calls_here(consumer)
+        return own
+
+    async def task() -> ConsumeCall:
+        return new_consume_call(consumer, "t")
+
+    for call in (await tornados(), await asyncio.ensure_future(task())):
+        assert call not in consume_calls_here(consumer)
+
+
+async def test_a_task_shares_the_calls_of_its_starter_until_that_asks_again() -> None:
+    """A task that processes the values and commits is such a task."""
+    consumer = object()
+    first = new_consume_call(consumer, "t")
+    seen: list[frozenset[ConsumeCall]] = []
+    asked_again = asyncio.Event()
+
+    async def processes() -> None:
+        seen.append(consume_calls_here(consumer))
+        await asked_again.wait()
+        seen.append(consume_calls_here(consumer))
+
+    processing = asyncio.ensure_future(processes())
+    await run_ready_tasks()
+    new_consume_call(consumer, "t")
+    asked_again.set()
+    await asyncio.wait_for(processing, 5)
+    assert seen == [{first}, frozenset()]
+
+
+async def test_a_caller_that_awaits_a_call_receives_its_values() -> None:
+    """It may use await, a coroutine of Tornado or ``gather``, or read the result."""
+
+    @gen.coroutine
+    def yields(result: Any) -> Any:
+        return (yield result)
+
+    async def reads(result: Any) -> Any:
+        await asyncio.wait({result})
+        return result.result()
+
+    async def awaits(result: Any) -> Any:
+        return await result
+
+    for way in (awaits, yields, reads, asyncio.gather, lambda result: asyncio.wait_for(result, 5)):
+        call = ConsumeCall()
+        found = await way(start_consume_call(values_soon(), call, "a call"))  # type: ignore[no-untyped-call]
+        assert found in ([1], [[1]])
+        assert call.got, way
+
+
+async def test_a_caller_that_gave_up_does_not_receive_the_values() -> None:
+    """``gen.with_timeout`` reads the outcome and drops it; another caller never reads it at all."""
+    loop = asyncio.get_running_loop()
+    given_up, unseen = ConsumeCall(), ConsumeCall()
+    result = start_consume_call(values_soon(), given_up, "a call")
+    with pytest.raises(TimeoutError):
+        await gen.with_timeout(loop.time() + 0.001, result)
+    other = start_consume_call(values_soon(), unseen, "a call")
+    await asyncio.wait({result, other})
+    await run_ready_tasks()
+    assert (given_up.got, unseen.got) == (False, False)
+
+
+async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them() -> None:
+    """The cancellation falls into the very pass of the event loop in which the values arrive."""
+    call = ConsumeCall()
+    result = start_consume_call(values_soon(), call, "a call")
+
+    async def awaits() -> Any:
+        return await result
+
+    waiting = asyncio.ensure_future(awaits())
+    result.add_done_callback(lambda _: waiting.cancel())
+    await run_ready_tasks()
+    # The callback above was added first, so it runs before the one that wakes the waiting task.
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert result.done()
+    assert not call.got
+
+
+async def test_another_call_of_the_same_topic_replaces_the_former_one() -> None:
+    """It does so within one coroutine only; the calls of another coroutine are its own."""
+    consumer = object()
+
+    async def another() -> ConsumeCall:
+        return new_consume_call(consumer, "t")
+
+    other_task = asyncio.ensure_future(another())
+    first = new_consume_call(consumer, "t")
+    new_consume_call(consumer, "u")
+    others = await other_task
+    assert (first.passed, others.passed) == (False, False)
+    new_consume_call(consumer, "t")
+    assert (first.passed, others.passed) == (True, False)

@@ -1,0 +1,67 @@
+"""Methods of the clients that start at the call."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import pytest
+from tornado.ioloop import IOLoop
+
+from kiel_groups.clients.calls.eager_methods import started
+
+pytestmark = pytest.mark.unit
+
+
+class Worker:
+    """A class with a method that works without being awaited."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    @started
+    async def work(self, name: str) -> str:
+        await asyncio.sleep(0)
+        if name == "bad":
+            raise ValueError("it went wrong")
+        self.done.append(name)
+        return name
+
+
+async def test_a_started_method_works_without_being_awaited() -> None:
+    """The work is done although the future was dropped, and awaiting it gives the result."""
+    worker = Worker()
+    worker.work("dropped")
+    assert await worker.work("awaited") == "awaited"
+    assert worker.done == ["dropped", "awaited"]
+
+
+async def test_a_failure_is_logged_if_its_future_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """The package's log has it once; a failure that was raised to a caller is not logged."""
+    # Garbage of earlier tests may log, too, when it is collected.
+    gc.collect()
+    caplog.clear()
+    worker = Worker()
+    with pytest.raises(ValueError, match="it went wrong"):
+        await worker.work("bad")
+    gc.collect()
+    assert not caplog.records
+    await asyncio.wait([worker.work("bad")])
+    # Its last callbacks come after that of wait().
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert [(r.name, "Worker.work failed" in r.message) for r in caplog.records] == [
+        ("kiel_groups.clients.calls.eager_methods", True)
+    ]
+
+
+def test_a_started_method_may_be_called_before_the_loop_runs() -> None:
+    """Its work is done once the loop of a Tornado program runs."""
+    loop = IOLoop(make_current=True)
+    try:
+        early = Worker().work("early")
+        assert not early.done()
+        assert loop.run_sync(lambda: early) == "early"
+    finally:
+        loop.close(all_fds=True)

@@ -1,0 +1,232 @@
+"""Values that no caller of ``consume()`` received: they are fetched again, or given up by a drain."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kiel_groups.clients.calls.callers import ConsumeCall
+from kiel_groups.clients.calls.consume_future import start_consume_call
+from kiel_groups.clients.delivery import in_flight, record_delivery
+from tests.helpers.delivery_bench import P0, P1, DeliveryBench, received_call, take_values
+from tests.helpers.waiting import run_ready_tasks
+
+pytestmark = pytest.mark.unit
+
+
+async def test_unclaimed_values_are_fetched_again_while_earlier_ones_are_in_flight() -> None:
+    """A caller that still processes earlier values delays the commit, but not the values."""
+    bench = DeliveryBench()
+    slow, abandoned = received_call(), ConsumeCall()
+    for offset, call in ((10, slow), (11, abandoned)):
+        bench.fetcher.add(P0, offset)
+        take_values(bench, call=call)
+    abandoned.passed = True
+    assert not bench.delivery.redeliver_unclaimed("t")
+    assert bench.fetcher.positions == {P0: 11}
+    assert bench.finished == {}
+    slow.passed = True
+    bench.delivery.finish_topics(["t"], ())
+    assert bench.finished == {P0: 11}
+
+
+async def test_unclaimed_values_are_fetched_again() -> None:
+    """Their caller has made another call and never received them: neither they nor later values are finished."""
+    bench = DeliveryBench()
+    bench.fetcher.add(P0, 10, 11)
+    bench.fetcher.add(P1, 10)
+    abandoned = ConsumeCall()
+    take_values(bench, call=abandoned)
+    bench.fetcher.add(P0, 12)
+    take_values(bench)
+    abandoned.passed = True
+    bench.delivery.finish_topics(["t"])
+    assert bench.finished == {}
+    assert bench.fetcher.positions == {P0: 10, P1: 10}
+    assert bench.state().position == 10
+    assert bench.metrics.counter("values_unclaimed") == 2
+    assert bench.delivery.stop([P0, P1]) == frozenset(), "nothing is in flight"
+
+
+async def test_a_drain_waits_for_values_in_flight_after_unclaimed_ones() -> None:
+    """
+    They are fetched again, so they count as unfinished; but the coroutine that received them still processes them.
+    """
+    bench = DeliveryBench()
+    abandoned, slow = ConsumeCall(), received_call()
+    bench.fetcher.add(P0, 10)
+    take_values(bench, call=abandoned)
+    bench.fetcher.add(P0, 11)
+    take_values(bench, call=slow)
+    abandoned.passed = True
+    assert not bench.delivery.redeliver_unclaimed("t")
+    assert bench.fetcher.positions == {P0: 10}
+    assert bench.delivery.stop([P0]) == {P0}
+    draining = asyncio.ensure_future(bench.delivery.drained([P0]))
+    await run_ready_tasks()
+    assert not draining.done()
+    slow.passed = True
+    bench.delivery.finish_topics(["t"], ())
+    await asyncio.wait_for(draining, 5)
+    assert bench.finished == {}, "the values before them are fetched again"
+
+
+async def test_a_drain_waits_for_a_caller_that_receives_values_after_unclaimed_ones() -> None:
+    """That caller need not have received them at the moment in which the earlier ones are given up."""
+    bench = DeliveryBench()
+    abandoned, late = ConsumeCall(), ConsumeCall()
+    bench.fetcher.add(P0, 10)
+    take_values(bench, call=abandoned)
+    bench.fetcher.add(P0, 11)
+    take_values(bench, call=late)
+    abandoned.passed = True
+    assert bench.delivery.redeliver_unclaimed("t")
+    late.got = True
+    assert not bench.delivery.redeliver_unclaimed("t")
+    assert bench.delivery.stop([P0]) == {P0}
+    late.passed = True
+    bench.delivery.finish_topics(["t"], ())
+    assert bench.delivery.stop([P0]) == frozenset()
+    assert bench.finished == {}
+
+
+def give_up_within(monkeypatch: pytest.MonkeyPatch, unclaimed_s: float) -> None:
+    """Make a drain give up values after this time if no caller has received them."""
+    monkeypatch.setattr(record_delivery, "UNCLAIMED_S", unclaimed_s)
+    monkeypatch.setattr(in_flight, "UNCLAIMED_S", unclaimed_s)
+
+
+async def test_a_drain_gives_up_unclaimed_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Their caller has given up, and no coroutine asks for the topic again. Values that were received stay in flight, also
+    if the coroutine that received them has ended: another one may be processing them.
+    """
+    give_up_within(monkeypatch, 0.01)
+    bench = DeliveryBench()
+    helper, abandoned = received_call(), ConsumeCall()
+    bench.fetcher.add(P0, 10)
+    take_values(bench, call=helper)
+    bench.fetcher.add(P1, 10)
+    take_values(bench, call=abandoned)
+    helper.known()
+    assert helper.over
+    bench.delivery.stop([P0, P1])
+    busy = asyncio.ensure_future(bench.delivery.drained([P0]))
+    await asyncio.wait_for(bench.delivery.drained([P1]), 5)
+    assert not busy.done()
+    assert bench.finished == {}
+    bench.delivery.finish_topics(["t"], ())
+    await asyncio.wait_for(busy, 5)
+    assert bench.finished == {P0: 11}
+
+
+async def test_a_drain_ends_with_values_that_were_declared_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later values are finished, as after ``commit_offsets()``, and the earlier ones are given up."""
+    give_up_within(monkeypatch, 0.01)
+    bench = DeliveryBench()
+    finished = received_call()
+    bench.fetcher.add(P0, 10)
+    take_values(bench, call=ConsumeCall())
+    bench.fetcher.add(P0, 11)
+    take_values(bench, call=finished)
+    bench.delivery.finish_topics(None, {finished})
+    assert bench.delivery.stop([P0]) == {P0}
+    await asyncio.wait_for(bench.delivery.drained([P0]), 5)
+    assert bench.finished == {}
+
+
+async def test_values_that_a_drain_gave_up_are_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``gather`` reads a call's result when the others have ended: by then the next owner has these values."""
+    give_up_within(monkeypatch, 0.01)
+    bench = DeliveryBench()
+    call = ConsumeCall()
+
+    async def values() -> list[Any]:
+        await asyncio.sleep(0.01)
+        return [1]
+
+    bench.fetcher.add(P0, 10)
+    take_values(bench, call=call)
+    result = start_consume_call(values(), call, "a call")
+    awaited = start_consume_call(values(), call, "another")
+    bench.delivery.stop([P0])
+    await asyncio.wait_for(bench.delivery.drained([P0]), 5)
+    await asyncio.wait({result, awaited})
+    assert (result.result(), await awaited) == ([], [])
+
+
+async def test_a_drain_waits_for_values_that_a_caller_is_about_to_receive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that receives them within a second is processing them."""
+    monkeypatch.setattr(record_delivery, "UNCLAIMED_S", 0.01)
+    monkeypatch.setattr(in_flight, "UNCLAIMED_S", 3_600.0)
+    bench = DeliveryBench()
+    late = ConsumeCall()
+    bench.fetcher.add(P0, 10)
+    take_values(bench, call=late)
+    bench.delivery.stop([P0])
+    draining = asyncio.ensure_future(bench.delivery.drained([P0]))
+    await asyncio.sleep(0.05)
+    late.got = True
+    assert not draining.done()
+    late.passed = True
+    bench.delivery.finish_topics(["t"], ())
+    await asyncio.wait_for(draining, 5)
+    assert bench.finished == {P0: 11}
+
+
+async def test_values_before_unclaimed_ones_are_finished() -> None:
+    """Each partition is finished up to the first value that no caller received."""
+    bench = DeliveryBench()
+    bench.fetcher.add(P0, 10, 11)
+    bench.fetcher.add(P1, 10)
+    take_values(bench)
+    bench.fetcher.add(P0, 12)
+    abandoned = ConsumeCall()
+    take_values(bench, call=abandoned)
+    abandoned.passed = True
+    bench.delivery.finish_topics()
+    assert bench.finished == {P0: 12, P1: 11}
+    assert bench.fetcher.positions == {P0: 12}
+
+
+async def test_values_that_a_caller_is_about_to_receive_stay_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another coroutine may receive them within a second; after that they are unclaimed."""
+    bench = DeliveryBench()
+    bench.fetcher.add(P0, 10)
+    other = ConsumeCall()
+    take_values(bench, call=other)
+    bench.fetcher.add(P0, 11)
+    take_values(bench)
+    bench.delivery.finish_topics(["t"])
+    assert bench.finished == {}
+    assert bench.delivery.stop([P0]) == {P0}
+    other.got = True
+    bench.delivery.finish_topics(["t"])
+    assert bench.finished == {P0: 12}
+    await bench.delivery.assigned([P0])
+    late = ConsumeCall()
+    bench.fetcher.add(P0, 12)
+    take_values(bench, call=late)
+    monkeypatch.setattr(in_flight, "UNCLAIMED_S", -1.0)
+    bench.delivery.finish_topics(["t"])
+    assert bench.finished == {P0: 12}
+    assert bench.fetcher.positions == {P0: 12}
+    assert bench.state().position == 12
+    assert bench.metrics.counter("values_unclaimed") == 1
+
+
+async def test_unclaimed_values_of_a_revoked_partition_are_not_fetched_again() -> None:
+    """A partition that is lost or draining is for another member to deliver."""
+    bench = DeliveryBench()
+    bench.fetcher.add(P0, 10)
+    bench.fetcher.add(P1, 10)
+    abandoned = ConsumeCall()
+    take_values(bench, call=abandoned)
+    abandoned.passed = True
+    bench.delivery.lost([P0])
+    bench.delivery.stop([P1])
+    bench.delivery.finish_topics(["t"])
+    assert bench.fetcher.positions == {}
+    assert bench.finished == {}

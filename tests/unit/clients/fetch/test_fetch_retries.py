@@ -1,0 +1,143 @@
+"""The fetcher after errors: a scripted broker refuses, breaks connections, or does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kiel_groups.errors import MessageTooLargeError, OffsetOutOfRangeError
+from tests.helpers.fake_broker import FETCH, METADATA, FakeBroker, Fault, Request, message_set
+from tests.helpers.fetch_bench import T0, T1, T2, fetch_bench, values
+
+pytestmark = pytest.mark.unit
+
+
+async def test_a_position_out_of_range_is_reset() -> None:
+    """The reset callback gets the lost position, and fetching continues at the offset that it returns."""
+    async with fetch_bench(reset_to=3) as bench:
+        bench.broker.append(T0, message_set(*(b"%d" % n for n in range(5))))
+        bench.fetcher.assign({T0: 99})
+        assert values(await bench.next_batch()) == [b"3", b"4"]
+        assert bench.resets == [(T0, 99)]
+        assert bench.metrics.counter("offset_resets") == 1
+
+
+@pytest.mark.parametrize("refusal", [OffsetOutOfRangeError("no reset allowed", code=1), ZeroDivisionError("a bug")])
+async def test_an_error_of_the_reset_callback_is_raised(refusal: Exception) -> None:
+    """A policy of none, and a bug in the callback, reach the caller that polls."""
+    async with fetch_bench(reset_to=refusal) as bench:
+        bench.fetcher.assign({T0: 99})
+        assert await bench.next_error() is refusal
+
+
+@pytest.mark.parametrize("code", [4, 10, 11, 17, 29, 99])
+async def test_a_fatal_code_is_logged_and_the_partition_fetched_again(
+    code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One answer must not stop a partition for good: the code is logged and counted."""
+    async with fetch_bench() as bench:
+        bench.broker.append(T0, message_set(b"0"))
+        bench.broker.fail_next(FETCH, T0, code, code)
+        bench.fetcher.assign({T0: 0})
+        assert values(await bench.next_batch()) == [b"0"]
+        assert bench.metrics.counter("fetch_failures") == 2
+        lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(lines) == 2
+        assert "fetching t:0 at offset 0" in lines[0]
+        assert f"({code})" in lines[0]
+
+
+async def test_fetches_that_a_broker_always_refuses_back_off() -> None:
+    """Nothing is raised, and there is no busy loop."""
+    async with fetch_bench() as bench:
+        bench.broker.fail_next(FETCH, T0, *[29] * 1_000)
+        bench.fetcher.assign({T0: 0})
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await bench.next_batch()
+        # 2, 4, 8, 16, 20, 20 … ms, less jitter
+        assert 5 <= bench.broker.count(FETCH) <= 0.3 / 0.014 + 8
+
+
+async def test_a_permanent_error_is_raised_with_growing_pauses() -> None:
+    """A program that logs errors and continues does not run in a busy loop: pauses double, from 2 to 20 ms here."""
+    async with fetch_bench(max_bytes=4_096, max_message_bytes=10_000) as bench:
+        bench.broker.append(T0, message_set(b"L" * 20_000))
+        bench.fetcher.assign({T0: 0})
+        raised, ends_s = 0, asyncio.get_running_loop().time() + 0.3
+        while asyncio.get_running_loop().time() < ends_s:
+            assert isinstance(await bench.next_error(), MessageTooLargeError)
+            raised += 1
+        assert 5 <= raised <= 0.3 / 0.014 + 8
+
+
+async def test_retriable_errors_refresh_the_metadata() -> None:
+    """
+    After "not leader", "leader not available" and "unknown" the metadata is requested again, and the records come.
+    """
+    async with fetch_bench() as bench:
+        bench.broker.append(T0, message_set(b"0"))
+        bench.broker.fail_next(FETCH, T0, 6, 5, 3, -1)
+        bench.fetcher.assign({T0: 0})
+        assert values(await bench.next_batch()) == [b"0"]
+        assert bench.broker.count(METADATA) == 5
+        assert bench.metrics.counter("fetch_retries") == 4
+
+
+async def test_fetching_follows_a_leader_that_moves() -> None:
+    """The partition is fetched from its new leader, from the same position on."""
+    async with FakeBroker({"t": 3}, node_id=1) as other, fetch_bench() as bench:
+        bench.broker.append(T0, message_set(b"0"))
+        bench.fetcher.assign({T0: 0})
+        assert values(await bench.next_batch()) == [b"0"]
+        other.append(T0, message_set(b"0", b"1"))
+        for broker in (bench.broker, other):
+            broker.peers = [bench.broker, other]
+            broker.leaders = {T0: 1, T1: 0, T2: 0}
+        bench.broker.append(T0, message_set(b"wakes the long poll, and is not delivered"))
+        assert values(await bench.next_batch()) == [b"1"]
+
+
+async def test_a_broken_connection_is_replaced() -> None:
+    """Connections that break during a long poll are opened again, and no record is lost or repeated."""
+    async with fetch_bench(max_wait_ms=30_000) as bench:
+        bench.broker.append(T0, message_set(b"0"))
+        bench.fetcher.assign({T0: 0})
+        assert values(await bench.next_batch()) == [b"0"]
+        await bench.broker.wait_for_requests(FETCH, 2)
+        bench.broker.drop_connections()
+        bench.broker.append(T0, message_set(b"1"))
+        assert values(await bench.next_batch()) == [b"1"]
+
+
+async def test_a_fetch_without_an_answer_is_retried_on_a_new_connection() -> None:
+    """A silent broker costs its timeout."""
+    silent = True
+
+    def script(request: Request) -> Fault | None:
+        return Fault.SILENT if silent and request.api_key == FETCH else None
+
+    async with fetch_bench(FakeBroker({"t": 3}, script=script), max_wait_ms=10) as bench:
+        object.__setattr__(bench.cluster.config, "request_timeout_ms", 50)
+        bench.broker.append(T0, message_set(b"0"))
+        bench.fetcher.assign({T0: 0})
+        await bench.broker.wait_for_requests(FETCH, 2)
+        silent = False
+        assert values(await bench.next_batch()) == [b"0"]
+
+
+async def test_retries_of_a_partition_without_a_leader_back_off() -> None:
+    """It is not requested in a busy loop."""
+    async with fetch_bench() as bench:
+        bench.broker.leaders = {T0: -1}
+        await bench.cluster.refresh(["t"], "test")
+        before = bench.broker.count(METADATA)
+        bench.fetcher.assign({T0: 0, T1: 0})
+        bench.broker.append(T1, message_set(b"1"))
+        assert values(await bench.next_batch()) == [b"1"], "other partitions continue"
+        await asyncio.sleep(0.2)
+        assert 4 <= bench.broker.count(METADATA) - before <= 30
+        bench.broker.leaders = {}
+        bench.broker.append(T0, message_set(b"0"))
+        assert values(await bench.next_batch()) == [b"0"]

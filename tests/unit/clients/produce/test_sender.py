@@ -1,0 +1,162 @@
+"""Sending at a scripted broker: order, retries, and the error of a record that was not stored."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from kiel_groups.clients.producer import RecordMetadata
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    BrokerError,
+    OutcomeUnknownError,
+    RetriableBrokerError,
+)
+from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Fault, Request
+from tests.helpers.producers import T0, producing, stored
+
+pytestmark = pytest.mark.unit
+
+
+async def test_retries_keep_the_order() -> None:
+    """A failed batch is sent again before later ones, whatever the error was."""
+    async with producing(batch_size=1) as (broker, producer):
+        broker.fail_next(PRODUCE, T0, 6, 5, 7)
+        futures = []
+        for n in range(20):
+            futures.append(producer.produce("t", b"%d" % n, partition=0))
+            await asyncio.sleep(0)
+        assert [outcome.offset for outcome in await asyncio.gather(*futures)] == list(range(20))
+        assert stored(broker, T0) == [(None, b"%d" % n) for n in range(20)]
+        assert producer.metrics.counter("produce_retries") == 3
+
+
+async def test_no_batch_overtakes_one_that_waits_for_its_retry() -> None:
+    """While the leader is looked up, neither the batch nor later ones are sent."""
+    async with producing(batch_size=1, request_timeout_ms=100) as (broker, producer):
+        broker.gates[METADATA] = asyncio.Event()
+        broker.fail_next(PRODUCE, T0, 6)
+        first = producer.produce("t", b"first", partition=0)
+        await broker.wait_for_requests(METADATA, 2)
+        second = producer.produce("t", b"second", partition=0)
+        await asyncio.sleep(0.02)
+        assert broker.count(PRODUCE) == 1
+        broker.gates[METADATA].set()
+        assert [(await first).offset, (await second).offset] == [0, 1]
+
+
+async def test_a_batch_is_sent_again_after_a_broken_connection() -> None:
+    """The broker closes it without an answer, or after half an answer; the records are stored."""
+    faults = iter([Fault.CLOSE, Fault.HALF])
+
+    def script(request: Request) -> Fault | None:
+        return next(faults, None) if request.api_key == PRODUCE else None
+
+    async with producing(FakeBroker({"t": 2}, script=script)) as (broker, producer):
+        assert (await producer.produce("t", b"x", partition=0)).offset == 0
+        assert broker.count(PRODUCE) == 3
+
+
+async def test_records_follow_a_leader_that_moves() -> None:
+    """After "not leader" the metadata is requested again, and the batch is sent to the new leader."""
+    async with FakeBroker({"t": 2}, node_id=1) as other, producing() as (broker, producer):
+        await producer.produce("t", b"old", partition=0)
+        for peer in (broker, other):
+            peer.peers = [broker, other]
+            peer.leaders = {T0: 1}
+        await producer.produce("t", b"new", partition=0)
+        assert stored(other, T0) == [(None, b"new")]
+
+
+async def test_records_fail_after_their_retries(caplog: pytest.LogCaptureFixture) -> None:
+    """Each future fails with topic, partition, tries and code; the log has one line."""
+    async with producing(retries=2) as (broker, producer):
+        broker.fail_next(PRODUCE, T0, *[6] * 3)
+        outcomes = await asyncio.gather(
+            *(producer.produce("t", b"x", partition=0) for _ in range(5)), return_exceptions=True
+        )
+        assert {str(outcome) for outcome in outcomes} == {str(outcomes[0])}
+        error = outcomes[0]
+        assert isinstance(error, BrokerError)
+        assert error.code == 6
+        assert "producing to t:0 failed after 3 tries" in str(error)
+        assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
+        assert (await producer.produce("t", b"later", partition=0)).offset == 0, "later records are stored"
+
+
+async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio does not complain about each of the records."""
+    async with producing() as (broker, producer):
+        broker.fail_next(PRODUCE, T0, 2, *[17] * 2)
+        for _ in range(5):
+            producer.produce("t", b"x", partition=0)
+        await producer.flush()
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [(e.name, "5 records" in e.getMessage()) for e in errors] == [("kiel_groups.clients.produce.sender", True)]
+
+
+async def test_a_message_that_is_too_large_fails_alone() -> None:
+    """The batch is split until it is alone. Its error names its size; the other records are stored in order."""
+
+    def script(request: Request) -> None:
+        if request.api_key == PRODUCE and b"L" * 5_000 in request.body:
+            broker.fail_next(PRODUCE, T0, 10)
+
+    broker = FakeBroker({"t": 2}, script=script)
+    async with producing(broker, linger_ms=20) as (_, producer):
+        values = [b"0", b"1", b"2", b"L" * 5_000, b"4", b"5"]
+        futures = [producer.produce("t", value, partition=0) for value in values]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        error = outcomes.pop(3)
+        assert isinstance(error, BrokerError)
+        assert error.code == 10
+        assert "producing to t:0 failed: a message of 5026 bytes was refused" in str(error)
+        assert [outcome.offset for outcome in outcomes if isinstance(outcome, RecordMetadata)] == [0, 1, 2, 3, 4]
+        assert [value for _, value in stored(broker, T0)] == [b"0", b"1", b"2", b"4", b"5"]
+
+
+@pytest.mark.parametrize(
+    ("acks", "code", "kind"),
+    [(1, 6, RetriableBrokerError), (-1, 6, OutcomeUnknownError), (-1, 19, RetriableBrokerError)]
+    + [(-1, code, OutcomeUnknownError) for code in (7, 20, -1)],
+)
+async def test_a_refusal_shows_whether_records_may_be_stored(acks: int, code: int, kind: type[Exception]) -> None:
+    """A broker that waits for replicas has appended the records before it refuses, unless it refuses outright."""
+    async with producing(retries=0, required_acks=acks) as (broker, producer):
+        broker.fail_next(PRODUCE, T0, code)
+        with pytest.raises(kind) as caught:
+            await producer.produce("t", b"x", partition=0)
+        assert type(caught.value) is kind
+        assert isinstance(caught.value, BrokerError)
+        assert caught.value.code == code
+        unknown = kind is OutcomeUnknownError
+        assert producer.metrics.counter("produce_unknown") == unknown
+        assert producer.metrics.counter("produce_failures") == (not unknown)
+
+
+async def test_a_record_that_could_not_be_sent_has_a_known_outcome() -> None:
+    """Without a connection there was no request: the record is not stored, and the error says why."""
+    async with producing(retries=1) as (broker, producer):
+        await producer.connect()
+        await producer.produce("t", b"x", partition=0)
+        await broker.stop()
+        # The first one may have been sent before the end of the connection was seen.
+        await asyncio.wait([producer.produce("t", b"y", partition=0)])
+        with pytest.raises(BrokerConnectionError, match="cannot connect"):
+            await producer.produce("t", b"z", partition=0)
+
+
+async def test_a_request_without_an_answer_is_retried() -> None:
+    """The retry uses a new connection, after the timeout; then the request's own error is raised."""
+
+    def script(request: Request) -> Fault | None:
+        return Fault.SILENT if request.api_key == PRODUCE else None
+
+    broker = FakeBroker({"t": 2}, script=script)
+    async with producing(broker, retries=1, request_timeout_ms=20, ack_timeout=10) as (_, producer):
+        with pytest.raises(BrokerError, match="no answer to a ProduceRequest within 30 ms") as caught:
+            await producer.produce("t", b"x", partition=0)
+        assert not isinstance(caught.value, BrokerConnectionError)
+        assert broker.count(PRODUCE) == 2

@@ -1,0 +1,91 @@
+"""The leaders of partitions that a member reads from ZooKeeper, and those that it leaves to the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kiel_groups.config import HostPort
+from kiel_groups.coordination.member.partition_leaders import PartitionLeaders
+from kiel_groups.errors import CoordinationError, SessionLostError
+from kiel_groups.metrics import Metrics
+from kiel_groups.model import TopicPartition
+
+pytestmark = pytest.mark.unit
+
+T0 = TopicPartition("t", 0)
+
+
+class RecordingHandler:
+    """Records the leaders that it is notified of."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[dict[TopicPartition, int], dict[int, HostPort]]] = []
+
+    def leaders(self, leaders: dict[TopicPartition, int], brokers: dict[int, HostPort]) -> None:
+        self.calls.append((dict(leaders), dict(brokers)))
+
+
+class FakeZnodes:
+    """The znodes of some topics and brokers; it records the order of the reads."""
+
+    def __init__(self, nodes: dict[str, bytes]) -> None:
+        self.nodes = nodes
+        self.steps: list[str] = []
+
+    async def prove(self) -> None:
+        self.steps.append("proof")
+
+    async def children(self, path: str) -> list[str]:
+        self.steps.append("children")
+        return [name.removeprefix(f"{path}/") for name in self.nodes if name.startswith(path)]
+
+    async def get_many(self, paths: Sequence[str]) -> list[Any]:
+        self.steps.append(f"{len(paths)} reads")
+        return [SimpleNamespace(data=self.nodes[path]) if path in self.nodes else None for path in paths]
+
+
+async def test_leaders_without_a_registration_are_left_to_the_brokers() -> None:
+    """So are those with the id −1, unreadable states and partitions without one; all is read after one proof."""
+    states = [b'{"leader":1,"leader_epoch":4,"isr":[1]}', b'{"leader":7}', b'{"leader":-1}', b"garbage"]
+    znodes = FakeZnodes(
+        {
+            **{f"/brokers/topics/t/partitions/{number}/state": data for number, data in enumerate(states)},
+            "/brokers/ids/1": b'{"host":"one","port":9092}',
+            "/brokers/ids/2": b"garbage",
+        }
+    )
+    handler, metrics = RecordingHandler(), Metrics()
+    make: Any = PartitionLeaders
+    leaders = make(znodes, znodes, handler, metrics)
+    await leaders.look([TopicPartition("t", number) for number in range(5)])
+    assert handler.calls == [({T0: 1}, {1: HostPort("one", 9092)})]
+    assert znodes.steps == ["proof", "children", "2 reads", "5 reads"]
+    assert metrics.counter("znodes_unreadable") == 1
+    await leaders.look([])
+    assert handler.calls[1:] == [({}, {})], "no leader is named of a partition that is not owned"
+    assert len(znodes.steps) == 4, "and nothing is read"
+
+
+async def test_leaders_that_an_acl_hides_are_left_to_the_brokers(caplog: pytest.LogCaptureFixture) -> None:
+    """The member continues without them and warns once; an error that may pass is raised."""
+    errors: list[CoordinationError] = [CoordinationError("NoAuth"), CoordinationError("NoAuth")]
+
+    class HiddenStates(FakeZnodes):
+        async def get_many(self, paths: Sequence[str]) -> list[Any]:
+            raise errors.pop(0)
+
+    znodes, handler, metrics = HiddenStates({"/brokers/ids/1": b""}), RecordingHandler(), Metrics()
+    make: Any = PartitionLeaders
+    leaders = make(znodes, znodes, handler, metrics)
+    for _ in range(2):
+        await leaders.look([T0])
+    assert handler.calls == [({}, {}), ({}, {})]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert metrics.counter("leaders_unreadable") == 2
+    errors.append(SessionLostError("over"))
+    with pytest.raises(SessionLostError):
+        await leaders.look([T0])
