@@ -128,7 +128,7 @@ class Size(click.ParamType):
 @click.option(
     "--size", "sizes", type=Size(), multiple=True, help="Measure only this size; can be repeated.  [4x64 and 20x1000]"
 )
-@click.option("--only", default="", metavar="NAME", help="Measure only groups with this in their name.")
+@click.option("--only", default="", metavar="NAME", help="The group of this name, or else all with it in theirs.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
     "--patience", "patience_s", type=float, default=90.0, show_default=True, help="Seconds for a group's rounds."
