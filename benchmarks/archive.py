@@ -1,12 +1,12 @@
 """
-How fast topics become Parquet.
+How fast an archive writes topics into Parquet.
 
     python -m benchmarks.archive [--records 2000000] [--partitions 4] [--value-bytes 100] [--rounds 3] [--json FILE]
 
-A real broker, and ``kiel-groups spark archive`` as a process of its own on all cores of this machine, with its
-defaults, each round into a new folder. ``archive_s`` is what the command's summary says: from the start of the query to
-its end, Spark's first steps included; ``whole_s`` has the start of Java and the leaving, too. Every round is checked:
-each record must be in the files exactly once.
+It runs a real broker, and in each round ``kiel-groups spark archive`` as a process of its own, on all cores of this
+machine, with its defaults, into a new folder. ``archive_s`` is the time in the command's summary: from the start of the
+query to its end, including Spark's first steps; ``whole_s`` also includes the start and the end of Java. After every
+round each record must be in the files exactly once.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ REPOSITORY = Path(__file__).parents[1]
 
 
 def archive(cluster: Cluster, topic: Topic, folder: Path) -> dict[str, Any]:
-    """One run: its figures."""
+    """Run the command once, and return its figures."""
     command = [sys.executable, "-m", "kiel_groups", "spark", "archive", topic.name, "--json", "--quiet"]
     command += ["--brokers", ",".join(cluster.brokers), "--output", str(folder)]
     began_s = time.monotonic()
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
     whole_s = time.monotonic() - began_s
     if done.returncode:
-        raise click.ClickException("the archive failed; what it said stands above")
+        raise click.ClickException("the archive failed; its output is above")
     summary = json.loads(done.stdout)
     check(topic, folder)
     return {
@@ -53,7 +53,7 @@ def archive(cluster: Cluster, topic: Topic, folder: Path) -> dict[str, Any]:
 
 
 def check(topic: Topic, folder: Path) -> None:
-    """Make sure that each record is there once."""
+    """Check that each record is in the files once."""
     dataset = pyarrow.dataset.dataset(folder, partitioning="hive")
     found = dataset.to_table(columns=["partition", "offset"]).group_by(["partition", "offset"]).aggregate([])
     if not len(found) == dataset.count_rows() == topic.rows:
@@ -68,7 +68,7 @@ def check(topic: Topic, folder: Path) -> None:
 @click.option("--quick", is_flag=True, help="Fewer records, one round.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
 def main(records: int, partitions: int, value_bytes: int, rounds: int, quick: bool, json_file: Path | None) -> None:
-    """Archive a topic again and again, and say how long it takes."""
+    """Archive a topic once in each round, and measure how long it takes."""
     if quick:
         records, rounds = min(records, 200_000), 1
     topic = Topic(partitions, value_bytes, records // partitions)

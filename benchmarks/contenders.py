@@ -1,4 +1,4 @@
-"""Ways of sharing partitions out: ours, and those that ours is measured beside."""
+"""The clients whose groups are measured: kiel-groups, and those that it is compared with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLOOR = {"debounce_quiet_ms": 0, "debounce_initial_delay_ms": 0}
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group on its topics, as a contender's members are told of it."""
+    """A group and its topics; a contender's members get these values as arguments."""
 
     zookeeper: str
     broker: str
@@ -33,11 +33,11 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Contender:
     """
-    One way of sharing partitions out.
+    One client that divides partitions among members.
 
-    ``command`` starts a process with so many members; ``paths`` says where they stand. Where it ``balances_topics`` one
-    by one, members differ by one in each of them. ``slow`` ones get one round. What shares ``mere_names`` needs no
-    topics.
+    ``command`` returns the command line of a process with a number of members; ``paths`` returns the paths of its
+    znodes. If it ``balances_topics`` one by one, members may differ by one partition in each of them. ``slow`` clients
+    get one round. A client that divides ``mere_names`` needs no topics.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Contender:
 
 
 def kafka_paths(group: Group) -> Paths:
-    """Where the members of a group stand that keeps to the paths of Kafka 0.8."""
+    """Return the paths of a group's znodes in the layout of Kafka 0.8."""
     folder = f"/consumers/{group.name}"
     return Paths(rf"{folder}/owners/(?P<partition>[^/]+/\d+)", rf"{folder}/ids/[^/]+")
 
@@ -66,8 +66,8 @@ def _ours(name: str, settings: Mapping[str, object]) -> Contender:
 def _set_partitioner(name: str, settings: Mapping[str, object], *, slow: bool) -> Contender:
     def command(group: Group, members: int) -> list[str]:
         assert members == 1
-        told = [str(group.partitions), str(SESSION_TIMEOUT_MS), json.dumps(settings)]
-        return _python("set_partitioner", group.zookeeper, group.name, *told)
+        arguments = [str(group.partitions), str(SESSION_TIMEOUT_MS), json.dumps(settings)]
+        return _python("set_partitioner", group.zookeeper, group.name, *arguments)
 
     def paths(group: Group) -> Paths:
         lock = r"[0-9a-f]{32}__lock__(?P<place>\d+)"
@@ -80,14 +80,14 @@ def _java() -> Contender:
     def command(group: Group, members: int) -> list[str]:
         classes = java_class_path(class_path("kafka-0.8.2.2"))
         program = str(MEMBERS / "HighLevelConsumer.java")
-        given = [group.zookeeper, group.name, ",".join(group.topics), str(members), str(SESSION_TIMEOUT_MS)]
-        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", classes, program, *given]
+        arguments = [group.zookeeper, group.name, ",".join(group.topics), str(members), str(SESSION_TIMEOUT_MS)]
+        return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", classes, program, *arguments]
 
     return Contender("Java 0.8.2.2", command, kafka_paths, one_process=True, balances_topics=True)
 
 
-def _python(module: str, *given: str) -> list[str]:
-    return [sys.executable, "-m", f"benchmarks.members.{module}", *given]
+def _python(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", f"benchmarks.members.{module}", *arguments]
 
 
 CONTENDERS = (

@@ -3,17 +3,17 @@ How fast message sets are decoded, codec by codec.
 
     python benchmarks/decode.py [--quick] [--json FILE]
 
-A set holds 2,000 messages of about 100 bytes or 200 of 1 KiB (JSON lines), plain or as one wrapper, and every CRC is
-checked. ``records`` is what a consumer hands out, ``columns`` what Spark gets; ``uncompiled`` are records where the
-package was installed without a compiler. kafka-python is driven as its own consumer drives it, ``validate_crc`` on each
-batch and then on each record; a plain message is both to it, and so is checked twice.
+A set has 2,000 messages of about 100 bytes or 200 of 1 KiB (JSON lines), plain or as one wrapper, and every CRC is
+checked. ``records`` are what a consumer delivers, ``columns`` what Spark gets; ``uncompiled`` are records from a
+package that was installed without a compiler. kafka-python is called as its own consumer calls it, with
+``validate_crc`` on each batch and then on each record; it takes a plain message for both, and so checks it twice.
 
-In every round each codec takes its turn with each decoder, so that what else the machine does meets all of them; rates
+In every round each codec is measured with each decoder, so that other work on the machine affects all of them; rates
 and ratios are medians over the rounds. ``to plain`` compares our records with those of plain sets, ``to kafka-python``
 with its decoder on the same bytes; above 1 is faster.
 
-kafka-python lives in an environment of its own, in the cache folder, made at the first run. Where it cannot be
-installed, the benchmark says so and goes on without it.
+kafka-python has an environment of its own in the cache folder, created at the first run. If it cannot be installed, the
+benchmark says so and continues without it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ MOST_BYTES = 64 << 20
 #: Codec → seconds for one pass over its set.
 Pass = Callable[[str], float]
 
-#: Answers each line, "codec repetitions", with seconds; argument: the folder of the sets.
+#: A program that answers each line, "codec repetitions", with seconds. Arguments: the folder of the sets, and the
+#: number of messages in each.
 PEER = """
 import pathlib, sys, time
 from kafka.record import MemoryRecords
@@ -73,7 +74,7 @@ for line in sys.stdin:
 
 
 def message_sets(value_bytes: int) -> dict[str, bytes]:
-    """Codec → the same messages as one set."""
+    """Return the same messages as one set for each codec."""
     count = MESSAGES_PER_SET[value_bytes]
     values = [
         json.dumps({"visitor": n * 7919 % 100_003, "page": f"/articles/{n % 53}.html", "took_ms": n * 31 % 977})
@@ -84,7 +85,7 @@ def message_sets(value_bytes: int) -> dict[str, bytes]:
 
 
 def ours(sets: Mapping[str, bytes], count: int, repetitions: int) -> dict[str, Pass]:
-    """Our own decoders, by name."""
+    """Return the decoders of kiel-groups by name."""
     source = TopicPartition("page-views", 0)
 
     def timed(read: Callable[[bytes], Sized], codec: str) -> float:
@@ -108,7 +109,7 @@ def ours(sets: Mapping[str, bytes], count: int, repetitions: int) -> dict[str, P
 
 @contextmanager
 def kafka_python(sets: Mapping[str, bytes], count: int, repetitions: int) -> Iterator[Pass]:
-    """kafka-python in a process of its own; OSError or CalledProcessError where it cannot be had."""
+    """Start kafka-python in a process of its own; OSError or CalledProcessError if it cannot be installed."""
     python = peer_environment()
     with tempfile.TemporaryDirectory() as folder:
         for codec, data in sets.items():
@@ -124,7 +125,7 @@ def kafka_python(sets: Mapping[str, bytes], count: int, repetitions: int) -> Ite
                 asked.flush()
                 answer = answered.readline()
                 if not answer:
-                    raise click.ClickException(f"kafka-python failed on {codec}; its traceback stands above")
+                    raise click.ClickException(f"kafka-python failed on {codec}; its traceback is above")
                 return float(answer) / repetitions
 
             yield decode
@@ -132,7 +133,7 @@ def kafka_python(sets: Mapping[str, bytes], count: int, repetitions: int) -> Ite
 
 
 def peer_environment() -> Path:
-    """The interpreter of an environment with the peer in it; installed at the first call."""
+    """Return the interpreter of an environment with kafka-python, which the first call installs."""
     folder = cache_folder() / "benchmarks" / "kafka-python"
     python, installed = folder / "bin" / "python", folder / "installed"
     wanted = " ".join(PEER_PACKAGES)
@@ -144,7 +145,7 @@ def peer_environment() -> Path:
 
 
 def measure(decoders: Mapping[str, Pass], count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Codec → decoder → messages a second, a number a round; one round before them warms up."""
+    """Return messages a second by codec and decoder, one figure for each round; one round before them warms up."""
     rates: dict[str, dict[str, list[float]]] = {codec: {name: [] for name in decoders} for codec in CODECS}
     for number in range(rounds + 1):
         for codec in CODECS:
@@ -170,7 +171,7 @@ def summary(
 
 
 def ratio(ones: list[float], others: list[float]) -> float:
-    """The median of the ratios within each round."""
+    """Return the median of the ratios within each round."""
     return round(median(one / other for one, other in zip(ones, others, strict=True)), 2)
 
 
@@ -191,7 +192,9 @@ def main(quick: bool, target: Path | None) -> None:
             rates = measure(decoders, count, rounds)
         rows += summary(value_bytes, rates, {codec: len(data) for codec, data in sets.items()})
     if not compiled_decoder.COMPILED:
-        click.echo("without our compiled half, which was not built: all records and columns are uncompiled", err=True)
+        click.echo(
+            "without the compiled decoder, which was not built: all records and columns are uncompiled", err=True
+        )
     click.echo(" | ".join(f"{title:>14}" for title in rows[0]))
     for row in rows:
         click.echo(" | ".join(f"{value:>14}" for value in row.values()))

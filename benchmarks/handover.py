@@ -1,19 +1,19 @@
 """
-What a hand-over costs whoever is not part of it, and what ownership costs all the time.
+What a rebalance costs the partitions that do not move, and what commits and heartbeats cost.
 
     python -m benchmarks.handover [--quick] [--json FILE] [--only flow|commit|heartbeat]
 
-A real ZooKeeper and a real broker; medians of the rounds.
+It runs a real ZooKeeper and a real broker; the figures are medians of the rounds.
 
 - ``flow``: two members, processes of their own, read a topic that is fed at a steady rate. In each round the second one
-  joins and leaves in order. ``ratio`` is the rate at which partitions that do not move are handed out while others move
-  (from the new member's znode, or the request to leave, to the last change of an owner znode, by the times of
-  ZooKeeper's transaction log), by the same partitions' rate in the two quiet seconds before; ``pause`` the longest time
-  without any record of them; ``duplicates`` and ``lost`` count records of all partitions in both hand-overs.
-- ``commit``: one member holds so many partitions, in topics of 100, and has read one new record of each; how long
-  ``await consumer.commit()`` takes, for either store.
-- ``heartbeat``: so many sessions, a hundred a process, beat at the default timeout of ten seconds; transactions a
-  second in ZooKeeper's log, and how long a beat waits for its answer in the mean.
+  joins and leaves in order. ``ratio`` is the delivery rate of the partitions that do not move while others move (from
+  the new member's znode, or the request to leave, to the last change of an owner znode, by the times of ZooKeeper's
+  transaction log), divided by their rate in the two quiet seconds before. ``pause`` is the longest time without any
+  record of them; ``duplicates`` and ``lost`` count records of all partitions in both rebalances.
+- ``commit``: one member owns a number of partitions, in topics of 100, and has read one new record of each; the figure
+  is how long ``await consumer.commit()`` takes, for either store.
+- ``heartbeat``: a number of sessions, a hundred in each process, send heartbeats at the default timeout of ten seconds;
+  the figures are transactions a second in ZooKeeper's log, and the mean time from a heartbeat to its answer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ POLL_S = 0.005
 LIMIT_S = 60.0
 SESSIONS_A_PROCESS = 100
 
-HandOut = tuple[int, int, int]
+#: Milliseconds since 1970, partition and offset.
+Delivery = tuple[int, int, int]
 
 
 class Reader:
@@ -62,10 +63,10 @@ class Reader:
         given = [cluster.zk_hosts, cluster.brokers[0], group, topic]
         command = [sys.executable, "-m", "benchmarks.members.reader", *given]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.seen: list[HandOut] = []
+        self.seen: list[Delivery] = []
 
     def report(self) -> None:
-        """Learn what it was handed by now."""
+        """Read what was delivered to it so far."""
         assert self._process.stdin
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -76,17 +77,17 @@ class Reader:
         self._process.stdin.close()
 
     def end(self) -> None:
-        """Learn the rest, when it has left."""
+        """Read the rest, and wait until it has left."""
         self._read()
         if self._process.wait(LIMIT_S):
-            raise click.ClickException("a member failed; its traceback stands above")
+            raise click.ClickException("a member failed; its traceback is above")
 
     def _read(self) -> None:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            raise click.ClickException("a member failed; its traceback stands above")
-        self.seen += [tuple(told) for told in json.loads(line)]
+            raise click.ClickException("a member failed; its traceback is above")
+        self.seen += [tuple(delivery) for delivery in json.loads(line)]
 
     def kill(self) -> None:
         self._process.kill()
@@ -95,7 +96,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One change of members, as those partitions saw it that did not move; times in milliseconds."""
+    """One join or leave, as measured on the partitions that did not move; times in milliseconds."""
 
     event: str
     ms: int
@@ -104,8 +105,8 @@ class Flow:
     quiet_pause: int
 
 
-class FlowScene:
-    """A steady feed, a member that stays, and one that comes and goes."""
+class FlowGroup:
+    """A steady feed, a member that stays, and one that joins and leaves."""
 
     def __init__(self, cluster: Cluster, stack: ExitStack) -> None:
         self._cluster = cluster
@@ -128,7 +129,7 @@ class FlowScene:
         return reader
 
     def _settle(self, members: int) -> None:
-        """Wait until so many members share everything, and have done so for a while."""
+        """Wait until this number of members has shared all partitions equally for a while."""
         deadline_s, since_s = time.monotonic() + LIMIT_S, None
         while since_s is None or time.monotonic() < since_s + REST_S:
             last_ms = self._seen.last_ms
@@ -145,28 +146,28 @@ class FlowScene:
         known = set(self._seen.members)
         time.sleep(QUIET_MS / 1000)
         before = dict(self._seen.owners())
-        comes = self._reader()
-        self.readers.append(comes)
+        joining = self._reader()
+        self.readers.append(joining)
         self._settle(2)
         (new,) = self._seen.members - known
         flows = [self._flow("join", self._seen.joined_ms[new], before)]
         time.sleep(QUIET_MS / 1000)
         before, asked_ms = dict(self._seen.owners()), time.time_ns() // 1_000_000
-        comes.ask_to_leave()
+        joining.ask_to_leave()
         self._settle(1)
-        comes.end()
+        joining.end()
         return [*flows, self._flow("leave", asked_ms, before)]
 
-    def _flow(self, event: str, begun_ms: int, before: Mapping[str, int]) -> Flow:
+    def _flow(self, event: str, began_ms: int, before: Mapping[str, int]) -> Flow:
         self._stays.report()
         ended_ms = self._seen.last_ms
         unmoved = {int(name.rpartition("/")[2]) for name, owner in self._seen.owners().items() if before[name] == owner}
         times = [at_ms for at_ms, partition, _ in self._stays.seen if partition in unmoved]
-        during = [at_ms for at_ms in times if begun_ms <= at_ms < ended_ms]
-        quiet = [at_ms for at_ms in times if begun_ms - QUIET_MS <= at_ms < begun_ms]
-        ratio = (len(during) / (ended_ms - begun_ms)) / (len(quiet) / QUIET_MS)
-        pause, quiet_pause = longest_pause([begun_ms, *during, ended_ms]), longest_pause(quiet)
-        return Flow(event, ended_ms - begun_ms, round(ratio, 3), pause, quiet_pause)
+        during = [at_ms for at_ms in times if began_ms <= at_ms < ended_ms]
+        quiet = [at_ms for at_ms in times if began_ms - QUIET_MS <= at_ms < began_ms]
+        ratio = (len(during) / (ended_ms - began_ms)) / (len(quiet) / QUIET_MS)
+        pause, quiet_pause = longest_pause([began_ms, *during, ended_ms]), longest_pause(quiet)
+        return Flow(event, ended_ms - began_ms, round(ratio, 3), pause, quiet_pause)
 
 
 def longest_pause(times: Sequence[int]) -> int:
@@ -175,20 +176,20 @@ def longest_pause(times: Sequence[int]) -> int:
 
 def flow(rounds: int) -> list[dict[str, Any]]:
     with ExitStack() as stack:
-        scene = FlowScene(stack.enter_context(Cluster()), stack)
-        found = [figures for _ in range(rounds) for figures in scene.round()]
-        seen = [(partition, offset) for reader in scene.readers for _, partition, offset in reader.seen]
-    told = {"hand_overs": 2 * rounds, "duplicates": len(seen) - len(set(seen)), "lost": gaps(set(seen))}
+        flow_group = FlowGroup(stack.enter_context(Cluster()), stack)
+        found = [figures for _ in range(rounds) for figures in flow_group.round()]
+        seen = [(partition, offset) for reader in flow_group.readers for _, partition, offset in reader.seen]
+    totals = {"hand_overs": 2 * rounds, "duplicates": len(seen) - len(set(seen)), "lost": gaps(set(seen))}
     rows = []
     for event in ("join", "leave"):
         ones = [asdict(one) for one in found if one.event == event]
         medians = {name: median(one[name] for one in ones) for name in ("ms", "ratio", "pause", "quiet_pause")}
-        rows.append({"what": f"flow, {event}", **medians, **told, "rounds": ones})
+        rows.append({"what": f"flow, {event}", **medians, **totals, "rounds": ones})
     return rows
 
 
 def gaps(seen: Iterable[tuple[int, int]]) -> int:
-    """How many offsets are missing between the first and the last of each partition."""
+    """Count the offsets that are missing between the first and the last of each partition."""
     by_partition: dict[int, list[int]] = defaultdict(list)
     for partition, offset in seen:
         by_partition[partition].append(offset)
@@ -196,10 +197,10 @@ def gaps(seen: Iterable[tuple[int, int]]) -> int:
 
 
 async def commits(cluster: Cluster, topics: Sequence[str], partitions: int, store: str, rounds: int) -> list[float]:
-    """Milliseconds of each commit of one new record in every partition; one before them warms up."""
+    """Measure commits of one new record in every partition, in milliseconds; one commit before them warms up."""
     listed = [TopicPartition(topic, number) for topic in topics for number in range(partitions // len(topics))]
     found = []
-    # From the ends of the logs: what the store before has read is not read again.
+    # Start at the ends of the logs: the records that were read with the store before are not read again.
     settings: dict[str, Any] = {
         "store": store,
         "autocommit": False,
@@ -234,19 +235,19 @@ def commit(sizes: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
                 yield {"what": f"commit, {store}", "partitions": size, "ms": round(median(found), 2)}
 
 
-class Beating:
-    """Sessions in a process of their own; see ``benchmarks.members.beating``."""
+class SessionProcess:
+    """Sessions in a process of their own; see ``benchmarks.members.sessions``."""
 
     def __init__(self, zookeeper: str, name: str, sessions: int) -> None:
-        command = [sys.executable, "-m", "benchmarks.members.beating", zookeeper, name, str(sessions)]
+        command = [sys.executable, "-m", "benchmarks.members.sessions", zookeeper, name, str(sessions)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def answered(self) -> tuple[int, float]:
-        """What it says next: beats that were answered, and the seconds that they waited in all."""
+        """Read its next line: the number of answered heartbeats, and the seconds that they waited in total."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            raise click.ClickException("sessions failed; their traceback stands above")
+            raise click.ClickException("sessions failed; their traceback is above")
         count, total_s = json.loads(line)
         return count, total_s
 
@@ -267,23 +268,23 @@ def heartbeat(sizes: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
             log = TransactionLog(cluster.zookeeper.folder / "data")
             processes = []
             for number in range(0, size, SESSIONS_A_PROCESS):
-                # One after another: a hundred interpreters that start at once measure themselves.
-                process = Beating(cluster.zk_hosts, f"member-{number}", min(size, SESSIONS_A_PROCESS))
+                # One after another: a hundred interpreters that start at once would disturb the measurement.
+                process = SessionProcess(cluster.zk_hosts, f"member-{number}", min(size, SESSIONS_A_PROCESS))
                 stack.callback(process.kill)
                 process.answered()
                 processes.append(process)
             for _ in log.read():
                 pass
-            before = beats(processes)
+            before = answered_heartbeats(processes)
             time.sleep(seconds)
-            after = beats(processes)
+            after = answered_heartbeats(processes)
             writes = len({change.zxid for change in log.read()})
             mean_s = (after[1] - before[1]) / (after[0] - before[0])
-            told = {"writes_per_s": round(writes / seconds, 1), "answer_ms": round(1000 * mean_s, 1)}
-            yield {"what": "heartbeat", "sessions": size, **told}
+            figures = {"writes_per_s": round(writes / seconds, 1), "answer_ms": round(1000 * mean_s, 1)}
+            yield {"what": "heartbeat", "sessions": size, **figures}
 
 
-def beats(processes: Sequence[Beating]) -> tuple[int, float]:
+def answered_heartbeats(processes: Sequence[SessionProcess]) -> tuple[int, float]:
     for process in processes:
         process.ask()
     answered = [process.answered() for process in processes]
@@ -302,12 +303,12 @@ def run(only: str | None, *, quick: bool) -> Iterator[dict[str, Any]]:
 @click.command(help=__doc__.split("\n\n")[0])
 @click.option("--quick", is_flag=True, help="Few rounds, without 1,000 partitions and without 100 and more sessions.")
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
-@click.option("--only", type=click.Choice(["flow", "commit", "heartbeat"]), help="One of the three.")
+@click.option("--only", type=click.Choice(["flow", "commit", "heartbeat"]), help="Measure only one of the three.")
 def main(quick: bool, target: Path | None, only: str | None) -> None:
     rows = []
     for row in run(only, quick=quick):
-        told = ", ".join(f"{name} {figure}" for name, figure in row.items() if name not in ("what", "rounds"))
-        click.echo(f"{row['what']:<18} {told}")
+        figures = ", ".join(f"{name} {figure}" for name, figure in row.items() if name not in ("what", "rounds"))
+        click.echo(f"{row['what']:<18} {figures}")
         rows.append(row)
     if target:
         about = {"benchmark": "handover", "date": datetime.now(UTC).isoformat(timespec="seconds")}

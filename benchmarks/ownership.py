@@ -1,4 +1,4 @@
-"""Who owned what when, from the changes of a transaction log: pure."""
+"""Derive the owners of partitions over time from the changes of a transaction log, without I/O."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Ownership", "Paths"]
 @dataclass(frozen=True, slots=True)
 class Paths:
     """
-    Where a kind of group keeps what: regular expressions of whole paths.
+    The paths of a group's znodes, as regular expressions of whole paths.
 
-    ``owner`` has a group ``partition`` and, where several may wait for one partition, one ``place``: the lowest has it.
-    ``member`` is the znode by which a member is known.
+    ``owner`` has a group ``partition``. If several members may wait for one partition, it also has a group ``place``,
+    and the lowest place is the owner's. ``member`` is the znode of a member.
     """
 
     owner: str
@@ -27,21 +27,21 @@ class Paths:
 
 @dataclass
 class Ownership:
-    """The owners of one group's partitions, as changes are taken in; owners and members are told by session."""
+    """The owners of one group's partitions, updated change by change; owners and members are identified by session."""
 
     paths: Paths
     partitions: int
-    #: By how many partitions two members may differ where all is settled.
+    #: By how many partitions two members may differ after a rebalance.
     spread: int = 1
     members: set[int] = field(default_factory=set)
-    #: By partition: path → place and session.
-    _standing: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    #: By partition and path: place and session.
+    _owners: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     _unowned_since_ms: dict[str, int] = field(default_factory=dict)
-    #: Partition-milliseconds without an owner, of those that had one once.
+    #: Partition-milliseconds without an owner, of partitions that have had one.
     unowned_ms: int = 0
-    #: When each transaction was, by its zxid.
+    #: The time of each transaction by its zxid.
     writes: dict[int, int] = field(default_factory=dict)
-    #: When each session's member znode was created, or it ended.
+    #: By session: when its member znode was created, and when that was deleted or the session ended.
     joined_ms: dict[int, int] = field(default_factory=dict)
     ended_ms: dict[int, int] = field(default_factory=dict)
     last_ms: int = 0
@@ -63,7 +63,7 @@ class Ownership:
         elif found := re.fullmatch(self.paths.owner, change.path):
             partition = found["partition"]
             place = int(found.groupdict().get("place") or 0)
-            self._standing.setdefault(partition, {})[change.path] = (place, change.session)
+            self._owners.setdefault(partition, {})[change.path] = (place, change.session)
             self._settle(partition, change.time_ms)
 
     def _deleted(self, change: Change) -> None:
@@ -71,35 +71,35 @@ class Ownership:
             self.members.discard(change.session)
             self.ended_ms[change.session] = change.time_ms
         elif found := re.fullmatch(self.paths.owner, change.path):
-            self._standing.get(found["partition"], {}).pop(change.path, None)
+            self._owners.get(found["partition"], {}).pop(change.path, None)
             self._settle(found["partition"], change.time_ms)
 
     def _closed(self, change: Change) -> None:
         if change.session in self.members:
             self.members.discard(change.session)
             self.ended_ms[change.session] = change.time_ms
-        for partition, standing in self._standing.items():
-            for path in [path for path, (_, session) in standing.items() if session == change.session]:
-                del standing[path]
+        for partition, owners in self._owners.items():
+            for path in [path for path, (_, session) in owners.items() if session == change.session]:
+                del owners[path]
                 self._settle(partition, change.time_ms)
 
     def _settle(self, partition: str, now_ms: int) -> None:
         self.last_ms = now_ms
-        if not self._standing[partition]:
+        if not self._owners[partition]:
             self._unowned_since_ms.setdefault(partition, now_ms)
         elif partition in self._unowned_since_ms:
             self.unowned_ms += now_ms - self._unowned_since_ms.pop(partition)
 
     def owners(self) -> Mapping[str, int]:
-        """Session by partition, of those that are owned."""
-        return {partition: min(standing.values())[1] for partition, standing in self._standing.items() if standing}
+        """Return the owner's session of each partition that has an owner."""
+        return {partition: min(owners.values())[1] for partition, owners in self._owners.items() if owners}
 
     def between(self, zxid: int, until_ms: int) -> int:
-        """How many transactions came after one, up to a moment."""
+        """Count the transactions after a zxid, up to a moment."""
         return sum(1 for number, time_ms in self.writes.items() if number > zxid and time_ms <= until_ms)
 
     def balanced(self, members: int) -> bool:
-        """Whether so many members there are own everything, as equal as they ever will."""
+        """Return whether there are this many members, and they own all partitions, as equally as they can."""
         owners = self.owners()
         sizes = Counter(owners.values())
         return (

@@ -1,26 +1,26 @@
 """
-How long a group is without owners when a member joins, leaves or dies, observed from outside.
+How long partitions are without an owner when a member joins, leaves or dies, observed from outside.
 
     python -m benchmarks.rebalance [--size MEMBERSxPARTITIONS] [--only NAME] [--rounds N] [--patience SECONDS]
                                    [--without-slow] [--quick] [--json FILE]
 
-A real ZooKeeper and a real broker, no records. In each round a member joins, leaves in order, joins again and is killed
-with -9. What happened is read from ZooKeeper's own transaction log, with the server's time in milliseconds:
+It runs a real ZooKeeper and a real broker, without records. In each round a member joins, leaves in order, joins again
+and is killed with -9. The times are read from ZooKeeper's own transaction log, with the server's time in milliseconds:
 
 - ``s``: a join counts from the new member's id, a leave from the request to leave, a death from the end of its session
-  (until then nobody else can know); each to the moment where every partition has an owner and all are equal to within
-  one. The median of the rounds.
+  (no other member can notice it before). Each ends when every partition has an owner and members differ by one at most.
+  The median of the rounds.
 - ``unowned``: partition-seconds without an owner in that time.
 - ``moved``: partitions with another owner than before, beyond those that had to move.
-- ``writes``: transactions in ZooKeeper's log in that time, of whatever kind, heartbeats and sessions included.
-- ``cores``: processor time of members and servers in that time, by the time itself. Where that is near to what the
-  machine has, faster members would need a bigger machine.
+- ``writes``: all transactions in ZooKeeper's log in that time, including heartbeats and sessions.
+- ``cores``: processor time of members and servers in that time, divided by the time. If that is near the number of the
+  machine's cores, faster members would need a larger machine.
 
-1,000 partitions are those of ten topics. Each member is a process of its own. Only the resting members of the Java
-consumer share one, which spares it their start. kazoo's SetPartitioner waits for its ``time_boundary`` (30 s unless
-told) at every change; tuned, for 0.1 s.
+1,000 partitions are in ten topics. Each member is a process of its own, except the Java consumers that stay, which
+share one: that saves their start. kazoo's SetPartitioner waits for its ``time_boundary`` (30 s by default) at every
+change; tuned, for 0.1 s.
 
-Without options everything is measured, in half an hour at most: no group begins a round when it has had its patience.
+Without options everything is measured, in half an hour at most: no group begins a round after its ``--patience``.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from statistics import median
 import click
 
 from benchmarks.contenders import CONTENDERS, SESSION_TIMEOUT_MS, Contender, Group
-from benchmarks.scene import Figures, Scene, scene_of
+from benchmarks.measured_group import Figures, MeasuredGroup, measured_group
 from kiel_groups.embedded import Cluster
 
 SIZES = ((4, 64), (20, 1_000))
 TITLES = ("size", "group", "event", "s", "unowned", "moved", "writes", "cores")
 
 
-def rounds_of(scene: Scene, members: int, rounds: int, patience_s: float) -> dict[str, list[Figures]]:
-    """Event → figures, one a round; a round is begun while ``patience_s`` are not over, the first one always."""
+def rounds_of(group: MeasuredGroup, members: int, rounds: int, patience_s: float) -> dict[str, list[Figures]]:
+    """Return the figures of each round by event; only the first round begins after ``patience_s``."""
     deadline_s = time.monotonic() + patience_s
-    scene.gather(members - 1)
+    group.gather(members - 1)
     found: dict[str, list[Figures]] = {"join": [], "leave": [], "kill": []}
     for number in range(rounds):
         if number and time.monotonic() > deadline_s:
             break
         for event, end in (("leave", leave), ("kill", subprocess.Popen.kill)):
             started: list[subprocess.Popen[str]] = []
-            found["join"].append(scene.measure("join", members, lambda: started.append(scene.start())))  # noqa: B023
-            found[event].append(scene.measure(event, members - 1, lambda: end(started[0])))  # noqa: B023
+            found["join"].append(group.measure("join", members, lambda: started.append(group.start())))  # noqa: B023
+            found[event].append(group.measure(event, members - 1, lambda: end(started[0])))  # noqa: B023
     return found
 
 
@@ -76,9 +76,9 @@ def run(
             for number, contender in enumerate(contenders):
                 click.echo(f"{members} members, {partitions} partitions: {contender.name}", err=True)
                 group = Group(cluster.zk_hosts, cluster.brokers[0], f"group-{number}", topics, partitions)
-                with scene_of(contender, group, cluster) as scene:
-                    found = rounds_of(scene, members, 1 if contender.slow else rounds, patience_s)
-                # The sessions of those that were killed end in the meantime, not in another group's.
+                with measured_group(contender, group, cluster) as running:
+                    found = rounds_of(running, members, 1 if contender.slow else rounds, patience_s)
+                # The sessions of killed members end now, and not while another group is measured.
                 time.sleep(1.5 * SESSION_TIMEOUT_MS / 1000)
                 for event, figures in found.items():
                     rows.append(row_of(contender, members, partitions, event, figures))
@@ -87,7 +87,7 @@ def run(
 
 
 def create_topics(cluster: Cluster, partitions: int) -> tuple[str, ...]:
-    """Topics of 100 partitions at most: a controller of 0.8 needs minutes for one with ten times as many."""
+    """Create topics of 100 partitions at most: a controller of 0.8 needs minutes for one with ten times as many."""
     from kiel_groups.admin import cluster_admin
 
     topics = tuple(f"topic-{number}" for number in range(-(-partitions // 100)))
@@ -106,12 +106,12 @@ def row_of(
 
 def show(row: Mapping[str, object]) -> None:
     size = f"{row['members']}×{row['partitions']}"
-    told = [row[title] for title in TITLES[1:]]
-    click.echo("{:>9} {:<28} {:<6} {:>8.3f} {:>9.3f} {:>6g} {:>7g} {:>6.2f}".format(size, *told))
+    figures = [row[title] for title in TITLES[1:]]
+    click.echo("{:>9} {:<28} {:<6} {:>8.3f} {:>9.3f} {:>6g} {:>7g} {:>6.2f}".format(size, *figures))
 
 
 class Size(click.ParamType):
-    """``4x64``: members and partitions."""
+    """Members and partitions, such as ``4x64``."""
 
     name = "size"
 
@@ -125,13 +125,15 @@ class Size(click.ParamType):
 
 
 @click.command(help=__doc__.split("\n\n")[0])
-@click.option("--size", "sizes", type=Size(), multiple=True, help="This one only; can be repeated.  [4x64 and 20x1000]")
-@click.option("--only", default="", metavar="NAME", help="The group of this name, or those with it in theirs.")
+@click.option(
+    "--size", "sizes", type=Size(), multiple=True, help="Measure only this size; can be repeated.  [4x64 and 20x1000]"
+)
+@click.option("--only", default="", metavar="NAME", help="The group of this name, or else all with it in theirs.")
 @click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option(
     "--patience", "patience_s", type=float, default=90.0, show_default=True, help="Seconds for a group's rounds."
 )
-@click.option("--without-slow", is_flag=True, help="Leave out those that wait for half a minute at every event.")
+@click.option("--without-slow", is_flag=True, help="Leave out groups that wait for half a minute at every event.")
 @click.option("--quick", is_flag=True, help="4 × 64 only, one round, without the slow one.")
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
 def main(

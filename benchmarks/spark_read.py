@@ -3,20 +3,20 @@ How fast Spark reads 0.8 topics, and how long a micro-batch takes.
 
     python -m benchmarks.spark_read [--quick] [--json FILE] [--only batch|stream]
 
-A real broker, and one Spark session on all cores of this machine, with the settings that docs/spark.rst gives; medians
-of the rounds, in which the contestants take turns.
+It runs a real broker, and one Spark session on all cores of this machine, with the settings in docs/spark.rst. The
+figures are medians of the rounds, in which the ways to read take turns.
 
 - ``batch``: all columns of a topic of 1, 16 or 100 partitions, into Spark's ``noop`` sink; messages of 100 bytes and of
-  1 KiB. ``kiel`` is our data source. ``kafka-python`` is what one writes without it: ``mapPartitions`` over as many
-  tasks, a consumer in each, into a table of the same columns; it reads the beginning of the topic only, or it would
-  take ten times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it hands out one
-  ready-made Arrow batch again and again, in as many tasks. Planning, some tenths of a second for either source, is part
-  of the time. ``to …`` is the rate by that of another way in the same round; above 1 is faster.
-- ``stream``: a query on 100 partitions, each of which gets a few messages between two micro-batches; how long Spark
-  says that a micro-batch took, and its parts, in milliseconds.
+  1 KiB. ``kiel`` is our data source. ``kafka-python`` is a program without it: ``mapPartitions`` over as many tasks, a
+  consumer in each, into a table of the same columns; it reads the beginning of the topic only, or it would take ten
+  times as long as all the rest. ``arrow`` is the upper bound of any source in Python: it returns one ready-made Arrow
+  batch again and again, in as many tasks. Planning, some tenths of a second for either source, is part of the time.
+  ``to …`` is the rate divided by that of another way in the same round; above 1 is faster.
+- ``stream``: a query on 100 partitions, each of which gets a few messages between two micro-batches; the figures are
+  the times that Spark reports for a micro-batch and its parts, in milliseconds.
 
-kafka-python lives in an environment of its own (see ``benchmarks.decode``); where it cannot be installed, the benchmark
-says so and goes on without it.
+kafka-python has an environment of its own (see ``benchmarks.decode``); if it cannot be installed, the benchmark says so
+and continues without it.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ from kiel_groups.wire.error_codes import NO_ERROR
 
 REPOSITORY = Path(__file__).parents[1]
 CORES = os.cpu_count() or 1
-#: As many as our own source makes of many partitions.
+#: As many tasks as our source makes of many partitions.
 TASKS = 2 * CORES
 PARTITIONS = (1, 16, 100)
-#: What a producer sends of a partition at once. Brokers note the place of each set, and search in between: sets as
-#: large as they take would have them search for longer than they send.
+#: The size of the message sets in the topics. A broker's index has the position of each set, and the broker scans the
+#: messages in between: with the largest sets that it accepts, it would scan for longer than it sends.
 SET_BYTES = 16 << 10
 STREAM_PARTITIONS = 100
 STREAM_MESSAGES = 10
@@ -80,7 +80,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, and what it holds."""
+    """A topic, and the number and size of its messages."""
 
     partitions: int
     value_bytes: int
@@ -100,7 +100,7 @@ class Topic:
 
 
 class Feeder:
-    """Makes topics, and writes messages to the only broker of a cluster."""
+    """Creates topics, and writes messages to the only broker of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -108,7 +108,7 @@ class Feeder:
         self._broker = BrokerSocket(HostPort(host, int(port)), "feeder", connect_timeout_s=LIMIT_S)
 
     def fill(self, topic: Topic) -> None:
-        """Make a topic with all of its rows."""
+        """Create a topic with all of its rows."""
         asyncio.run(self._cluster.create_topic(topic.name, topic.partitions))
         partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
         at_once = messages_in(SET_BYTES, topic.value_bytes)
@@ -116,7 +116,7 @@ class Feeder:
             self.append(partitions, min(at_once, topic.rows_each - start), topic.value_bytes)
 
     def append(self, partitions: Sequence[TopicPartition], count: int, value_bytes: int) -> None:
-        """Write so many messages to each of the partitions, in one request."""
+        """Write this number of messages to each of the partitions, in one request."""
         left = dict.fromkeys(partitions, message_set(count, value_bytes))
         deadline_s = time.monotonic() + LIMIT_S
         while left:
@@ -125,7 +125,7 @@ class Feeder:
             refused = {each: found.error for each, found in answer.items() if found.error != NO_ERROR}
             if refused and time.monotonic() > deadline_s:
                 raise click.ClickException(f"the broker refuses messages: {next(iter(refused.values()))}")
-            # A new leader takes a moment to know that it is one.
+            # A broker takes a moment to learn that it is a leader.
             left = {each: left[each] for each in refused}
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class Feeder:
 
 
 class Contest:
-    """The ways to read a topic, in one Spark session; each gives a table of its rows, and how many there are."""
+    """The ways to read a topic, in one Spark session; each returns a table of its rows, and their number."""
 
     def __init__(self, spark: SparkSession, broker: str, peer_packages: str | None, peer_rows: int) -> None:
         self._spark = spark
@@ -165,7 +165,7 @@ class Contest:
 
 
 def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
-    """How fast each way is; a round before the others warms up."""
+    """Measure how fast each way is; a round before the others warms up."""
     rates: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds + 1):
         for name, way in contest.ways.items():
@@ -187,13 +187,13 @@ def read_in_turns(contest: Contest, topic: Topic, rounds: int) -> Iterator[Row]:
 
 
 def ratio(ones: Sequence[float], others: Sequence[float]) -> float:
-    """The median of the ratios within each round."""
+    """Return the median of the ratios within each round."""
     return round(median(one / other for one, other in zip(ones, others, strict=True)), 2)
 
 
 # ---------------------------------------------------------------------- micro-batches
 
-#: What Spark measures of a micro-batch → what it is called here.
+#: Spark's names for the parts of a micro-batch, and the names of the figures.
 PARTS = {"triggerExecution": "total", "latestOffset": "offsets", "addBatch": "tasks", "walCommit": "log"}
 
 
@@ -214,14 +214,14 @@ def stream(spark: SparkSession, feeder: Feeder, broker: str, rounds: int) -> Row
                 found.append(micro_batch(query, found[-1]["batchId"]))
         finally:
             query.stop()
-    # Those that began while the messages were being written hold a part of them.
+    # Leave out micro-batches that began while the messages were being written: they have only a part of them.
     whole = [each["durationMs"] for each in found[1:] if each["numInputRows"] == topic.rows]
-    told = {name: round(median(each.get(part, 0) for each in whole)) for part, name in PARTS.items()}
-    return {"partitions": topic.partitions, "micro_batches": len(whole), **told}
+    figures = {name: round(median(each.get(part, 0) for each in whole)) for part, name in PARTS.items()}
+    return {"partitions": topic.partitions, "micro_batches": len(whole), **figures}
 
 
 def micro_batch(query: StreamingQuery, last: int) -> Mapping[str, Any]:
-    """What Spark tells of the first micro-batch with rows after the ``last`` one."""
+    """Return Spark's report of the first micro-batch with rows after the ``last`` one."""
     deadline_s = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline_s:
         for progress in query.recentProgress:
@@ -236,7 +236,7 @@ def micro_batch(query: StreamingQuery, last: int) -> Mapping[str, Any]:
 
 def session(stack: ExitStack) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Workers import what the checkout has, from wherever this is run.
+    # Workers import the modules of this checkout, wherever the benchmark is started.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     builder = SparkSession.builder.master(f"local[{CORES}]").appName("benchmarks.spark_read")
     for name, value in {**QUIET, **TUNED}.items():
@@ -277,7 +277,7 @@ def run(only: str | None, *, quick: bool) -> Iterator[Row]:
 @click.command(help=__doc__.split("\n\n")[0])
 @click.option("--quick", is_flag=True, help="A tenth of the rows, and one round after the first.")
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
-@click.option("--only", type=click.Choice(["batch", "stream"]), help="One of the two.")
+@click.option("--only", type=click.Choice(["batch", "stream"]), help="Measure only one of the two.")
 def main(quick: bool, target: Path | None, only: str | None) -> None:
     rows = []
     for row in run(only, quick=quick):

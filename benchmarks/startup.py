@@ -1,11 +1,11 @@
 """
-How long it takes to begin: imports, the command line, and a fresh member's first record.
+How long it takes to start: imports, the command line, and a new member's first record.
 
     python -m benchmarks.startup [--quick] [--json FILE]
 
 Every figure is the median of whole processes, from their start to their end, in milliseconds; ``python`` is one that
-does nothing, which all others contain. A first record counts from the start of the process of a member that is alone in
-a new group, on a topic that holds one record, to the moment where its loop has it in hand.
+does nothing, and its time is part of all others. A first record counts from the start of the process of a member that
+is alone in a new group, on a topic with one record, to its delivery.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ SETTINGS = {
 
 
 def run_ms(arguments: Sequence[str]) -> float:
-    """A whole process."""
+    """Return the time from the start of a process to its end."""
     started_s = time.perf_counter()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
     return 1000 * (time.perf_counter() - started_s)
 
 
 def first_record_ms(arguments: Sequence[str]) -> float:
-    """Until a process prints its first line."""
+    """Return the time from the start of a process to the first line that it prints."""
     started_s = time.perf_counter()
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         if not process.stdout.readline():
-            raise click.ClickException("a member ended without a record; its traceback stands above")
+            raise click.ClickException("a member ended without a record; its traceback is above")
         return 1000 * (time.perf_counter() - started_s)
 
 
@@ -76,7 +76,7 @@ async def _produce_one(cluster: Cluster) -> None:
 
 
 def measure(rounds: int) -> dict[str, list[float]]:
-    """Figures by what was measured, all of them once in every round; one round before them warms up."""
+    """Return the figures by name, one for each round; one round before them warms up."""
     import asyncio
 
     found: dict[str, list[float]] = {name: [] for name in (*COMMANDS, *SETTINGS)}
@@ -88,8 +88,8 @@ def measure(rounds: int) -> dict[str, list[float]]:
                 found[name].append(run_ms(command))
             for index, (name, settings) in enumerate(SETTINGS.items()):
                 group = f"group-{number}-{index}"
-                given = [cluster.brokers[0], cluster.zk_hosts, group, json.dumps(settings)]
-                found[name].append(first_record_ms(["-c", FIRST_RECORD, *given]))
+                arguments = [cluster.brokers[0], cluster.zk_hosts, group, json.dumps(settings)]
+                found[name].append(first_record_ms(["-c", FIRST_RECORD, *arguments]))
     return {name: figures[1:] for name, figures in found.items()}
 
 

@@ -1,7 +1,8 @@
 """
-What happened in a ZooKeeper, from its own transaction log: every write, with the server's time, disturbing nobody.
+Read every write to a ZooKeeper server, with the server's time, from its own transaction log.
 
-A session that watched the same znodes would cost the server, and every group measured, as much as another member.
+This does not disturb the measured group: a session that watched the same znodes would cost the server as much as
+another member.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class TransactionLog:
         self._at = 0
 
     def read(self) -> Iterator[Change]:
-        """What was written since; a transaction of several operations gives several changes."""
+        """Return the changes since the last call; a transaction of several operations has several changes."""
         for file in sorted(self._folder.glob("log.*"), key=lambda path: int(path.suffix[1:], 16)):
             if self._file is not None and int(file.suffix[1:], 16) < int(self._file.suffix[1:], 16):
                 continue
@@ -73,14 +74,14 @@ class TransactionLog:
 
 
 def _entry(head: bytes, opened) -> bytes | None:  # type: ignore[no-untyped-def]
-    """One transaction's bytes; None where the file is not written that far yet: it ends in zeroes."""
+    """Return the bytes of one transaction; None if it is not written yet, since the file ends in zeroes."""
     if len(head) < _ENTRY.size:
         return None
     _, length = _ENTRY.unpack(head)
     if length <= 0:
         return None
     data: bytes = opened.read(length + 1)
-    # Its last byte says that the whole of it was written.
+    # The last byte of a transaction that is written completely is "B".
     return data[:-1] if len(data) == length + 1 and data[-1:] == b"B" else None
 
 

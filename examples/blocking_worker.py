@@ -1,7 +1,7 @@
 """
 A worker without an event loop: a plain program that shares a topic with every other process that runs it.
 
-It counts words in what it is sent, and commits when it has told the counts. Ctrl-C leaves the group. ::
+It counts the words of its records, and commits after it has printed the counts. Ctrl-C leaves the group. ::
 
     python examples/blocking_worker.py 127.0.0.1:9092 127.0.0.1:2181 sentences
 """

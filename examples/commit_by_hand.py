@@ -1,7 +1,7 @@
 """
-A worker that decides for itself what is done.
+A worker that commits by itself.
 
-Nothing is committed but what it has written to its file, a hundred records at a time: what a crash takes away is
+It commits records only after it has written them to its file, a hundred at a time: after a crash, the others are
 delivered again. ::
 
     python examples/commit_by_hand.py 127.0.0.1:9092 127.0.0.1:2181 page-views out.txt

@@ -1,5 +1,5 @@
 """
-Count the colours of what a maker sends, from the beginning of the topic, without a group. ::
+Count the colours of the messages of ``maker.py``, from the beginning of the topic, without a group. ::
 
     python examples/counter.py 127.0.0.1:9092 colours
 """

@@ -1,9 +1,9 @@
 """
 A sink that refuses stale owners.
 
-A process that was stopped in the middle of its work, and goes on when its partition is somebody else's, cannot know it.
-The sink can: each claim of a partition has a larger fencing token than the one before; what comes with a smaller one
-than was seen is refused. ::
+A process that was stopped in the middle of its work may continue when another member owns its partition, and cannot
+know that. The sink can: each claim of a partition has a larger fencing token than the one before, and the sink refuses
+writes with a smaller token than it has seen. ::
 
     python examples/fenced_sink.py 127.0.0.1:9092 127.0.0.1:2181 colours colours.db
 """
@@ -18,11 +18,12 @@ from kiel_groups import GroupedConsumer, Record
 
 class Sink:
     """
-    Values in SQLite, each in the place that its record has in Kafka, and the largest token seen of each partition.
+    Stores values in SQLite, each under the offset of its record, and the largest token of each partition.
 
-    What comes for an offset takes the place of what was there. So a record that comes again after a crash is there
-    once; a replay (an operator has set the offsets back) is stored, and so is a topic that was deleted and made anew,
-    whose offsets begin at 0 again. Rows that the new one has not got to are still the old one's: delete them with it.
+    A value replaces the one that was stored under its offset. So a record that is delivered again after a crash is
+    stored once. A replay (an operator has set the offsets back) is stored, too, and so are the records of a topic that
+    was deleted and created again, whose offsets begin at 0 again. Rows that the new topic has not reached are still the
+    old one's: delete them with the topic.
     """
 
     def __init__(self, file: str) -> None:
@@ -33,7 +34,7 @@ class Sink:
         self._db.execute("CREATE TABLE IF NOT EXISTS owners (topic, part, token, PRIMARY KEY (topic, part))")
 
     def store(self, record: Record, token: int) -> bool:
-        """Store a value; False, and nothing is stored, where a later owner of its partition was here."""
+        """Store a value; return False, and store nothing, if a later owner of its partition has written."""
         place = (record.topic, record.partition)
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -50,8 +51,8 @@ async def main(broker: str, zookeeper: str, topic: str, file: str, work_s: float
     async with GroupedConsumer([broker], "sink", [zookeeper], session_timeout_ms=4_000) as consumer:
         await consumer.subscribe(topic)
         async for record in consumer:
-            # That of the claim under which this record was handed out. Kept, since the sink is to judge what comes of
-            # it: a partition may have been lost and claimed again, by this very process, before the work is done.
+            # The token of the claim under which this record was delivered. It is read before the work: this very
+            # process may lose the partition, and claim it again with another token, before the work is done.
             token = consumer.fencing_token(record)
             print("working on", record.topic_partition, record.offset, flush=True)
             await asyncio.sleep(work_s)
@@ -60,7 +61,7 @@ async def main(broker: str, zookeeper: str, topic: str, file: str, work_s: float
 
 
 def run() -> None:
-    parser = argparse.ArgumentParser(description="Store what comes, unless a later owner of its partition was here.")
+    parser = argparse.ArgumentParser(description="Store values, unless a later owner of their partition has written.")
     for name in ("broker", "zookeeper", "topic", "file"):
         parser.add_argument(name)
     parser.add_argument("--work", type=float, default=0.05, help="how long the work on a record takes, in seconds")

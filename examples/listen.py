@@ -1,7 +1,7 @@
 """
-Count views per visitor, with a count for each partition that is only kept while the partition is ours.
+Count views per visitor, with a count for each partition that this member owns.
 
-All views of a visitor are in one partition, so whoever owns that has the whole count. ::
+All views of a visitor are in one partition, so the owner of that partition has the whole count. ::
 
     python examples/listen.py 127.0.0.1:9092 127.0.0.1:2181 page-views
 """
@@ -21,18 +21,18 @@ class Views:
         self.counts: dict[TopicPartition, Counter[bytes]] = {}
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Before their first record comes."""
+        """Start counts; called before the first record of these partitions is delivered."""
         self.counts |= {partition: Counter() for partition in partitions}
         print("assigned", *partitions, flush=True)
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Their last record is finished, and nobody else has them yet: the time to save what belongs to them."""
+        """Save the counts; the last record is finished, and no other member owns the partitions yet."""
         for partition in partitions:
             views = self.counts.pop(partition)
             print("revoked", partition, "with", views.total(), "views of", len(views), "visitors", flush=True)
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Somebody else may have them already: nothing is to be saved."""
+        """Drop the counts; another member may own the partitions already, so nothing may be saved."""
         for partition in partitions:
             self.counts.pop(partition, None)
         print("lost", *partitions, flush=True)

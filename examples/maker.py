@@ -1,5 +1,5 @@
 """
-Send so many messages with a counter and a colour; the counter is the key, and says where each goes. ::
+Send a number of messages with a counter and a colour; the counter is the key, which chooses the partition. ::
 
     python examples/maker.py 127.0.0.1:9092 colours 1000
 """

@@ -1,5 +1,5 @@
 """
-Send each line of standard input; its first word is the key, so that lines with the same one stay in order. ::
+Send each line of standard input; its first word is the key, so that lines with equal keys stay in order. ::
 
     python examples/produce_lines.py 127.0.0.1:9092 page-views < lines.txt
 """
@@ -13,7 +13,7 @@ from kiel_groups.clients import hash_partitioner
 
 async def main(broker: str, topic: str) -> None:
     async with Producer([broker], partitioner=hash_partitioner) as producer:
-        # produce() starts the sending and returns a future at once: awaiting them together lets batches form.
+        # produce() returns a future at once; to await the futures together lets batches form.
         stored = await asyncio.gather(
             *(producer.produce(topic, line.rstrip(b"\n"), key=line.partition(b" ")[0]) for line in sys.stdin.buffer)
         )

@@ -1,5 +1,5 @@
 """
-The archive job for spark-submit; its options are those of ``kiel-groups spark archive``.
+Run the archive job by spark-submit; the options are those of ``kiel-groups spark archive``.
 
     spark-submit --master yarn --py-files kiel_groups.zip spark_archive.py page-views --output hdfs:///archive
 """

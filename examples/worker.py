@@ -1,5 +1,5 @@
 """
-Print messages as a member of a group; what was printed is committed by itself. ::
+Print messages as a member of a group, which commits them automatically. ::
 
     python examples/worker.py 127.0.0.1:9092 127.0.0.1:2181 colours
 """

@@ -9,9 +9,9 @@ import kafka.consumer.ConsumerConfig;
 import kafka.javaapi.consumer.ConsumerConnector;
 
 /**
- * Members by Kafka 0.8's own high-level consumer, with its defaults, until standard input ends; then they leave.
+ * Runs members with Kafka 0.8's own high-level consumer, with its defaults, until standard input ends; then they leave.
  *
- * Arguments: ZooKeeper, group, topics with commas between them, how many members, session timeout in ms.
+ * Arguments: ZooKeeper, group, topics with commas between them, the number of members, session timeout in ms.
  */
 public class HighLevelConsumer {
     public static void main(String[] given) throws Exception {

@@ -1,7 +1,7 @@
 """
-Produces records at a steady rate, spread evenly over a topic's partitions, until it is killed.
+Produce records at a steady rate, spread evenly over a topic's partitions, until the process is killed.
 
-Arguments: broker, topic, how many partitions it has, records a second.
+Arguments: broker, topic, the number of its partitions, records a second.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
-Members of ours in one process, until its standard input ends; then they leave.
+Run members of kiel-groups in one process, until its standard input ends; then they leave.
 
-Arguments: ZooKeeper, broker, group, topics with commas between them, how many members, session timeout in ms, settings
-of the consumer as JSON.
+Arguments: ZooKeeper, broker, group, topics with commas between them, the number of members, session timeout in ms,
+settings of the consumer as JSON.
 """
 
 from __future__ import annotations

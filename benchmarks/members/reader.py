@@ -1,9 +1,9 @@
 """
-A member of ours that consumes, and tells what it was handed when.
+Run a member of kiel-groups that consumes, and reports what was delivered to it and when.
 
-Arguments: ZooKeeper, broker, group, topic. At each line of its input it prints a line of JSON with what was handed out
-since the last one: lists of milliseconds since 1970, partition and offset. At the end of its input it leaves, and does
-so once more.
+Arguments: ZooKeeper, broker, group, topic. At each line of its input it prints a line of JSON with the deliveries since
+the last one: lists of milliseconds since 1970, partition and offset. At the end of its input it leaves, and prints one
+more such line.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ async def main(zookeeper: str, broker: str, group: str, topic: str) -> None:
         await consumer.subscribe(topic)
         consuming = asyncio.create_task(consume(consumer, seen))
         while await asyncio.to_thread(sys.stdin.readline):
-            told, seen[:] = list(seen), []
-            print(json.dumps(told), flush=True)  # noqa: T201
+            deliveries, seen[:] = list(seen), []
+            print(json.dumps(deliveries), flush=True)  # noqa: T201
         await consumer.close()
         await consuming
     print(json.dumps(seen), flush=True)  # noqa: T201

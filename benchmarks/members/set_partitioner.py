@@ -1,7 +1,7 @@
 """
-A member by kazoo's SetPartitioner, driven as its documentation says, until its standard input ends.
+Run a member with kazoo's SetPartitioner, used as its documentation says, until standard input ends.
 
-Arguments: ZooKeeper, group, how many partitions, session timeout in ms, settings of SetPartitioner as JSON.
+Arguments: ZooKeeper, group, the number of partitions, session timeout in ms, settings of SetPartitioner as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Spark's workers import for ``benchmarks.spark_read``: our peers' ways to read, and the messages."""
+"""The messages of ``benchmarks.spark_read``, and the alternatives to our data source; Spark's workers import this."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kiel_groups.wire.message_sets.encoder import encode_message_set
 KEY_BYTES = 8
 #: Offset, size, CRC, magic, attributes, and the lengths of key and value.
 OVERHEAD_BYTES = 26
-#: What one of our fetches brings.
+#: The size of the answer to one fetch of our data source.
 FETCHED_BYTES = 1 << 20
 
 
 def messages_in(size_bytes: int, value_bytes: int) -> int:
-    """How many messages a set of so many bytes holds."""
+    """Return how many messages a set of this size has."""
     return size_bytes // (value_bytes + KEY_BYTES + OVERHEAD_BYTES)
 
 
@@ -36,7 +36,7 @@ def message_set(count: int, value_bytes: int) -> bytes:
 def kafka_python_rows(
     packages: str, broker: str, topic: str, count: int, shares: Iterator[range]
 ) -> Iterator[tuple[Any, ...]]:
-    """The first ``count`` messages of some partitions, as a task reads them with kafka-python."""
+    """Read the first ``count`` messages of some partitions with kafka-python, in one task."""
     if packages not in sys.path:
         sys.path.append(packages)
     import kafka
@@ -60,7 +60,7 @@ def kafka_python_rows(
 
 
 class ReadyMade(DataSource):
-    """Hands out one batch again and again: as fast as a source in Python can be."""
+    """A data source that returns one batch again and again: as fast as a source in Python can be."""
 
     @classmethod
     def name(cls) -> str:
@@ -74,7 +74,7 @@ class ReadyMade(DataSource):
 
 
 class ReadyMadeReader(DataSourceReader):
-    """Its batches are as large as what one of our fetches brings."""
+    """Returns batches as large as the answer to one fetch of our data source."""
 
     def __init__(self, tasks: int, rows: int, value_bytes: int) -> None:
         self._tasks = tasks

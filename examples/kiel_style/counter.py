@@ -1,5 +1,5 @@
 """
-Count the colours of what a maker sends, and print the counts now and then, in the style of kiel's programs. ::
+Count the colours of the messages of ``maker.py``, and print the counts regularly, in the style of kiel's programs. ::
 
     python examples/kiel_style/counter.py 127.0.0.1:9092 colours
 """

@@ -1,5 +1,5 @@
 """
-Send messages with a counter and a colour until Ctrl-C, or so many, in the style of kiel's programs. ::
+Send messages with a counter and a colour, a number of them or until Ctrl-C, in the style of kiel's programs. ::
 
     python examples/kiel_style/maker.py 127.0.0.1:9092 colours --batch_size 100 --compression gzip
 """
@@ -50,7 +50,7 @@ def main():
     parser.add_argument("topic")
     parser.add_argument("--batch_size", type=int, default=1)
     parser.add_argument("--compression", choices=["gzip", "snappy", "lz4"])
-    parser.add_argument("--count", type=int, help="how many; without it, no end")
+    parser.add_argument("--count", type=int, help="the number of messages; endless without it")
     parser.add_argument("--pause", type=float, default=0, help="seconds between two messages")
     parser.add_argument("--interval", type=float, default=5, help="seconds between two lines")
     args = parser.parse_args()

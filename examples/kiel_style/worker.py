@@ -1,5 +1,5 @@
 """
-Print messages as a member of a group, and commit without waiting for that, in the style of kiel's programs. ::
+Print messages as a member of a group, and commit without waiting, in the style of kiel's programs. ::
 
     python examples/kiel_style/worker.py 127.0.0.1:9092 127.0.0.1:2181 colours
 """

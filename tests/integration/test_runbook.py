@@ -90,8 +90,8 @@ LOOKING = [
     "Who leads?",
     "What was decided, when and why?",
     "What is a member to own, and what does it own?",
-    "Who holds a partition too long?",
-    "Is somebody else in the group?",
+    "Which member keeps a partition too long?",
+    "Are there foreign members?",
     "How far is it, and how far behind?",
 ]
 PARTITIONS = 4
@@ -124,7 +124,7 @@ async def test_what_the_page_shows_is_what_zkcli_says(cluster: Cluster, unique: 
             await operator.follow(*section("Set an offset"))
             await eventually(lambda: len(group.values) == delivered + of_first, "partition 0 is delivered again")
 
-            await operator.follow(*section("Have the leader plan anew"))
+            await operator.follow(*section("Make the leader plan again"))
             await eventually(lambda: second.consumer.is_leader, "the next candidate leads")
             await eventually(lambda: len(client.get_children(layout.election)) == 2, "the old one stands again")
             await settled(group, topic)
@@ -144,7 +144,7 @@ async def test_what_the_page_shows_is_what_zkcli_says(cluster: Cluster, unique: 
 
 def test_every_command_of_the_page_is_run() -> None:
     """A new section is tried, too, or this fails."""
-    changing = ["Set an offset", "Have the leader plan anew", "Take the partitions from one member", "Remove a group"]
+    changing = ["Set an offset", "Make the leader plan again", "Take the partitions from one member", "Remove a group"]
     assert {step.section for step in steps()} == {*LOOKING, *changing}
     assert len(steps()) >= 15
 

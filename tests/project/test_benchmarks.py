@@ -13,7 +13,7 @@ import benchmarks
 pytestmark = pytest.mark.unit
 
 #: Those that are run; the others are what they share.
-PARTS = {"contenders", "cpu", "members", "ownership", "scene", "transaction_log"}
+PARTS = {"contenders", "cpu", "members", "ownership", "measured_group", "transaction_log"}
 NAMES = sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - PARTS)
 
 

@@ -1,4 +1,4 @@
-"""A group at work on real servers, and what an event in it costs, seen from outside."""
+"""Run a group on real servers, and measure from outside what a join, a leave or a death costs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from benchmarks.ownership import Ownership
 from benchmarks.transaction_log import TransactionLog
 from kiel_groups.embedded import Cluster
 
-__all__ = ["Figures", "Scene", "scene_of"]
+__all__ = ["Figures", "MeasuredGroup", "measured_group"]
 
-#: Moments come from ZooKeeper's log, not from when it is looked at.
+#: How often ZooKeeper's log is read; the measured times are those in the log.
 POLL_S = 0.01
 LIMIT_S = 180.0
 
-#: Longer than any debounce: whatever still follows an event belongs to it, not to the next one.
+#: Longer than any debounce, so that every change after an event belongs to it, not to the next one.
 REST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """
-    What one event cost.
+    What one event cost, until all partitions are owned and equally divided again.
 
-    Until all is owned and equal again: seconds, partition-seconds without an owner, transactions, and how many cores
-    the members and the servers kept busy; ``moved`` counts partitions that moved without need.
+    These are seconds, partition-seconds without an owner, transactions, and how many cores the members and the servers
+    kept busy; ``moved`` counts partitions that moved without need.
     """
 
     s: float
@@ -45,8 +45,8 @@ class Figures:
     cores: float
 
 
-class Scene:
-    """The members of one group, each a process."""
+class MeasuredGroup:
+    """One group whose members are processes, and the servers that it uses."""
 
     def __init__(self, contender: Contender, group: Group, cluster: Cluster) -> None:
         self._contender = contender
@@ -57,20 +57,20 @@ class Scene:
         self._cpu = CpuTime()
         for server in cluster.servers:
             self._cpu.add(server.pid)
-        #: Each with what it prints.
+        #: By process: the file with its output.
         self._processes: dict[subprocess.Popen[str], IO[str]] = {}
         self._stack = ExitStack()
 
     def start(self, members: int = 1) -> subprocess.Popen[str]:
         command = self._contender.command(self._group, members)
-        said = self._stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115 -- the stack closes it
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said, text=True)
-        self._processes[process] = said
+        output = self._stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115 -- the stack closes it
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output, text=True)
+        self._processes[process] = output
         self._cpu.add(process.pid)
         return process
 
     def gather(self, members: int) -> None:
-        """The members that stay all the time."""
+        """Start the members that stay all the time, and wait until they share the partitions."""
         if self._contender.one_process:
             self.start(members)
         else:
@@ -79,7 +79,7 @@ class Scene:
         self._settle(members)
 
     def _settle(self, members: int) -> None:
-        """Wait until so many members are equal, and have been for a while."""
+        """Wait until this number of members has shared all partitions equally for a while."""
         deadline_s = time.monotonic() + LIMIT_S
         balanced_s: float | None = None
         while balanced_s is None or time.monotonic() < balanced_s + REST_S:
@@ -98,9 +98,9 @@ class Scene:
     def _check(self, deadline_s: float, members: int) -> None:
         failed = [process for process in self._processes if process.poll() not in (None, 0, -9)]
         if failed:
-            said = self._processes[failed[0]]
-            said.seek(0)
-            raise click.ClickException(f"a member of {self._contender.name} failed: {said.read()[-2_000:]}")
+            output = self._processes[failed[0]]
+            output.seek(0)
+            raise click.ClickException(f"a member of {self._contender.name} failed: {output.read()[-2_000:]}")
         if time.monotonic() > deadline_s:
             seen = Counter(self._seen.owners().values())
             raise click.ClickException(
@@ -108,31 +108,31 @@ class Scene:
                 f" {members}, with {sorted(seen.values())} of {self._group.partitions} partitions"
             )
 
-    def measure(self, event: str, members: int, happen: Callable[[], object]) -> Figures:
-        """Let something happen, and look until so many members are equal again."""
+    def measure(self, event: str, members: int, cause: Callable[[], object]) -> Figures:
+        """Cause an event, and measure until this number of members shares all partitions equally again."""
         self._seen.take(self._log.read())
         before, known = dict(self._seen.owners()), set(self._seen.members)
         self._seen.unowned_ms, zxid = 0, max(self._seen.writes)
         asked_ms = time.time_ns() // 1_000_000
-        happen()
+        cause()
         self._settle(members)
         after = self._seen.owners()
         moved = sum(1 for partition, owner in before.items() if after[partition] != owner)
         if event == "join":
             (new,) = self._seen.members - known
-            begun_ms = self._seen.joined_ms[new]
+            began_ms = self._seen.joined_ms[new]
             needed = sum(1 for owner in after.values() if owner == new)
         else:
             (gone,) = known - self._seen.members
-            begun_ms = self._seen.ended_ms[gone] if event == "kill" else asked_ms
+            began_ms = self._seen.ended_ms[gone] if event == "kill" else asked_ms
             needed = sum(1 for owner in before.values() if owner == gone)
         ended_ms = self._seen.last_ms
         return Figures(
-            s=(ended_ms - begun_ms) / 1000,
+            s=(ended_ms - began_ms) / 1000,
             unowned=self._seen.unowned_ms / 1000,
             moved=moved - needed,
             writes=self._seen.between(zxid, ended_ms),
-            cores=round(self._cpu.cores(begun_ms, ended_ms), 2),
+            cores=round(self._cpu.cores(began_ms, ended_ms), 2),
         )
 
     def close(self) -> None:
@@ -143,9 +143,9 @@ class Scene:
 
 
 @contextmanager
-def scene_of(contender: Contender, group: Group, cluster: Cluster) -> Iterator[Scene]:
-    scene = Scene(contender, group, cluster)
+def measured_group(contender: Contender, group: Group, cluster: Cluster) -> Iterator[MeasuredGroup]:
+    measured = MeasuredGroup(contender, group, cluster)
     try:
-        yield scene
+        yield measured
     finally:
-        scene.close()
+        measured.close()

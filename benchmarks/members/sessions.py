@@ -1,8 +1,8 @@
 """
-Sessions that beat as members do, until the end of their input.
+Run sessions that send heartbeats as members do, until the end of standard input.
 
-Arguments: ZooKeeper, a name, how many sessions. When all beat, and at each line of input, a line of JSON says how many
-beats were answered so far, and how many seconds they waited for that in all.
+Arguments: ZooKeeper, a name, the number of sessions. When all have started, and at each line of input, it prints a line
+of JSON: how many heartbeats were answered so far, and how many seconds they waited in total.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kiel_groups.group.znodes.transactions import Create
 from kiel_groups.metrics import Metrics
 
 
-async def beat(config: ZooKeeperConfig, proof: str, metrics: Metrics) -> None:
+async def start_session(config: ZooKeeperConfig, proof: str, metrics: Metrics) -> None:
     session = Session(config, metrics, lambda event: None)
     await session.open()
     await session.transact([Create(proof, b"", ephemeral=True)])
@@ -28,7 +28,7 @@ async def beat(config: ZooKeeperConfig, proof: str, metrics: Metrics) -> None:
 async def main(zookeeper: str, name: str, sessions: int) -> None:
     metrics = Metrics()
     for number in range(sessions):
-        await beat(ZooKeeperConfig.parse(zookeeper), f"/{name}-{number}", metrics)
+        await start_session(ZooKeeperConfig.parse(zookeeper), f"/{name}-{number}", metrics)
     line = "\n"
     while line:
         seen = metrics.latency("heartbeat")
