@@ -22,7 +22,7 @@ async def start_session(config: ZooKeeperConfig, proof: str, metrics: Metrics) -
     session = Session(config, metrics, lambda event: None)
     await session.open()
     await session.transact([Create(proof, b"", ephemeral=True)])
-    Heartbeat(session.client, session.gate, proof, metrics, session.abandon).start()
+    Heartbeat(session.connection, session.gate, proof, metrics, session.abandon).start()
 
 
 async def main(zookeeper: str, name: str, sessions: int) -> None:

@@ -104,10 +104,10 @@ _runtime = Runtime()
 
 
 @contextmanager
-def replaced(machine: Runtime) -> Iterator[None]:
+def replaced(runtime: Runtime) -> Iterator[None]:
     """Use another runtime for a block."""
     global _runtime
-    before, _runtime = _runtime, machine
+    before, _runtime = _runtime, runtime
     try:
         yield
     finally:
