@@ -236,7 +236,7 @@ MUTANTS = (
         "group/leader/claim_limit.py",
         "left -= chroot_bytes + len(layout.owner(partition))",
         "left -= len(layout.owner(partition))",
-        "tests/unit/group/leader/test_planner.py",
+        "tests/unit/group/leader/test_claim_limit.py",
     ),
     Mutant(
         "two callbacks of a listener at once",

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from kiel_groups.embedded.clusters.example_files import configuration_files
 from kiel_groups.embedded.jars.download import COPY_GOAL
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.compose_file import COMPOSE, services
 
 pytestmark = pytest.mark.unit
 
-COMPOSE = REPOSITORY / "docker-compose.yml"
 
 #: What the image of ZooKeeper calls the lines of zoo.cfg.
 IMAGE_NAMES = {
@@ -25,11 +22,6 @@ IMAGE_NAMES = {
     "ZOO_ADMINSERVER_ENABLED": "admin.enableServer",
     "ZOO_4LW_COMMANDS_WHITELIST": "4lw.commands.whitelist",
 }
-
-
-def services() -> dict[str, Any]:
-    with COMPOSE.open(encoding="utf-8") as file:
-        return json.loads(json.dumps(YAML(typ="safe").load(file)["services"]))  # type: ignore[no-any-return]
 
 
 def settings(name: str) -> dict[str, str]:
