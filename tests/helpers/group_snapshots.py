@@ -44,8 +44,8 @@ def config(**dynamic_config: object) -> Znode:
     )
 
 
-#: A group of two, in which all is well.
-WELL: Snapshot = {
+#: A healthy group of two members.
+HEALTHY: Snapshot = {
     f"/kiel-groups/g/members/{A}": member(A, PLANNED_MS, "t"),
     f"/kiel-groups/g/members/{B}": member(B, PLANNED_MS + 1, "t"),
     "/kiel-groups/g/election/ffff-n_0000000001": Znode(A.encode()),
@@ -72,28 +72,28 @@ LOG_ENDS = dict.fromkeys(PARTITIONS, 12)
 
 
 def without(*paths: str) -> Snapshot:
-    return {path: znode for path, znode in WELL.items() if path not in paths}
+    return {path: znode for path, znode in HEALTHY.items() if path not in paths}
 
 
-#: Kind → what makes it, and what the finding says.
-WRONG: dict[str, tuple[Snapshot, str]] = {
+#: By kind of finding: a snapshot with the problem, and a part of the finding's text.
+PROBLEMS: dict[str, tuple[Snapshot, str]] = {
     "foreign": (
-        {**WELL, "/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7), "/kiel/groups/g/members/w:1": Znode(b"", 8)},
+        {**HEALTHY, "/consumers/g/ids/g_java-1-abcdef01": Znode(b"{}", 7), "/kiel/groups/g/members/w:1": Znode(b"", 8)},
         "g_java-1-abcdef01, w:1 (under /consumers/g/ids and /kiel/groups/g/members)",
     ),
-    "unreadable": ({**WELL, "/kiel-groups/g/config": Znode(b"{")}, "/kiel-groups/g/config: not JSON"),
+    "unreadable": ({**HEALTHY, "/kiel-groups/g/config": Znode(b"{")}, "/kiel-groups/g/config: not JSON"),
     "refused": (
-        {**WELL, "/kiel-groups/g/config": config(allocator="stiky")},
+        {**HEALTHY, "/kiel-groups/g/config": config(allocator="stiky")},
         "config is refused: /kiel-groups/g/config: allocator: there is no allocator 'stiky'",
     ),
     "misspelt": (
-        {**WELL, "/kiel-groups/g/config": config(debonce={"quiet_ms": 0})},
+        {**HEALTHY, "/kiel-groups/g/config": config(debonce={"quiet_ms": 0})},
         "config: field 'debonce' means nothing here; did you mean 'debounce'?",
     ),
     "unconsumed": (
         {
             "/consumers/g/ids": Znode(),
-            **{path: znode for path, znode in WELL.items() if path.startswith("/consumers/g/offsets/")},
+            **{path: znode for path, znode in HEALTHY.items() if path.startswith("/consumers/g/offsets/")},
         },
         "the group has no members; its lag is 6, in 3 partitions",
     ),
@@ -102,11 +102,11 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
         "no member is a candidate in the election",
     ),
     "orphans": (
-        {**WELL, "/consumers/g/owners/t/1": Znode(b"g_host-9-dead-0")},
+        {**HEALTHY, "/consumers/g/owners/t/1": Znode(b"g_host-9-dead-0")},
         "1 partition is owned by g_host-9-dead, which is no longer a member: t:1",
     ),
     "wrongly-owned": (
-        {**WELL, "/consumers/g/owners/t/1": Znode(f"{B}-0".encode())},
+        {**HEALTHY, "/consumers/g/owners/t/1": Znode(f"{B}-0".encode())},
         "1 partition is owned by bbbb, but assigned to aaaa: t:1",
     ),
     "unowned": (
@@ -122,20 +122,20 @@ WRONG: dict[str, tuple[Snapshot, str]] = {
         "1 partition has been claimed for up to 30 s, and no offset has been stored since: t:1;",
     ),
     "unassigned": (
-        {**WELL, "/brokers/topics/t": Znode(b'{"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}')},
+        {**HEALTHY, "/brokers/topics/t": Znode(b'{"partitions":{"0":[0],"1":[0],"2":[0],"3":[0]}}')},
         "1 partition is assigned to no member: t:3",
     ),
     "unplanned": (without("/kiel-groups/g/allocation"), "no plan has been published yet"),
     "publishing": (
-        {**WELL, "/kiel-groups/g/allocation": plan(state="publishing")},
+        {**HEALTHY, "/kiel-groups/g/allocation": plan(state="publishing")},
         "generation 4 is published only in part",
     ),
     "fallback": (
-        {**WELL, "/kiel-groups/g/allocation": plan(fallback="the allocator raised; round robin instead")},
+        {**HEALTHY, "/kiel-groups/g/allocation": plan(fallback="the allocator raised; round robin instead")},
         "the allocator raised; round robin instead",
     ),
     "beyond-end": (
-        {**WELL, "/consumers/g/offsets/t/1": Znode(b"13")},
+        {**HEALTHY, "/consumers/g/offsets/t/1": Znode(b"13")},
         "1 committed offset is beyond the end of the log: t:1",
     ),
     "missing-topic": (without("/brokers/topics/t"), "1 subscribed topic does not exist: t"),
@@ -150,7 +150,7 @@ def findings(znodes: Snapshot, now_ms: int = LATER_MS) -> tuple[Finding, ...]:
     return check_group(view_group("g", znodes, LOG_ENDS), now_ms)
 
 
-def drawn(
+def report_text(
     view: GroupView, found: tuple[Finding, ...] = (), width: int = 80, lag_problem: str = "", generations: int = 0
 ) -> str:
     console = Console(file=io.StringIO(), width=width)
@@ -162,7 +162,7 @@ def drawn(
     return console.file.getvalue()
 
 
-def outlined(views: list[GroupView], width: int) -> str:
+def listing_text(views: list[GroupView], width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(groups_table(views, with_lag=True))
     assert isinstance(console.file, io.StringIO)
