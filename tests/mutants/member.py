@@ -210,7 +210,7 @@ MUTANTS = (
         "tests/sim/test_following.py",
     ),
     Mutant(
-        "a look on a lost session that is made again without a pause",
+        "a failed check on a lost session that is repeated without a pause",
         "coordination/offsets/topic_incarnations.py",
         "                except SessionLostError:\n",
         "                except KeyError:\n",
