@@ -16,8 +16,8 @@ from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, KAFKAS
 
 ZOOKEEPERS = ("3.9.5", "3.4.6")
-#: A computer that stops for some seconds is no fault under test. After the end of its session, a lone broker of 0.8 finds
-#: its own old registration, and leads no partition for a while.
+#: A computer that stops for some seconds is no fault under test. After the end of its session, a lone broker of 0.8
+#: finds its own old registration, and leads no partition for a while.
 PATIENT = {"zookeeper.session.timeout.ms": 10_000}
 
 
