@@ -12,6 +12,7 @@ import pytest
 
 from kiel_groups.cli.records.record_output import Output, standard_output
 from kiel_groups.errors import KielGroupsError
+from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -35,7 +36,7 @@ async def test_a_slow_reader_gets_everything_without_blocking_the_loop(pipe: tup
     """The writer waits for space in a full pipe, and the event loop continues."""
     reader, writer = pipe
     writing = asyncio.ensure_future(Output(writer).write(LARGE))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert not writing.done()
     received = b""
     while len(received) < len(LARGE):
@@ -68,12 +69,12 @@ async def test_the_end_of_the_reader_is_noticed_without_a_write(pipe: tuple[int,
 
     output.when_reader_goes(callback)
     await output.write(b"read\n")
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert calls == []
     os.close(reader)
     async with asyncio.timeout(5):
         await closed.wait()
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert calls == ["closed"]
     with pytest.raises(BrokenPipeError):
         await output.write(b"unread\n")

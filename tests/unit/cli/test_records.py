@@ -20,6 +20,7 @@ from kiel_groups.cli.records.record_lines import json_line, plain_line
 from kiel_groups.clients import BEGINNING, END
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record
+from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -57,7 +58,7 @@ async def test_lines_of_a_pipe_are_returned_as_they_are_written(pipe: tuple[Line
     os.write(writer, b"one\ntwo\nthr")
     assert await anext(lines) == [b"one", b"two"]
     waiting = asyncio.ensure_future(anext(lines))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert not waiting.done()
     os.write(writer, b"ee\n")
     assert await waiting == [b"three"]
