@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -32,6 +33,9 @@ MEMBER = INFO.encode()
 TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
 
 Watcher = Callable[[], None]
+
+#: Waits at most 5 seconds: no leader here needs more than a few milliseconds.
+soon = partial(eventually, timeout_s=5.0)
 
 
 class Znodes:
@@ -114,7 +118,7 @@ class Bench:
     async def plan(self, until: str) -> None:
         """Lead until the counter ``until`` is above 0."""
         async with self.leading():
-            await eventually(lambda: self.metrics.total(until), until)
+            await soon(lambda: self.metrics.total(until), until)
 
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[LeaderDriver]:
@@ -193,13 +197,13 @@ async def test_brokers_that_are_found_again_are_reported(caplog: pytest.LogCaptu
     bench = Bench(DONE)
     bench.znodes.brokers = []
     async with bench.leading():
-        await eventually(lambda: bench.metrics.total("plans_withheld"), "a plan was withheld")
+        await soon(lambda: bench.metrics.total("plans_withheld"), "a plan was withheld")
         assert "no broker found; keeping the current allocation" in caplog.text
         bench.znodes.brokers = ["0"]
         watcher = bench.znodes.watchers[BROKER_IDS]
         assert watcher is not None
         watcher()
-        await eventually(lambda: bench.metrics.total("generations_published"), "a generation was published")
+        await soon(lambda: bench.metrics.total("generations_published"), "a generation was published")
     assert caplog.text.count("brokers and topics found again; planning") == 1
 
 
@@ -244,7 +248,7 @@ async def test_the_partitions_of_an_absent_static_member_move_when_its_grace_end
     bench = Bench(DONE, grace_ms=20)
     bench.store_assignments(0)
     async with bench.leading():
-        await eventually(lambda: len(bench.assignment("m").partitions) == 2, "m has both partitions")
+        await soon(lambda: len(bench.assignment("m").partitions) == 2, "m has both partitions")
 
 
 async def test_a_returning_static_member_bypasses_the_debounce() -> None:
@@ -252,19 +256,19 @@ async def test_a_returning_static_member_bypasses_the_debounce() -> None:
     bench = Bench(DONE, quiet_ms=3_600_000, grace_ms=3_600_000)
     bench.store_assignments(0)
     async with bench.leading():
-        await eventually(lambda: bench.metrics.total("generations_published"), "a generation was published")
+        await soon(lambda: bench.metrics.total("generations_published"), "a generation was published")
         bench.znodes.nodes[LAYOUT.member("back")] = replace(INFO, member_id="back", instance_id="i").encode()
         watcher = bench.znodes.watchers[LAYOUT.members]
         assert watcher is not None
         watcher()
-        await eventually(lambda: bench.assignment("i").member_id == "back", "the slot has its new member")
+        await soon(lambda: bench.assignment("i").member_id == "back", "the slot has its new member")
 
 
 async def test_a_confirmed_leader_reads_everything_again() -> None:
     """A lost watch is found at the next regular election check."""
     bench = Bench(DONE)
     async with bench.leading() as driver:
-        await eventually(lambda: bench.metrics.total("generations_published"), "a generation was published")
+        await soon(lambda: bench.metrics.total("generations_published"), "a generation was published")
         bench.znodes.nodes[topic_path("t")] = b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}'
         driver.lead(CANDIDATE, succeeds=False)
-        await eventually(lambda: len(bench.assignment("m").partitions) == 3, "m has the new partition")
+        await soon(lambda: len(bench.assignment("m").partitions) == 3, "m has the new partition")
