@@ -137,7 +137,7 @@ class Disk:
 
 
 def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash of the computer, the file exists with its whole content and all its parent folders, or not."""
+    """After a crash of the computer, the file has its whole content and all its parent folders, or does not exist."""
     disk = Disk(monkeypatch, tmp_path)
     LocalFolder(tmp_path / "archive").write("a/file", "text")
     assert disk.steps == [
