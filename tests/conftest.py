@@ -1,4 +1,4 @@
-"""What every test may use: coroutine functions as tests, names that nobody else has, real servers."""
+"""Hooks and fixtures for all tests: coroutine functions as tests, unique names, real servers."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
-    Have tests that share servers of their module run in one process, as ``--dist=loadgroup`` does with groups.
+    Group tests that share servers of their module, so that ``--dist=loadgroup`` runs them in one process.
 
-    And have ``-m failures`` find what the page of failures names, wherever it is.
+    Mark the tests that the page of failures names, so that ``-m failures`` selects them in all folders.
     """
     for item in items:
         if _is_on_the_page_of_failures(item):
@@ -58,18 +58,18 @@ def _is_on_the_page_of_failures(item: pytest.Item) -> bool:
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Make names of topics and groups that no other test on the same servers uses: ``unique("topic")``."""
+    """Return a function that makes unique names of topics and groups: ``unique("topic")``."""
     test = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name).strip("-")[:60]
     return lambda kind: f"{kind}-{test}-{uuid.uuid4().hex[:6]}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many seeds the simulator played; its tests may have run in other processes."""
+    """Print the number of seeds that the simulator has run; its tests may have run in other processes."""
     reports = terminalreporter.getreports("passed")
-    told = [known for report in reports for known in report.user_properties]
-    seeds = sum(value for name, value in told if name == "simulated_seeds")
+    properties = [each for report in reports for each in report.user_properties]
+    seeds = sum(value for name, value in properties if name == "simulated_seeds")
     if seeds:
-        base = next(value for name, value in told if name == "simulated_from")
+        base = next(value for name, value in properties if name == "simulated_from")
         terminalreporter.write_line(
             f"simulator: {seeds} seeds played, none failed in these; the same again: SIM_SEED_BASE={base}"
         )

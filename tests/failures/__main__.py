@@ -55,7 +55,7 @@ ELSEWHERE = {
         "a_log_that_was_emptied_with_earliest",
         "during_an_assigned_hook",
     ),
-    "unit/coordination/offsets/test_topic_incarnations.py": ("a_look_on_a_lost_session_is_not_made_again",),
+    "unit/coordination/offsets/test_topic_incarnations.py": ("a_failed_check_on_a_lost_session_is_not_repeated",),
     "unit/clients/net/test_deposed_leaders.py": (
         "a_deposed_leader_with_a_shorter_log_does_not_cause_a_reset",
         "the_bootstrap_name_of_a_deposed_leader_is_not_another_broker",

@@ -1,4 +1,4 @@
-"""A machine whose clock and threads are moved by hand."""
+"""A runtime whose clock the test moves, and whose threads tick on the thread of the test."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["ManualRuntime", "ManualTicker"]
 
 
 class ManualTicker:
-    """Ticks when the machine's clock says so, on the thread of the test."""
+    """Ticks at the times of the runtime's clock, on the thread of the test."""
 
     def __init__(self, tick: Callable[[], float | None], name: str) -> None:
         self._tick = tick
         self.name = name
-        #: When it ticks next; None before it was started and after its end.
+        #: The time of the next tick; None before the start and after the end.
         self.due_s: float | None = None
         self.ended = False
 
@@ -32,7 +32,7 @@ class ManualTicker:
 
 
 class ManualRuntime(Runtime):
-    """To be put in the real one's place with ``machine.replaced``."""
+    """Replaces the real runtime: ``runtime.replaced``."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -46,7 +46,7 @@ class ManualRuntime(Runtime):
         return self.tickers[-1]
 
     def pass_s(self, seconds: float) -> None:
-        """Let time pass; every ticker ticks when it is due."""
+        """Move the clock; each ticker ticks when it is due."""
         end_s = self.now_s + seconds
         while (due := [t for t in self.tickers if t.due_s is not None and t.due_s <= end_s]) != []:
             first = min(due, key=lambda ticker: ticker.due_s or 0.0)
@@ -56,5 +56,5 @@ class ManualRuntime(Runtime):
         self.now_s = end_s
 
     def sleep_s(self, seconds: float) -> None:
-        """The whole process is stopped for so long, as by SIGSTOP; its tickers are late."""
+        """Stop the whole process for this time, as SIGSTOP does; its tickers are late."""
         self.now_s += seconds

@@ -1,4 +1,4 @@
-"""Message sets for tests of whatever reads them: valid ones, damaged ones, and those that every reader refuses."""
+"""Message sets for tests of decoders: valid ones, damaged ones, and those that each decoder refuses."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ from tests.helpers.reference_compression import NUMBERS
 
 PLAIN = [(7, None, b"seven"), (8, b"key", None), (9, b"", b""), (12, b"k", b"twelve")]
 
-#: The ways to read that there are: by what was compiled, if it was, and without.
+#: The implementations of decoders: the compiled one, if it was compiled, and that in Python.
 WAYS = ["compiled", "uncompiled"] if compiled_decoder.COMPILED else ["uncompiled"]
 
 
 @contextmanager
 def reading(way: str) -> Iterator[None]:
-    """Read in one of the ways, within the block."""
+    """Decode with one of the implementations, within the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled_decoder, "COMPILED", way == "compiled")
         yield
 
 
-def damaged(data: bytes, position: int) -> bytes:
+def with_flipped_bit(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
 
 WRAPPED = encode(PLAIN)
 
 REFUSED = {
-    "bad CRC": (message(4, None, b"ok") + damaged(message(5, None, b"value"), 30), 5, "does not match its CRC"),
-    "bad CRC of a wrapper": (damaged(wrapper(WRAPPED, 12), 40), 12, "does not match its CRC"),
-    "bad CRC inside a wrapper": (wrapper(damaged(WRAPPED, 27), 12), 7, "does not match its CRC"),
+    "bad CRC": (
+        message(4, None, b"ok") + with_flipped_bit(message(5, None, b"value"), 30),
+        5,
+        "does not match its CRC",
+    ),
+    "bad CRC of a wrapper": (with_flipped_bit(wrapper(WRAPPED, 12), 40), 12, "does not match its CRC"),
+    "bad CRC inside a wrapper": (wrapper(with_flipped_bit(WRAPPED, 27), 12), 7, "does not match its CRC"),
     "magic 1": (message(4, None, b"ok") + message(5, None, b"v", magic=1), 5, "magic 1"),
     "magic 2": (message(5, None, b"v" * 60, magic=2), 5, "magic 2"),
     "magic 1 inside a wrapper": (wrapper(message(5, None, b"v", magic=1), 5), 5, "magic 1"),
@@ -84,7 +88,7 @@ messages = st.lists(st.tuples(maybe_bytes, maybe_bytes), max_size=12)
 
 @st.composite
 def placed(draw: st.DrawFn, least: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Messages with ascending offsets."""
+    """Draw messages with ascending offsets."""
     drawn = draw(messages.filter(lambda found: len(found) >= least))
     steps = draw(st.lists(st.integers(1, 1 << 40), min_size=len(drawn), max_size=len(drawn)))
     offsets = [sum(steps[: n + 1]) - 1 for n in range(len(drawn))]
@@ -93,7 +97,7 @@ def placed(draw: st.DrawFn, least: int = 0) -> list[tuple[int, bytes | None, byt
 
 @st.composite
 def message_sets(draw: st.DrawFn) -> bytes:
-    """Valid sets: plain stretches and wrappers of every codec by turns."""
+    """Draw valid sets: plain messages and wrappers of all codecs, mixed."""
     drawn = draw(placed())
     pieces, start = [], 0
     while start < len(drawn):
@@ -105,7 +109,7 @@ def message_sets(draw: st.DrawFn) -> bytes:
 
 
 def damaged(draw: st.DrawFn, whole: bytes, most_changes: int) -> bytes:
-    """With some bytes changed, removed or doubled."""
+    """Change, remove or double some bytes."""
     data = bytearray(whole)
     for _ in range(draw(st.integers(1, most_changes))):
         at = draw(st.integers(0, max(len(data) - 1, 0)))
@@ -121,13 +125,13 @@ def damaged(draw: st.DrawFn, whole: bytes, most_changes: int) -> bytes:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A valid set with some bytes changed, removed or doubled; half of them get valid CRCs again."""
+    """Draw a valid set, and change, remove or double some bytes; half of the sets get valid CRCs again."""
     data = damaged(draw, draw(message_sets()), 4)
     return with_valid_crcs(data) if draw(st.booleans()) else data
 
 
 def with_valid_crcs(data: bytes) -> bytes:
-    """Repair the CRC of every message whose size still makes sense, so that the damage gets past that check."""
+    """Correct the CRC of each message with a valid size, so that the damage passes that check."""
     repaired, at = bytearray(data), 0
     while len(data) - at >= 26:
         (size,) = struct.unpack_from(">i", data, at + 8)
@@ -142,7 +146,7 @@ garbage_with_crc = st.lists(st.tuples(st.integers(0, 99), st.binary(min_size=10,
     lambda found: b"".join(raw_message(offset, b"\0" + bytes([body[0] & 3]) + body[1:]) for offset, body in found)
 )
 
-#: Lengths around every edge, where random bytes seldom fall.
+#: Lengths around the limits, which random bytes seldom have.
 lengths = st.sampled_from([-(2**31), -3, -2, -1, 0, 1, 2, 30, 2**31 - 1])
 hostile_lengths = st.tuples(lengths, st.binary(max_size=9), lengths, st.binary(max_size=9), st.integers(0, 1)).map(
     lambda x: raw_message(5, struct.pack(">bbi", 0, x[4], x[0]) + x[1] + struct.pack(">i", x[2]) + x[3])

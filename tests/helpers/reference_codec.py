@@ -1,8 +1,8 @@
 """
-The oracle of the tests: a second, plain implementation of message sets of magic 0 and of the primitive types.
+A second, plain implementation of message sets of magic 0 and of the primitive types, for comparison.
 
-Written from the protocol's description, one message at a time, without regard for speed and without the package's code.
-Its codecs stand in ``reference_compression``.
+It follows the protocol's description, one message at a time, without regard for speed and without the package's code.
+Its codecs are in ``reference_compression``.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ def array(*elements: bytes) -> bytes:
 
 
 def message(offset: int, key: bytes | None, value: bytes | None, *, magic: int = 0, attributes: int = 0) -> bytes:
-    """One message in its place in a set."""
+    """Encode one message with its offset and size, as a set has it."""
     return raw_message(offset, struct.pack(">bb", magic, attributes) + blob(key) + blob(value))
 
 
 def raw_message(offset: int, body: bytes) -> bytes:
-    """Any bytes from the magic on, with a valid CRC and size."""
+    """Encode any bytes from the magic on, with a valid CRC and size."""
     return int64(offset) + int32(4 + len(body)) + struct.pack(">I", zlib.crc32(body)) + body
 
 
 def wrapper(messages: bytes, offset: int, *, codec: str = "gzip", key: bytes | None = None) -> bytes:
-    """A wrapper around a whole message set."""
+    """Encode a wrapper around a message set."""
     return message(offset, key, packed(codec, messages), attributes=NUMBERS[codec])
 
 
@@ -63,10 +63,10 @@ def encode(messages: Iterable[Message]) -> bytes:
 
 def decode(data: bytes, found: list[Message], *, nested: bool = False) -> bytes:
     """
-    Append messages to ``found``; returns what is left of an unfinished one.
+    Append messages to ``found``, and return the bytes of an unfinished one.
 
     Raises:
-        RefusedError: Something is wrong; what stands before it has been appended.
+        RefusedError: A message is invalid; those before it have been appended.
     """
     last = -1
     while len(data) >= 12:

@@ -1,7 +1,7 @@
 """
-The oracle of the tests: gzip, snappy and lz4, packed and unpacked from their formats' descriptions, in plain Python.
+A second implementation of gzip, snappy and lz4 in plain Python, written from the formats' descriptions, for comparison.
 
-What is packed here is valid and knows one trick, the repeated byte, so that literals and copies both occur.
+Its compressed data is valid. It compresses repeated bytes only, so that both literals and copies occur.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 
-#: As a message's attributes number them.
+#: The numbers of codecs in a message's attributes.
 NUMBERS = {"gzip": 1, "snappy": 2, "lz4": 3}
 
 XERIAL = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
@@ -20,11 +20,11 @@ LZ4_MAGIC = struct.pack("<I", 0x184D2204)
 
 
 class RefusedError(Exception):
-    """A reference decoder found something that no broker of 0.8 means."""
+    """A reference decoder found data that no broker of 0.8 sends."""
 
 
 def packed(codec: str, data: bytes) -> bytes:
-    """Pack as Java does."""
+    """Compress as Java clients do."""
     packers: dict[str, Callable[[bytes], bytes]] = {
         "gzip": lambda data: gzip.compress(data, 6, mtime=0),
         "snappy": xerial,
@@ -35,8 +35,10 @@ def packed(codec: str, data: bytes) -> bytes:
 
 def unpacked(number: int, data: bytes) -> bytes:
     """
+    Decompress data of a codec, by its number.
+
     Raises:
-        RefusedError: Anything is wrong.
+        RefusedError: The data is invalid.
     """
     try:
         return {1: _gunzip, 2: _unsnappy, 3: _unlz4}[number](data)
@@ -45,7 +47,7 @@ def unpacked(number: int, data: bytes) -> bytes:
 
 
 def runs(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Cut into literals, each with the number of times that its last byte is repeated after it."""
+    """Split into literals, each with the number of times that its last byte is repeated after it."""
     end = 0
     for found in re.finditer(rb"(.)\1{7,}", data, re.DOTALL):
         start = found.start() + 1
@@ -66,7 +68,7 @@ def _gunzip(data: bytes) -> bytes:
 
 
 def raw_snappy(data: bytes) -> bytes:
-    """One block: the length, then literals of at most 60 bytes and copies of at most 64."""
+    """Encode one block: the length, then literals of at most 60 bytes and copies of at most 64."""
     block, length = bytearray(), len(data)
     while length > 127:
         block.append(length & 127 | 128)
@@ -82,7 +84,7 @@ def raw_snappy(data: bytes) -> bytes:
 
 
 def xerial(data: bytes, block_bytes: int = 100) -> bytes:
-    """A stream of blocks, much shorter than Java's so that small data has several."""
+    """Encode a stream of blocks, much shorter than Java's so that small data has several."""
     blocks = [raw_snappy(data[start : start + block_bytes]) for start in range(0, len(data), block_bytes)]
     return XERIAL + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
 
@@ -145,16 +147,16 @@ def _repeat(content: bytearray, distance: int, size: int) -> None:
 
 def lz4_frame(data: bytes, *, kafka: bool = True, flags: int = 0x60, sizes: int = 0x40) -> bytes:
     """
-    A frame of blocks of at most 100 bytes, much shorter than ``sizes`` allows.
+    Encode a frame of blocks of at most 100 bytes, much shorter than ``sizes`` allows.
 
-    ``kafka`` chooses its wrong header checksum; ``flags`` may ask for block checksums (0x10), the content's size (0x08)
+    ``kafka`` selects its wrong header checksum; ``flags`` may request block checksums (0x10), the content's size (0x08)
     and its checksum (0x04).
     """
     header = LZ4_MAGIC + bytes((flags, sizes)) + (struct.pack("<Q", len(data)) if flags & 8 else b"")
     frame = header + bytes((xxh32(header if kafka else header[4:]) >> 8 & 255,))
     for start in range(0, len(data), 100):
         block = data[start : start + 100]
-        # Every second one is stored as it is.
+        # Every second block is stored uncompressed.
         body, stored = (block, 1 << 31) if start // 100 % 2 else (raw_lz4(block), 0)
         frame += struct.pack("<I", len(body) | stored) + body
         frame += struct.pack("<I", xxh32(body)) if flags & 16 else b""
@@ -162,7 +164,7 @@ def lz4_frame(data: bytes, *, kafka: bool = True, flags: int = 0x60, sizes: int 
 
 
 def raw_lz4(data: bytes) -> bytes:
-    """One block; its last 12 bytes are literals, as the format asks."""
+    """Encode one block; its last 12 bytes are literals, as the format requires."""
     block, literal = bytearray(), b""
     for part, repeats in runs(data[:-12]):
         literal += part
@@ -242,7 +244,7 @@ def _unlz4_length(size: int, data: bytes, at: int) -> tuple[int, int]:
 
 
 def xxh32(data: bytes) -> int:
-    """xxHash-32 with the seed 0."""
+    """Return xxHash-32 with the seed 0."""
     mask, primes = 0xFFFFFFFF, (2654435761, 2246822519, 3266489917, 668265263, 374761393)
 
     def rotate(value: int, bits: int) -> int:

@@ -1,8 +1,8 @@
 """
 Real servers for tests, as fixtures.
 
-Shared ones are started once a session (with ``pytest -n``, once a worker) and are left as they were found: tests use
-topics and groups of their own names (``unique``). A test that stops, kills or freezes servers starts its own.
+Shared ones are started once in each session (with ``pytest -n``, in each worker), and tests use topics and groups with
+names of their own (``unique``). A test that stops, kills or freezes servers starts its own.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.embedded.jars.kafka_releases import DEFAULT_KAFKA, KAFKAS
 
 ZOOKEEPERS = ("3.9.5", "3.4.6")
-#: A machine that stands still for some seconds is no fault to be tried: a lone broker of 0.8 whose session has expired
-#: finds its own old registration, and leads nothing for a while.
+#: A computer that stops for some seconds is no fault under test. After the end of its session, a lone broker of 0.8
+#: finds its own old registration, and leads no partition for a while.
 PATIENT = {"zookeeper.session.timeout.ms": 10_000}
 
 
 @pytest.fixture(scope="session")
 def shared_clusters() -> Iterator[Callable[..., Cluster]]:
     """
-    One cluster of one broker for each version of ZooKeeper, started when first asked for.
+    Start one cluster of one broker for each version of ZooKeeper, at its first use.
 
-    ``shared_clusters("3.9.5", "0.8.1.1")`` is one of another Kafka.
+    ``shared_clusters("3.9.5", "0.8.1.1")`` has another release of Kafka.
     """
     running: dict[tuple[str, str], Cluster] = {}
     with ExitStack() as stack:
@@ -43,43 +43,43 @@ def shared_clusters() -> Iterator[Callable[..., Cluster]]:
 
 @pytest.fixture(params=ZOOKEEPERS, ids=lambda version: f"zk{version}")
 def cluster(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> Cluster:
-    """A shared cluster; the test runs once for every version of ZooKeeper."""
+    """Return a shared cluster; the test runs once for each version of ZooKeeper."""
     return shared_clusters(request.param)
 
 
 @pytest.fixture
 def cluster_39(shared_clusters: Callable[..., Cluster]) -> Cluster:
-    """The shared cluster on ZooKeeper 3.9.5, for tests to which ZooKeeper's version is nothing."""
+    """Return the shared cluster on ZooKeeper 3.9.5, for tests that do not depend on ZooKeeper's version."""
     return shared_clusters("3.9.5")
 
 
 @pytest.fixture(params=KAFKAS, ids=lambda version: f"kafka{version}")
 def release_cluster(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> Cluster:
-    """A shared cluster on ZooKeeper 3.9.5; the test runs once for every release of Kafka."""
+    """Return a shared cluster on ZooKeeper 3.9.5; the test runs once for each release of Kafka."""
     return shared_clusters("3.9.5", request.param)
 
 
 @pytest.fixture(params=KAFKAS, ids=lambda version: f"kafka{version}")
 def kafka_version(request: pytest.FixtureRequest) -> str:
-    """Run the test once for every release of Kafka, for use with ``start_cluster``."""
+    """Run the test once for each release of Kafka, for use with ``start_cluster``."""
     return str(request.param)
 
 
 @pytest.fixture(params=ZOOKEEPERS, ids=lambda version: f"zk{version}")
 def zookeeper_version(request: pytest.FixtureRequest) -> str:
-    """Run the test once for every version of ZooKeeper, for use with ``start_cluster``."""
+    """Run the test once for each version of ZooKeeper, for use with ``start_cluster``."""
     return str(request.param)
 
 
 @pytest.fixture
 def start_cluster() -> Iterator[Callable[..., Cluster]]:
-    """Start a cluster of this test's own, ``start_cluster(brokers=2, …)``, to maltreat; it ends with the test."""
+    """Start a cluster for this test only, ``start_cluster(brokers=2, …)``; it ends with the test."""
     with ExitStack() as stack:
         yield lambda *args, **kwargs: stack.enter_context(Cluster(*args, **kwargs))
 
 
 @pytest.fixture
 def start_zookeeper() -> Iterator[Callable[..., ZooKeeperServer]]:
-    """Start a ZooKeeper of the test's own, ``start_zookeeper(max_session_timeout_ms=2000)``; it ends with the test."""
+    """Start a ZooKeeper for this test only, ``start_zookeeper(max_session_timeout_ms=2000)``; it ends with the test."""
     with ExitStack() as stack:
         yield lambda *args, **kwargs: stack.enter_context(ZooKeeperServer(*args, **kwargs))

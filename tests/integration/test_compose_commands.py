@@ -14,9 +14,9 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.compose_file import services
 from tests.helpers.members import produce
 from tests.helpers.waiting import eventually
-from tests.unit.embedded.test_example_files import services
 
 pytestmark = pytest.mark.integration
 

@@ -228,14 +228,14 @@ MUTANTS = (
         "group/leader/static_members.py",
         "if now_ms - since_ms < grace_ms:",
         "if False:",
-        "tests/unit/group/znodes/test_dynamic_config.py",
+        "tests/unit/group/leader/test_static_members.py",
     ),
     Mutant(
         "a next leader that counts a grace anew",
         "group/leader/static_members.py",
         "since_ms = now_ms if stored.away_since_ms is None else min(stored.away_since_ms, now_ms)",
         "since_ms = now_ms",
-        "tests/unit/group/znodes/test_dynamic_config.py",
+        "tests/unit/group/leader/test_static_members.py",
     ),
     Mutant(
         "an older member that keeps the place of a newer one",

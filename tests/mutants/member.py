@@ -210,7 +210,7 @@ MUTANTS = (
         "tests/sim/test_member_assignments.py",
     ),
     Mutant(
-        "a look on a lost session that is made again without a pause",
+        "a failed check on a lost session that is repeated without a pause",
         "coordination/offsets/topic_incarnations.py",
         "                except SessionLostError:\n",
         "                except KeyError:\n",
@@ -236,7 +236,7 @@ MUTANTS = (
         "group/leader/claim_limit.py",
         "left -= chroot_bytes + len(layout.owner(partition))",
         "left -= len(layout.owner(partition))",
-        "tests/unit/group/leader/test_planner.py",
+        "tests/unit/group/leader/test_claim_limit.py",
     ),
     Mutant(
         "two callbacks of a listener at once",

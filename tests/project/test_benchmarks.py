@@ -1,4 +1,4 @@
-"""Every benchmark begins, and takes the options that all of them take."""
+"""Each benchmark starts, and has the common options."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import benchmarks
 
 pytestmark = pytest.mark.unit
 
-#: Those that are run; the others are what they share.
+#: Modules that the benchmarks share.
 PARTS = {"contenders", "cpu", "members", "ownership", "measured_group", "transaction_log"}
 NAMES = sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - PARTS)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_benchmark_says_what_it_takes(name: str) -> None:
-    """All that it imports is there."""
+def test_a_benchmark_has_help(name: str) -> None:
+    """So all its imports work."""
     module = importlib.import_module(f"benchmarks.{name}")
-    asked = CliRunner().invoke(module.main, ["--help"])
-    assert asked.exit_code == 0, asked.output
-    assert {"--quick", "--json"} <= set(asked.output.split())
+    outcome = CliRunner().invoke(module.main, ["--help"])
+    assert outcome.exit_code == 0, outcome.output
+    assert {"--quick", "--json"} <= set(outcome.output.split())

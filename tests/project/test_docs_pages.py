@@ -1,4 +1,4 @@
-"""The pages for readers parse, and what the pages for programmers name exists."""
+"""All pages parse, and paths, modules and classes in the pages for programmers exist."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ pytestmark = pytest.mark.unit
 REPOSITORY = Path(__file__).parents[2]
 DOCS, PACKAGE = REPOSITORY / "docs", REPOSITORY / "kiel_groups"
 PAGES = sorted([*REPOSITORY.glob("*.rst"), *DOCS.glob("*.rst"), *(REPOSITORY / "zookeeper").glob("*.rst")])
-#: The pages that lead through the code.
+#: The pages that explain the code.
 GUIDES = ("docs/architecture.rst", "CONTRIBUTING.rst", "docs/index.rst", "README.rst")
 
 
 def literals(page: str) -> list[str]:
-    """What a page has between double backticks, and the lines of its literal blocks."""
+    """Return the texts between double backticks, and the lines of literal blocks."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^    (.*)$", text, re.MULTILINE)
     return [*re.findall(r"``([^`]+)``", text.replace("\n", " ")), *blocks]
 
 
 def test_there_are_pages() -> None:
-    """The search for them finds some."""
+    """The patterns match the main ones."""
     assert {DOCS / "index.rst", REPOSITORY / "README.rst", REPOSITORY / "CONTRIBUTING.rst"} <= set(PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_a_page_parses(page: Path) -> None:
-    """docutils has nothing to complain about, and what a page includes is there."""
+    """docutils has no complaints, so included files exist, too."""
     complaints = io.StringIO()
     settings = {"report_level": 2, "halt_level": 5, "warning_stream": complaints}
     publish_doctree(page.read_text(encoding="utf-8"), source_path=str(page), settings_overrides=settings)
@@ -43,18 +43,18 @@ def test_a_page_parses(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*GUIDES, "docs/glossary.rst", "docs/matrix.rst"])
 def test_lines_of_a_guide_are_short(page: str) -> None:
-    """As in the code."""
+    """At most 120 characters, as in the code."""
     assert not [line for line in (REPOSITORY / page).read_text(encoding="utf-8").splitlines() if len(line) > 120]
 
 
 def test_the_index_has_every_page() -> None:
-    """A page that is in no list is found by nobody."""
+    """Readers find pages by it."""
     named = set(literals("docs/index.rst"))
     assert {str(page.relative_to(REPOSITORY)) for page in PAGES} - named == {"docs/index.rst"}
 
 
 def test_the_glossary_is_in_alphabetical_order() -> None:
-    """A reader looks a term up."""
+    """Readers search it for a term."""
     terms = (DOCS / "glossary.rst").read_text(encoding="utf-8").partition("Terms\n-----\n")[2].partition("\nWords ")[0]
     listed = re.findall(r"^(\S.*)\n    ", terms, re.MULTILINE)
     assert len(listed) >= 50
@@ -63,7 +63,7 @@ def test_the_glossary_is_in_alphabetical_order() -> None:
 
 @pytest.mark.parametrize("page", GUIDES)
 def test_every_path_in_a_guide_exists(page: str) -> None:
-    """Relative to the repository, to the package, or a file's name alone; what holds a placeholder is none."""
+    """Relative to the repository or to the package, or a file's name alone; texts with a placeholder are skipped."""
     words = [word for literal in literals(page) for word in literal.split()[:1] if not word.startswith(".venv/")]
     paths = {word for word in words if re.fullmatch(r"[\w.][\w./-]*", word) and ("/" in word or _is_file_name(word))}
     assert len(paths) >= 10
@@ -98,7 +98,7 @@ def _exists(path: str) -> bool:
 
 @cache
 def _classes() -> dict[str, list[ast.ClassDef]]:
-    """The classes of the package and of the tests by name; some share one."""
+    """Return the classes of the package and of the tests by name; several may have the same name."""
     files = [*PACKAGE.rglob("*.py"), *(REPOSITORY / "tests").rglob("*.py")]
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in files)
     found: dict[str, list[ast.ClassDef]] = {}
@@ -113,7 +113,7 @@ def _defined(node: ast.ClassDef) -> set[str]:
 
 
 def _members(name: str) -> set[str]:
-    """What a class of that name has, by itself or from its bases."""
+    """Return the members of the classes of that name, those of their bases included."""
     found = _classes().get(name, [])
     bases = {ast.unparse(base) for node in found for base in node.bases}
     return set().union(*map(_defined, found), *map(_members, bases))

@@ -1,4 +1,4 @@
-"""The page of failures says what their tests say."""
+"""The page of failures is up to date."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ pytestmark = pytest.mark.unit
 REPOSITORY = Path(__file__).parents[2]
 
 
-def test_the_page_is_what_the_tests_say() -> None:
-    """``python -m tests.failures > docs/failures.rst`` writes it anew."""
+def test_the_page_is_generated_from_the_tests() -> None:
+    """``python -m tests.failures > docs/failures.rst`` writes it."""
     assert (REPOSITORY / "docs/failures.rst").read_text(encoding="utf-8") == document()

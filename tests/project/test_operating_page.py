@@ -1,4 +1,4 @@
-"""The operators' page names what there is."""
+"""The page for operators: its commands and findings exist."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_each_command_line_is_a_legal_one(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options that are told of exist, and take what they are given."""
+def test_each_command_line_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options exist and take their arguments."""
     monkeypatch.setenv("KIEL_GROUPS_ZOOKEEPER", "127.0.0.1:2181")
     _, name, *arguments = shlex.split(line)
     with app.make_context("kiel-groups", [name, *arguments]) as context:
@@ -45,7 +45,7 @@ def test_each_command_line_is_a_legal_one(line: str, monkeypatch: pytest.MonkeyP
 
 
 def test_each_kind_of_finding_is_explained() -> None:
-    """The table has what the rules can find, and nothing else."""
+    """The table has all kinds of findings, and no others."""
     sources = inspect.getsource(checks) + inspect.getsource(partition_progress)
     found = set(re.findall(r'Finding\(\s*"([a-z-]+)"', sources))
     kinds = PAGE.partition("kind               meaning")[2].split("=====\n\n")[0]

@@ -1,4 +1,4 @@
-"""What is built and installed elsewhere is whole."""
+"""The wheel and the editable install are complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = ("setup.py", "pyproject.toml", "README.rst", "LICENSE", "kiel_groups", "pyspark_kiel.py")
 
-_TRY_OUT = """
+_USE = """
 import importlib, pkgutil, kiel_groups
 from kiel_groups.demo.input_records import load_records
 for name in kiel_groups.__all__:
@@ -39,7 +39,7 @@ print(kiel_groups.__file__)
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the package is built from, so that nothing of an earlier build gets into it."""
+    """Copy the sources of the package, without files of an earlier build."""
     sources = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         source = REPOSITORY / name
@@ -58,7 +58,7 @@ def wheel(sources: Path) -> Path:
 
 
 def run(*command: object, folder: Path) -> str:
-    # Without PYTHONPATH, which would let the checkout shine through.
+    # With PYTHONPATH, modules of the checkout would be found.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([*map(str, command)], cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -66,7 +66,7 @@ def run(*command: object, folder: Path) -> str:
 
 
 def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
-    """Nothing of the package stays behind, and nothing else comes along, but what was compiled."""
+    """No file is missing, and it has no other files than the compiled module."""
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     wanted = {
         str(path.relative_to(REPOSITORY))
@@ -80,16 +80,16 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
 
 
 def test_the_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    """With its declared requirements alone, every module imports, the input is there, and the command runs."""
+    """With its declared requirements only, all modules import, the demo has its input, and the command runs."""
     run(sys.executable, "-m", "venv", "env", folder=tmp_path)
     binaries = tmp_path / "env" / "bin"
     run(binaries / "python", "-m", "pip", "install", "--quiet", wheel, folder=tmp_path)
-    assert run(binaries / "python", "-I", "-c", _TRY_OUT, folder=tmp_path).startswith(str(tmp_path))
+    assert run(binaries / "python", "-I", "-c", _USE, folder=tmp_path).startswith(str(tmp_path))
     assert run(binaries / "kiel-groups", "--version", folder=tmp_path) == f"kiel-groups {__version__}\n"
 
 
 def test_spark_finds_an_editable_install_from_anywhere(sources: Path, tmp_path: Path) -> None:
-    """It lists the modules of all folders on the path: a finder of the build backend alone has nothing to list."""
+    """Spark lists the modules of all folders on the path; an import hook of the build backend lists none."""
     run(sys.executable, "-m", "venv", "env", folder=tmp_path)
     python = tmp_path / "env" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", "--use-pep517", "--no-deps", "--editable", sources, folder=tmp_path)

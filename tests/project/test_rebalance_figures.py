@@ -1,4 +1,4 @@
-"""What the figures of a rebalance are made from: owners out of a log, processor time between two moments."""
+"""The figures of the rebalance benchmark: owners from a transaction log, processor time between two moments."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OWNERS = "/consumers/g/owners/t"
 
 
 def seen(*changes: tuple[int, int, Kind, str]) -> Ownership:
-    """A group of two partitions, after (milliseconds, session, what, path)."""
+    """Return the ownership of two partitions after changes: milliseconds, session, kind, path."""
     found = Ownership(CONTENDERS[0].paths(GROUP), GROUP.partitions)
     found.take(Change(number + 1, *change) for number, change in enumerate(changes))
     return found
 
 
-def test_a_hand_over_is_told_from_the_log() -> None:
-    """Who owns what, since when all is equal, and for how long nobody owned what was handed over."""
+def test_a_moved_partition_is_measured_from_the_log() -> None:
+    """The log shows the owners, when the group is balanced, and how long the moved partition had no owner."""
     changes = [
         (0, 1, Kind.CREATE, "/consumers/g/ids/one"),
         (1, 1, Kind.CREATE, f"{OWNERS}/0"),
@@ -47,8 +47,8 @@ def test_a_hand_over_is_told_from_the_log() -> None:
     assert found.between(zxid=3, until_ms=60) == 2
 
 
-def test_the_end_of_a_session_takes_all_it_owns() -> None:
-    """Without a word about each; it is when the death of a member begins to count."""
+def test_the_end_of_a_session_ends_its_ownership() -> None:
+    """The log has no entries for its znodes. The time of an expiry counts from then."""
     found = seen(
         (0, 1, Kind.CREATE, "/consumers/g/ids/one"),
         (0, 1, Kind.CREATE, f"{OWNERS}/0"),
@@ -57,8 +57,8 @@ def test_the_end_of_a_session_takes_all_it_owns() -> None:
     assert (found.members, found.owners(), found.ended_ms) == (set(), {}, {1: 9})
 
 
-def test_of_locks_the_first_in_the_queue_owns() -> None:
-    """kazoo's SetPartitioner queues for a partition; the place is in the name."""
+def test_the_first_lock_in_a_queue_owns_the_partition() -> None:
+    """kazoo's SetPartitioner queues for a partition; the position in the queue is in the name."""
     partitioner = next(one for one in CONTENDERS if one.mere_names)
     found = Ownership(partitioner.paths(GROUP), GROUP.partitions)
     for number, (session, place) in enumerate(((7, 4), (8, 2))):
@@ -67,24 +67,24 @@ def test_of_locks_the_first_in_the_queue_owns() -> None:
     assert found.owners() == {"0": 8}
 
 
-def test_a_busy_process_keeps_a_core_busy() -> None:
-    """As long as it runs; before and after what was sampled nothing is known of, and nothing is counted."""
+def test_the_processor_time_of_a_busy_process_is_measured() -> None:
+    """Between its samples; before and after them, nothing is counted."""
     measured = CpuTime()
     measured.add(os.getpid())
     measured.sample()
-    begun_s = time.process_time()
-    while time.process_time() < begun_s + 0.2:
+    start_s = time.process_time()
+    while time.process_time() < start_s + 0.2:
         pass
     measured.sample()
-    begun_ms, ended_ms = measured._moments_ms
-    used_s = measured.cores(begun_ms, ended_ms) * (ended_ms - begun_ms) / 1000
+    start_ms, end_ms = measured._moments_ms
+    used_s = measured.cores(start_ms, end_ms) * (end_ms - start_ms) / 1000
     assert used_s == pytest.approx(measured._totals_s[1] - measured._totals_s[0])
     assert used_s >= 0.2
-    assert measured.cores(ended_ms, ended_ms + 1000) == measured.cores(begun_ms, begun_ms) == 0
+    assert measured.cores(end_ms, end_ms + 1000) == measured.cores(start_ms, start_ms) == 0
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--size", "4"], r"'4' given; expected MEMBERSxPARTITIONS, such as 4x64"),
         (["--size", "1x64"], r"with 2 members at least"),
@@ -92,8 +92,8 @@ def test_a_busy_process_keeps_a_core_busy() -> None:
         (["--rounds", "0"], r"x>=1"),
     ],
 )
-def test_mistakes(options: list[str], said: str) -> None:
-    """Said before any server is started."""
+def test_invalid_options_are_refused(options: list[str], message: str) -> None:
+    """Before any server is started."""
     outcome = CliRunner().invoke(main, options)
     assert outcome.exit_code == 2
-    assert re.search(said, " ".join(outcome.output.split()))
+    assert re.search(message, " ".join(outcome.output.split()))

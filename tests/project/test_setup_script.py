@@ -1,4 +1,4 @@
-"""``scripts/_setup``, with a Python that notes what it is asked to do."""
+"""``scripts/_setup``, with a fake Python that records its calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ esac
 
 
 class Clone:
-    """A fresh clone, as far as its set-up looks at it."""
+    """The files of a fresh clone that the set-up reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Clone:
         python.chmod(0o755)
 
     def set_up(self, setup_for: str, says: str = "", status: int = 0) -> tuple[str, list[str]]:
-        """Run the set-up; returns what it prints, and which of its steps it made."""
+        """Run the set-up, and return its output and its steps."""
         self.calls.write_text("")
         env = os.environ | {
             "PYTHON": str(self.folder / "python"),
@@ -72,37 +72,37 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
-def test_the_demo_needs_nothing_of_the_tests(clone: Clone) -> None:
+def test_the_demo_does_not_install_the_requirements_of_the_tests(clone: Clone) -> None:
     """Spark alone is 400 MB."""
     assert clone.set_up("use")[1] == ["environment", "package"]
     assert clone.set_up("use")[1] == []
 
 
-def test_what_the_tests_need_is_added(clone: Clone) -> None:
-    """The environment of the demo stays, and that of the tests serves the demo."""
+def test_the_requirements_of_the_tests_are_added(clone: Clone) -> None:
+    """The environment of the demo is kept, and works for the demo with them, too."""
     clone.set_up("use")
     assert clone.set_up("tests")[1] == ["package and tests"]
     assert clone.set_up("use")[1] == []
     assert clone.set_up("tests")[1] == []
 
 
-def test_other_requirements_make_a_new_environment(clone: Clone) -> None:
-    """For the tests, if the environment before was for them."""
+def test_changed_requirements_make_a_new_environment(clone: Clone) -> None:
+    """With the requirements of the tests, if the former one had them."""
     clone.set_up("tests")
     (clone.folder / "setup.py").write_text("# other requirements")
     assert clone.set_up("use")[1] == ["environment", "package and tests"]
 
 
-def test_it_shows_which_package_is_being_installed(clone: Clone) -> None:
-    """A line for each; what else pip says is in a file."""
+def test_the_packages_are_shown_while_they_are_installed(clone: Clone) -> None:
+    """One line each; the complete output of pip is in a file."""
     says = "Collecting kazoo>=2.11 (from kiel-groups==0.1.0)\n  Using cached kazoo.whl\nCollecting six>=1.16"
     shown, _ = clone.set_up("use", says)
     assert "\n  1: kazoo>=2.11\n  2: six>=1.16\n" in shown
     assert (clone.folder / ".venv" / "pip.log").read_text() == says + "\n"
 
 
-def test_a_failure_of_pip_is_shown_and_tried_again(clone: Clone) -> None:
-    """With pip's own reason, and where everything is that pip said."""
+def test_a_failure_of_pip_is_shown_and_the_next_run_retries(clone: Clone) -> None:
+    """The output has pip's reason, and names the file with pip's complete output."""
     says = "Collecting kazoo>=2.11\nERROR: Could not find a version that satisfies the requirement kazoo>=2.11"
     shown, _ = clone.set_up("use", says, status=1)
     assert "ERROR: Could not find a version that satisfies the requirement kazoo>=2.11" in shown

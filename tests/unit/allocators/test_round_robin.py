@@ -1,4 +1,4 @@
-"""Allocators, one case at a time: the default's order, what plain functions get, and every way to be refused."""
+"""Round robin, the arguments of plain functions, and the results that are refused."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ def partitions(topic: str, count: int) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in range(count)]
 
 
-def texts(outcome: AllocationOutcome) -> dict[str, list[str]]:
+def partition_names(outcome: AllocationOutcome) -> dict[str, list[str]]:
     return {member: sorted(map(str, given)) for member, given in outcome.allocation.items()}
 
 
-def test_round_robin_deals_in_the_order_of_the_text() -> None:
-    """ "t:10" comes before "t:2", since both lists are sorted as text."""
+def test_round_robin_assigns_in_alphabetical_order() -> None:
+    """ "t:10" comes before "t:2"."""
     assert round_robin(["a", "b"], ["t:1", "t:10", "t:2"]) == {"a": {"t": [1, 2]}, "b": {"t": [10]}}
 
 
 def test_round_robin_with_more_members_than_partitions() -> None:
-    """Who gets nothing has an entry all the same."""
+    """A member without partitions has an entry, too."""
     assert round_robin(["a", "b", "c"], ["t:0"]) == {"a": {"t": [0]}, "b": {}, "c": {}}
 
 
 def test_round_robin_with_colons_in_names() -> None:
-    """Members may hold them, and a partition splits on its last one."""
+    """A member id may contain colons; a partition is split at its last one."""
     assert round_robin(["host:1:x"], ["t:0"]) == {"host:1:x": {"t": [0]}}
 
 
 @pytest.mark.parametrize(("members", "given"), [([], ["t:0"]), ([], []), (["a"], [])])
 def test_round_robin_with_nothing_to_do(members: list[str], given: list[str]) -> None:
-    """No members, no partitions: no error."""
+    """Without members or partitions there is no error."""
     assert round_robin(members, given) == {member: {} for member in members}
 
 
-def test_round_robin_makes_up_for_narrow_subscriptions() -> None:
-    """Who alone may have a topic gets less of the shared one."""
+def test_round_robin_balances_the_total_of_each_member() -> None:
+    """The only subscriber of a topic gets fewer partitions of a shared one."""
     owned = round_robin_by_topic(
         {"shared": ["a", "b", "c"], "only-a": ["a"]},
         [*map(str, partitions("shared", 6)), *map(str, partitions("only-a", 3))],
@@ -56,7 +56,7 @@ def test_round_robin_makes_up_for_narrow_subscriptions() -> None:
 
 
 def test_plain_function_gets_sorted_text() -> None:
-    """Two lists of strings, members and partitions, each sorted as text."""
+    """They are members and partitions, each in alphabetical order."""
     calls = []
 
     def mine(members: list[str], given: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
@@ -68,18 +68,21 @@ def test_plain_function_gets_sorted_text() -> None:
     assert outcome.allocation == {"a": frozenset(partitions("t", 11)), "b": frozenset()}
 
 
-def test_plain_function_may_change_the_lists_it_got() -> None:
-    """They are its own."""
+def test_plain_function_may_change_its_arguments() -> None:
+    """They are copies."""
 
     def greedy(members: list[str], given: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
         member = members.pop()
         return {member: {"t": [int(given.pop().rpartition(":")[2]) for _ in range(len(given))]}}
 
-    assert texts(run_allocator(greedy, {"a": ["t"], "b": ["t"]}, partitions("t", 2))) == {"a": [], "b": ["t:0", "t:1"]}
+    assert partition_names(run_allocator(greedy, {"a": ["t"], "b": ["t"]}, partitions("t", 2))) == {
+        "a": [],
+        "b": ["t:0", "t:1"],
+    }
 
 
 def test_plain_function_may_return_defaultdicts_sets_and_tuples() -> None:
-    """What is written naturally is taken, a touched but empty entry included."""
+    """Empty entries are accepted, too."""
 
     def natural(members: list[str], given: list[str]) -> Any:
         owned: Any = defaultdict(lambda: defaultdict(set))
@@ -92,11 +95,11 @@ def test_plain_function_may_return_defaultdicts_sets_and_tuples() -> None:
         return owned
 
     outcome = run_allocator(natural, {"a": ["t", "u"], "b": ["t", "u"]}, partitions("t", 2) + partitions("u", 1))
-    assert texts(outcome) == {"a": ["t:0", "t:1"], "b": ["u:0"]}
+    assert partition_names(outcome) == {"a": ["t:0", "t:1"], "b": ["u:0"]}
 
 
 def test_plain_function_is_called_once_for_each_set_of_subscribers() -> None:
-    """It knows nothing of subscriptions, so it only ever sees members that may have all it is given."""
+    """It does not know subscriptions, so all members of a call subscribe to all topics of its partitions."""
     calls = []
 
     def counted(members: list[str], given: list[str]) -> Mapping[str, Mapping[str, list[int]]]:
@@ -106,27 +109,27 @@ def test_plain_function_is_called_once_for_each_set_of_subscribers() -> None:
     members = {"a": ["t", "u", "v"], "b": ["t", "u"], "c": ["v"]}
     outcome = run_allocator(counted, members, partitions("t", 2) + partitions("u", 1) + partitions("v", 1))
     assert sorted(calls) == [(("a", "b"), ("t:0", "t:1", "u:0")), (("a", "c"), ("v:0",))]
-    assert texts(outcome) == {"a": ["t:0", "u:0", "v:0"], "b": ["t:1"], "c": []}
+    assert partition_names(outcome) == {"a": ["t:0", "u:0", "v:0"], "b": ["t:1"], "c": []}
 
 
 def test_default_balances_over_mixed_subscriptions() -> None:
-    """None is round robin, which looks at all topics at once."""
+    """None means round robin, which balances all topics together."""
     members = {"a": ["t", "u"], "b": ["u"]}
     outcome = run_allocator(None, members, partitions("t", 2) + partitions("u", 2))
-    assert texts(outcome) == {"a": ["t:0", "t:1"], "b": ["u:0", "u:1"]}
+    assert partition_names(outcome) == {"a": ["t:0", "t:1"], "b": ["u:0", "u:1"]}
     assert outcome == run_allocator(round_robin, members, partitions("t", 2) + partitions("u", 2))
 
 
 @pytest.mark.parametrize("allocator", [None, lambda members, given: round_robin(members, given)])
-def test_partitions_that_nobody_wants_are_unassigned(allocator: Any) -> None:
-    """With the reason; subscriptions to topics that do not exist are no error."""
+def test_partitions_without_subscribers_are_unassigned(allocator: Any) -> None:
+    """With the reason. A subscription to a missing topic is no error."""
     outcome = run_allocator(allocator, {"a": ["t", "ghost"]}, partitions("t", 1) + partitions("other", 2))
-    assert texts(outcome) == {"a": ["t:0"]}
+    assert partition_names(outcome) == {"a": ["t:0"]}
     assert outcome.unassigned == dict.fromkeys(partitions("other", 2), "no member subscribes")
 
 
-def test_nobody_there_is_no_call() -> None:
-    """Without members everything is unassigned, and the function is left alone."""
+def test_without_members_or_partitions_the_function_is_not_called() -> None:
+    """Without members, all partitions are unassigned."""
 
     def never(members: list[str], given: list[str]) -> Any:
         raise AssertionError
@@ -137,7 +140,7 @@ def test_nobody_there_is_no_call() -> None:
 
 
 def test_function_that_raises_is_named_and_chained() -> None:
-    """One line, with the function, the error and its text; the error itself is the cause."""
+    """The error has one line with the function, the exception and its text; the exception is its cause."""
 
     def broken(members: list[str], given: list[str]) -> Any:
         raise KeyError("two\nlines")
@@ -149,7 +152,7 @@ def test_function_that_raises_is_named_and_chained() -> None:
 
 
 def test_function_with_the_wrong_signature_is_an_allocator_error() -> None:
-    """A TypeError of the call is the function's fault like any other."""
+    """The TypeError of the call counts as an error of the function."""
 
     def one_argument(members: list[str]) -> Any:
         return {}
@@ -159,7 +162,7 @@ def test_function_with_the_wrong_signature_is_an_allocator_error() -> None:
 
 
 def test_allocators_are_named() -> None:
-    """By function, by class where an object is called, and the default by its own name."""
+    """By the function's name, the class of a callable object, or the name of the default."""
 
     class Clever:
         def __call__(self, members: list[str], given: list[str]) -> Any:
@@ -172,13 +175,13 @@ GIVEN = partitions("t", 2) + partitions("u", 1) + partitions("unwanted", 1)
 ELIGIBLE = {"t": ["a", "b"], "u": ["b"]}
 
 REFUSED: dict[str, tuple[object, str]] = {
-    "nothing": (None, "it returned None; expected {member: {topic: [partition ids]}}"),
+    "None": (None, "it returned None; expected {member: {topic: [partition ids]}}"),
     "a list": ([("a", "t:0")], "it returned a value of type list; expected {member: {topic: [partition ids]}}"),
     "a list for a member": (
         {"a": ["t:0", "t:1"]},
         "'a' was given a value of type list; expected {member: {topic: [partition ids]}}",
     ),
-    "nothing for a member": ({"a": None}, "'a' was given None; expected {member: {topic: [partition ids]}}"),
+    "None for a member": ({"a": None}, "'a' was given None; expected {member: {topic: [partition ids]}}"),
     "a number for a topic": (
         {"a": {"t": 0}},
         "'a' was given a value of type int for topic 't'; expected {member: {topic: [partition ids]}}",
@@ -209,7 +212,7 @@ REFUSED: dict[str, tuple[object, str]] = {
         {"a": {"t": [0, 1], "u": [0]}},
         "'a' was given partitions of topic 'u', but does not subscribe to it",
     ),
-    "nobody subscribed": (
+    "no subscriber": (
         {"a": {"t": [0, 1], "unwanted": [0]}, "b": {"u": [0]}},
         "'a' was given partitions of topic 'unwanted', but does not subscribe to it",
     ),
@@ -224,21 +227,21 @@ REFUSED: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize(("result", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_is_no_allocation_is_refused_in_one_clear_line(result: object, words: str) -> None:
-    """The line names the members and partitions at fault."""
+def test_an_invalid_allocation_is_refused_in_one_line(result: object, words: str) -> None:
+    """The line names the member and partition of the mistake."""
     with pytest.raises(AllocatorError) as caught:
         validate(result, ["a", "b"], GIVEN, ELIGIBLE)
     assert str(caught.value) == words
 
 
 def test_valid_result_has_an_entry_for_every_member() -> None:
-    """Members that were left out own nothing; a partition that nobody wants may be missing."""
+    """Members that were left out get none; a partition without subscribers may be missing."""
     result = {"b": {"t": (0, 1), "u": {0}}}
     assert validate(result, ["a", "b"], GIVEN, ELIGIBLE) == {"a": frozenset(), "b": frozenset(GIVEN[:3])}
 
 
-def test_long_lists_are_cut_short() -> None:
-    """An error about thousands of partitions stays one readable line."""
+def test_long_lists_are_shortened() -> None:
+    """An error about thousands of partitions is one readable line."""
     with pytest.raises(
         AllocatorError, match=r"^1000 of 1000 partitions were left out: t:0, t:1, t:10, t:100, t:101, …$"
     ):
@@ -246,7 +249,7 @@ def test_long_lists_are_cut_short() -> None:
 
 
 def test_refusal_names_the_function() -> None:
-    """The adapter puts the function's name in front."""
+    """The adapter prefixes the error with it."""
 
     def forgetful(members: list[str], given: list[str]) -> Any:
         return {}
@@ -255,8 +258,8 @@ def test_refusal_names_the_function() -> None:
         run_allocator(forgetful, {"a": ["t"]}, partitions("t", 1))
 
 
-def test_function_is_refused_for_members_it_was_not_given() -> None:
-    """Where subscriptions differ, a member of another share is none of its business."""
+def test_function_may_not_name_other_members() -> None:
+    """Not even members of the group that subscribe to other topics."""
 
     def overreaching(members: list[str], given: list[str]) -> Any:
         return {"b": {text.rpartition(":")[0]: [int(text.rpartition(":")[2])] for text in given}}

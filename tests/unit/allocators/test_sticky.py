@@ -1,4 +1,4 @@
-"""The sticky allocator, case by case, and how allocators are chosen by name."""
+"""The sticky allocator, and the names of allocators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def some(*numbers: int, topic: str = "t") -> frozenset[TopicPartition]:
 
 
 def allocated(members: str, partitions: frozenset[TopicPartition], current: Allocation) -> Allocation:
-    """What members "a b c" get, each subscribed to t and u."""
+    """Return the allocation of members such as "a b c", which subscribe to t and u."""
     subscribed = dict.fromkeys(members.split(), ("t", "u"))
     return run_allocator(sticky, subscribed, partitions, current).allocation
 
@@ -45,82 +45,82 @@ BEFORE = {"a": some(0, 2), "b": some(1, 3)}
         ("a b", 3, {"a": some(0, 2), "b": some(1)}),
         ("c d", 4, {"c": some(0, 2), "d": some(1, 3)}),
     ],
-    ids=["nothing", "a join", "a leave", "a new partition", "one less", "others altogether"],
+    ids=["nothing", "a join", "a leave", "a new partition", "one less", "other members"],
 )
-def test_a_change_moves_what_it_must(members: str, partitions: int, after: Allocation) -> None:
-    """And nothing else."""
+def test_only_partitions_that_must_move_are_moved(members: str, partitions: int, after: Allocation) -> None:
+    """The others stay with their members."""
     assert allocated(members, some(*range(partitions)), BEFORE) == after
 
 
-def test_a_partition_that_two_have_stays_with_one() -> None:
-    """Slices may overlap while a publication is under way."""
+def test_a_partition_of_two_members_stays_with_one() -> None:
+    """Assignments may overlap during a publication."""
     after = allocated("a b", some(0, 1), {"a": some(0, 1), "b": some(0, 1)})
     assert sorted(map(len, after.values())) == [1, 1]
 
 
-def test_a_giver_gives_of_the_topic_of_which_it_has_most() -> None:
-    """Topics are spread where that costs nothing."""
+def test_partitions_move_from_the_topic_of_which_a_member_has_most() -> None:
+    """Topics are spread if that needs no further move."""
     mine = some(0, 1, 2, 3) | some(0, 1, topic="u")
     after = allocated("a b", mine, {"a": mine})
     assert {p.topic for p in after["b"]} == {"t", "u"}
     assert len(after["b"]) == 3
 
 
-def test_a_chain_evens_out_what_no_single_move_can() -> None:
-    """a may give to b alone, b to c: b passes one on and gets one."""
+def test_a_chain_of_moves_balances_where_no_single_move_can() -> None:
+    """a and b share a topic, b and c another one: b gives one to c, and gets one from a."""
     subscribed = {"a": ["t"], "b": ["t", "u"], "c": ["u"]}
     current = {"a": some(0, 1), "b": some(0, topic="u"), "c": frozenset[TopicPartition]()}
     after = run_allocator(sticky, subscribed, some(0, 1) | some(0, topic="u"), current).allocation
     assert after == {"a": some(0), "b": some(1), "c": some(0, topic="u")}
 
 
-def test_called_as_a_plain_function_it_deals_out_afresh() -> None:
-    """Every member has an entry."""
+def test_a_direct_call_allocates_without_a_previous_allocation() -> None:
+    """Each member has an entry."""
     assert sticky(["b", "a", "c"], ["t:0", "t:1"]) == {"a": {"t": [0]}, "b": {"t": [1]}, "c": {}}
     assert sticky([], ["t:0"]) == {}
 
 
 def test_a_large_group_is_allocated_within_seconds() -> None:
-    """1,000 members, 100,000 partitions, one more member: a hundred move."""
+    """One more member joins 1,000 with 100,000 partitions: a hundred move."""
     names = [f"m{number:04d}" for number in range(1_001)]
-    everything = some(*range(100_000))
-    before = run_allocator(sticky, dict.fromkeys(names[1:], ("t",)), everything).allocation
-    after = run_allocator(sticky, dict.fromkeys(names, ("t",)), everything, before).allocation
+    all_partitions = some(*range(100_000))
+    before = run_allocator(sticky, dict.fromkeys(names[1:], ("t",)), all_partitions).allocation
+    after = run_allocator(sticky, dict.fromkeys(names, ("t",)), all_partitions, before).allocation
     assert len(after[names[0]]) == 99
     assert sum(len(owned - before.get(name, frozenset())) for name, owned in after.items()) == 99
 
 
-def test_who_subscribes_to_what_costs_no_move_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty members, each with some of ten topics: what is exchanged moves less, is as equal, and then stays."""
+def test_mixed_subscriptions_cause_no_needless_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exchanges reduce the moves of twenty members with some of ten topics; the result is as balanced, and stable."""
     chance = random.Random(1)
     topics = [f"t{number}" for number in range(10)]
     subscribed = {f"m{number:02d}": chance.sample(topics, chance.randint(2, 6)) for number in range(20)}
-    everything = frozenset(TopicPartition(topic, number) for topic in topics for number in range(100))
+    all_partitions = frozenset(TopicPartition(topic, number) for topic in topics for number in range(100))
     joiner = max(subscribed)
     others = {name: listed for name, listed in subscribed.items() if name != joiner}
-    before = run_allocator(sticky, others, everything).allocation
+    before = run_allocator(sticky, others, all_partitions).allocation
 
     def moves(after: Allocation) -> int:
         return sum(len(before[name] - after[name]) for name in others)
 
-    after = run_allocator(sticky, subscribed, everything, before).allocation
-    assert run_allocator(sticky, subscribed, everything, after).allocation == after
+    after = run_allocator(sticky, subscribed, all_partitions, before).allocation
+    assert run_allocator(sticky, subscribed, all_partitions, after).allocation == after
     monkeypatch.setattr(fewest_moves, "MOST_EDGES", 0)
     monkeypatch.setattr(fewest_moves._Exchange, "apply_short_cycles", lambda _: False)
-    unimproved = run_allocator(sticky, subscribed, everything, before).allocation
+    unimproved = run_allocator(sticky, subscribed, all_partitions, before).allocation
     assert sorted(map(len, after.values())) == sorted(map(len, unimproved.values()))
     assert moves(after) < moves(unimproved)
 
 
 def test_names() -> None:
-    """All allocators have one; nothing given is round robin, a function is itself."""
+    """Each allocator has one. None means round robin; a function is used as it is."""
     assert dict(ALLOCATORS) == {"round_robin": round_robin, "sticky": sticky, "weighted": weighted}
     assert allocator_of(None, "x") is allocator_of("round_robin", "x") is round_robin
     assert allocator_of("sticky", "x") is allocator_of(sticky, "x") is sticky
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             "stiky",
@@ -130,11 +130,11 @@ def test_names() -> None:
         (3, "x: 3 given; expected a function, or one of round_robin, sticky, weighted"),
     ],
 )
-def test_names_that_are_none(given: object, told: str) -> None:
-    """One line that says what there is."""
+def test_unknown_names_are_refused(given: object, message: str) -> None:
+    """The error lists the names."""
     with pytest.raises(ConfigError) as caught:
         allocator_of(given, "x")  # type: ignore[arg-type]
-    assert str(caught.value) == told
+    assert str(caught.value) == message
     if isinstance(given, str):
         with pytest.raises(ConfigError):
             named_allocator(given, "x")

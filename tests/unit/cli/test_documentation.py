@@ -1,4 +1,4 @@
-"""What is written about the command line: every example has options that exist, and help fits the terminal."""
+"""The documentation of the command line: the options of examples exist, and help fits the terminal."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PAGE = Path(__file__).parents[3] / "docs" / "cli.rst"
 
 
 def examples() -> list[str]:
-    """The commands in the page, without what the shell does before and after."""
+    """Return the commands of the page, without the rest of their pipelines."""
     found = re.findall(r'^    (?:.*\| |eval "\$\()?kiel-groups (.*?)(?: \| .*|\)")?$', PAGE.read_text(), re.MULTILINE)
     return [str(example) for example in found]
 
 
 def paths(group: click.Group = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command and every group of commands."""
+    """Yield each command and each group of commands."""
     yield path
     context = click.Context(group)
     for name in group.list_commands(context):
@@ -36,15 +36,15 @@ def paths(group: click.Group = app, path: tuple[str, ...] = ()) -> Iterator[tupl
             yield (*path, name)
 
 
-def test_every_family_of_commands_has_an_example() -> None:
-    """A command that nobody shows is a command that nobody finds."""
+def test_each_group_of_commands_has_an_example() -> None:
+    """Users find commands by examples."""
     shown = {example.split()[0] for example in examples()}
     assert {"cluster", "topics", "produce", "consume", "describe", "spark", "completion"} <= shown
 
 
 @pytest.mark.parametrize("example", examples())
-def test_an_example_has_options_that_exist(example: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each is understood, with the addresses in the environment as the page has it."""
+def test_the_options_of_an_example_exist(example: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It parses, with the addresses in the environment, as the page says."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "access.log").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -64,7 +64,7 @@ def test_an_example_has_options_that_exist(example: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("path", list(paths()), ids=" ".join)
 def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str], path: tuple[str, ...]) -> None:
-    """Nothing wraps in the smallest terminal that is still around, and everything says how it ends."""
+    """No line wraps in a narrow terminal, and each command documents its exit status."""
     assert cli.run([*path, "--help"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80

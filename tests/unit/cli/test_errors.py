@@ -1,4 +1,4 @@
-"""What a person sees when something is wrong: one line, and an exit status that tells whose turn it is."""
+"""Errors of the command line: one line each, and an exit status that says who can correct it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseException]:
-    """What the demo is to raise."""
+    """Have the demo raise the error that the test sets."""
     raised: dict[str, BaseException] = {}
 
     def callback(**options: object) -> int:
@@ -43,17 +43,17 @@ def test_an_error_of_the_package_is_one_line(
     error: KielGroupsError,
     status: int,
 ) -> None:
-    """Its text goes to standard error; 2 where the user can mend it, 1 otherwise."""
+    """On standard error. The status is 2 if other arguments help, else 1."""
     failing["error"] = error
     assert app.run(["demo"]) == status
     assert capsys.readouterr() == ("", f"error: {error}\n")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_ctrl_c_is_130_without_a_word(
+def test_ctrl_c_is_130_without_output(
     failing: dict[str, BaseException], capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
-    """Somebody who pressed Ctrl-C knows."""
+    """The user knows the reason."""
     failing["error"] = error
     assert app.run(["demo"]) == 130
     out, err = capsys.readouterr()
@@ -62,7 +62,7 @@ def test_ctrl_c_is_130_without_a_word(
 
 @pytest.mark.parametrize("arguments", [["nope"], ["demo", "--nope"], ["demo", "surplus"], ["consume", "--nope"]])
 def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """An unknown command, option or argument is named, in a line that says where the right ones stand."""
+    """The error names the unknown command, option or argument, and the command that shows the right ones."""
     assert app.run(arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -72,20 +72,20 @@ def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str], arguments: list[st
 
 
 def test_the_status_of_a_command_is_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A demo whose proof fails makes the process end with 1."""
+    """If the demo's check fails, the process ends with 1."""
     monkeypatch.setattr(demo, "callback", lambda **options: 1)
     assert app.run(["demo"]) == 1
 
 
-def test_the_version_is_printed_without_loading_the_house() -> None:
-    """--version imports neither a client nor ZooKeeper nor the event loop, and takes less than 150 ms of CPU."""
+def test_the_version_is_printed_without_importing_the_clients() -> None:
+    """--version imports neither kazoo nor an event loop, and takes less than 150 ms of processor time."""
     code = (
         "import sys; sys.argv[1:] = ['--version']\n"
         "from kiel_groups.cli import main\n"
         "try: main()\n"
         "finally: print(sorted({'kazoo', 'tornado', 'asyncio', 'rich', 'aiokafka'} & set(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)  # once for the bytecode
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)  # writes the bytecode
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -94,7 +94,7 @@ def test_the_version_is_printed_without_loading_the_house() -> None:
 
 
 def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """A bare ``kiel-groups`` shows what there is, and is wrong usage."""
+    """``kiel-groups`` alone shows its commands, and is wrong usage."""
     assert app.run([]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -102,18 +102,18 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     assert "consume" in err
 
 
-@pytest.mark.parametrize("family", ["topics", "cluster"])
-def test_a_family_without_its_command_shows_them(capsys: pytest.CaptureFixture[str], family: str) -> None:
-    """Help in lines, as for the bare program, and wrong usage."""
-    assert app.run([family]) == 2
+@pytest.mark.parametrize("group", ["topics", "cluster"])
+def test_a_group_of_commands_alone_shows_its_commands(capsys: pytest.CaptureFixture[str], group: str) -> None:
+    """As without a command, this is wrong usage."""
+    assert app.run([group]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"Usage: kiel-groups {family} [OPTIONS] COMMAND")
+    assert err.startswith(f"Usage: kiel-groups {group} [OPTIONS] COMMAND")
     assert "\nCommands:\n" in err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["groups", "--zookeeper=z", "x"],
@@ -122,9 +122,11 @@ def test_a_family_without_its_command_shows_them(capsys: pytest.CaptureFixture[s
         (["completion"], "Choose from: bash, zsh, fish. See 'kiel-groups completion --help'.\n"),
     ],
 )
-def test_sentences_end_before_the_next_one(capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
-    """What click says goes well with what is added."""
+def test_sentences_of_an_error_are_separated(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    """Click's message ends with a full stop before the hint."""
     assert app.run(arguments) == 2
     err = capsys.readouterr().err
-    assert err.endswith(told)
+    assert err.endswith(message)
     assert "\t" not in err

@@ -1,4 +1,4 @@
-"""Functions given by name: found where the user stands, or one line that says what is wrong."""
+"""Functions given by name: loaded from the current folder, or refused in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ number = 3
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to stand in, as an installed command does: Python does not look there by itself."""
+    """Make a folder the current one. As for an installed command, it is not on Python's path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
@@ -39,8 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["mine", "Shares.equal"])
-def test_a_function_in_the_current_folder(name: str) -> None:
-    """A plain function, or one within a class."""
+def test_a_function_is_found_in_the_current_folder(name: str) -> None:
+    """It is a plain function, or one within a class."""
     assert load_function(f"allocators_of_mine:{name}", "--allocator")([], []) == {}
 
 
@@ -60,8 +60,8 @@ def test_a_function_in_the_current_folder(name: str) -> None:
         ("allocators_of_mine:number", "'allocators_of_mine:number' is a value of type int; expected a function"),
     ],
 )
-def test_what_cannot_be_loaded_is_named(name: str, words: str) -> None:
-    """The error begins with the option and says what was found."""
+def test_a_function_that_cannot_be_loaded_is_named(name: str, words: str) -> None:
+    """The error begins with the option, and says what was found."""
     with pytest.raises(ConfigError) as caught:
         load_function(name, "--allocator")
     assert str(caught.value).startswith(f"--allocator: {words}")

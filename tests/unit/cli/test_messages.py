@@ -1,4 +1,4 @@
-"""What a command says on standard error: one line for one thing, said once."""
+"""The messages of a command on standard error: each has one line and is printed once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("kiel_groups.test")
 
 @pytest.fixture
 def lines() -> Iterator[Lines]:
-    """Lines of one command; the logging of the test run is put back afterwards."""
+    """Return the lines of one command; the logging of the test run is restored afterwards."""
     root = logging.getLogger()
     before = (root.level, root.handlers[:])
     levels = {
@@ -35,13 +35,13 @@ def lines() -> Iterator[Lines]:
 
 
 def test_a_text_of_several_lines_is_one_line(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever an error holds, it takes one line."""
+    """Line ends become blanks."""
     lines.say("error", "first\nsecond")
     assert capsys.readouterr().err == "error: first second\n"
 
 
-def test_what_ends_a_command_is_not_said_twice(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error that the log named a moment before is not repeated; another one is said."""
+def test_the_error_that_ends_a_command_is_not_printed_twice(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """An error that a log line has just reported is not repeated; another one is printed."""
     show_logs(lines, verbose=False)
     log.error("group g: this member stops: it disagrees")
     lines.say("error", "it disagrees")
@@ -49,10 +49,10 @@ def test_what_ends_a_command_is_not_said_twice(lines: Lines, capsys: pytest.Capt
     assert capsys.readouterr().err == "error: group g: this member stops: it disagrees\nerror: something else\n"
 
 
-def test_an_error_that_a_log_line_has_reported_is_not_said_again(
+def test_an_error_that_a_log_line_refers_to_is_not_printed_again(
     lines: Lines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also in words of its own, and although other lines came between."""
+    """Even if the log line has another text, or other lines came between."""
     show_logs(lines, verbose=False)
     error = KielGroupsError("group g: it disagrees")
     log.error("group g: this member stops: it disagrees", extra={"reports": error})
@@ -61,16 +61,16 @@ def test_an_error_that_a_log_line_has_reported_is_not_said_again(
     assert capsys.readouterr().err == "error: group g: this member stops: it disagrees\nerror: another error\n"
 
 
-def test_an_error_is_said_although_a_warning_was_the_same(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was tried again until it was given up: without its line nobody would know that the command has failed."""
+def test_an_error_is_printed_after_a_warning_of_the_same_text(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """The warning was about a retry; the error says that the command has failed."""
     show_logs(lines, verbose=False)
     log.warning("asked again: no broker answered")
     lines.say("error", "no broker answered")
     assert capsys.readouterr().err == "warning: asked again: no broker answered\nerror: no broker answered\n"
 
 
-def test_a_traceback_becomes_what_was_raised(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
-    """log.exception costs one line, too."""
+def test_a_traceback_is_shortened_to_its_exception(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """log.exception prints one line, too."""
     show_logs(lines, verbose=False)
     try:
         raise ValueError("bad\nvalue")
@@ -80,22 +80,22 @@ def test_a_traceback_becomes_what_was_raised(lines: Lines, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("verbose", "said"), [(False, "warning: two\n"), (True, "info: one\nwarning: two\nwarning: three\n")]
+    ("verbose", "printed"), [(False, "warning: two\n"), (True, "info: one\nwarning: two\nwarning: three\n")]
 )
-def test_details_are_for_who_asks(lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool, said: str) -> None:
-    """Without --verbose neither infos nor kazoo's complaint about each refused connection."""
+def test_details_are_printed_on_request(
+    lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool, printed: str
+) -> None:
+    """Without --verbose, neither infos nor kazoo's warning about each refused connection are printed."""
     show_logs(lines, verbose=verbose)
     log.debug("nothing")
     log.info("one")
     log.warning("two")
     logging.getLogger("kiel_groups.kazoo").warning("three")
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == printed
 
 
-def test_lines_of_a_command_that_runs_for_days_begin_with_their_time(
-    lines: Lines, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Those of the log; what ends the command does not, and is still not said twice."""
+def test_log_lines_of_a_service_begin_with_their_time(lines: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+    """The final error has no time, and still is not printed twice."""
     show_logs(lines, verbose=False, timed=True)
     log.error("group g: this member stops: why")
     lines.say("error", "why")
@@ -105,20 +105,20 @@ def test_lines_of_a_command_that_runs_for_days_begin_with_their_time(
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_what_the_command_says_itself_is_not_logged(
+def test_log_lines_that_a_command_reports_itself_are_not_printed(
     lines: Lines, capsys: pytest.CaptureFixture[str], verbose: bool
 ) -> None:
     """``produce`` names the lines that were not stored, so the sender's log lines would repeat it."""
     show_logs(lines, verbose=verbose, reported_elsewhere=["kiel_groups.test"])
     log.error("a record was not stored")
     logging.getLogger("kiel_groups.another").error("another error")
-    told = "error: a record was not stored\n" if verbose else ""
-    assert capsys.readouterr().err == f"{told}error: another error\n"
+    log_line = "error: a record was not stored\n" if verbose else ""
+    assert capsys.readouterr().err == f"{log_line}error: another error\n"
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_before_a_command_begins_is_its_exit_status(name: str, status: int) -> None:
-    """A process that the signal ends by itself tells a supervisor something else; there is no traceback."""
+def test_a_signal_before_the_start_of_a_command_sets_the_exit_status(name: str, status: int) -> None:
+    """The status is that of a command that ends on the signal, and there is no traceback."""
     program = (
         "import os, signal, time\n"
         "from kiel_groups.cli import app, main\n"

@@ -1,4 +1,4 @@
-"""Options that are not on the command line: the environment first, then a file, and what is wrong with either."""
+"""Options from the environment and from a file: their precedence, and mistakes in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Given = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
-    """What ``consume`` is called with, in a home without a file and an environment without ours."""
+    """Return the options that ``consume`` gets, in a home without a file and an environment without our variables."""
     options: Given = {}
     monkeypatch.setattr(consume, "callback", lambda **given: options.update(given))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -29,7 +29,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], Path]:
-    """Write the file that is read where none is named."""
+    """Return a function that writes the default file."""
 
     def write(text: str) -> Path:
         path = tmp_path / "kiel-groups" / "config.toml"
@@ -49,18 +49,18 @@ max = 7
 """
 
 
-def test_a_file_fills_what_is_not_given(write: Callable[[str], Path], given: Given) -> None:
-    """A list becomes a value with commas; keys at the top serve every command."""
+def test_a_file_has_the_missing_options(write: Callable[[str], Path], given: Given) -> None:
+    """A list becomes a value with commas. Keys at the top apply to all commands."""
     write(FILE)
     assert app.run(["consume", "t"]) == 0
     assert (given["brokers"], given["zookeeper"]) == ("file:1,file:2", "file:3")
     assert (given["group"], given["most"]) == ("of-the-file", 7)
 
 
-def test_the_environment_wins_over_the_file_and_the_argument_over_both(
+def test_arguments_override_the_environment_and_that_overrides_the_file(
     write: Callable[[str], Path], given: Given, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of three values comes from another place."""
+    """Each of three values comes from another source."""
     write(FILE)
     monkeypatch.setenv("KIEL_GROUPS_BROKERS", "environment:1")
     monkeypatch.setenv("KIEL_GROUPS_CONSUME_MAX", "8")
@@ -70,8 +70,8 @@ def test_the_environment_wins_over_the_file_and_the_argument_over_both(
     assert given["most"] == 8
 
 
-def test_a_file_of_another_place(tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--config names it, or a variable does."""
+def test_another_file(tmp_path: Path, given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--config or a variable names it."""
     (tmp_path / "mine.toml").write_text(FILE)
     assert app.run([f"--config={tmp_path}/mine.toml", "consume", "t"]) == 0
     assert given.pop("group") == "of-the-file"
@@ -93,10 +93,10 @@ def test_a_file_of_another_place(tmp_path: Path, given: Given, monkeypatch: pyte
         ("brokers = ", " is not TOML: Invalid value (at end of document)"),
     ],
 )
-def test_a_wrong_key_is_named_with_the_nearest_right_one(
+def test_an_unknown_key_is_named_with_the_nearest_known_one(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], text: str, words: str
 ) -> None:
-    """One line: file, place, what was found, what was meant."""
+    """The error has one line with file, section, and both keys."""
     path = write(text)
     assert app.run(["consume", "t"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -106,10 +106,10 @@ def test_a_wrong_key_is_named_with_the_nearest_right_one(
 
 
 @pytest.mark.parametrize("name", ["max", "max-messages"])
-def test_each_name_of_an_option_may_stand_in_the_file_and_in_the_environment(
+def test_each_name_of_an_option_works_in_the_file_and_in_the_environment(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A wrong value shows that it is read."""
+    """The error about an invalid value proves it."""
     path = write(f"brokers = 'b:1'\n[consume]\n{name} = 'many'\n")
     assert app.run(["consume", "t"]) == 2
     assert f"'many' is not an integer. It is set in {path}." in capsys.readouterr().err
@@ -119,10 +119,10 @@ def test_each_name_of_an_option_may_stand_in_the_file_and_in_the_environment(
     assert f"'few' is not an integer. It is set in {variable}." in capsys.readouterr().err
 
 
-def test_a_wrong_value_is_told_with_its_place(
+def test_the_error_about_an_invalid_value_names_its_source(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody looks for it on the command line."""
+    """So users do not search the command line for it."""
     path = write(FILE.replace("7", "'many'"))
     assert app.run(["consume", "t"]) == 2
     assert f"'--max' / '--max-messages': 'many' is not an integer. It is set in {path}." in capsys.readouterr().err
@@ -131,10 +131,10 @@ def test_a_wrong_value_is_told_with_its_place(
     assert "'few' is not an integer. It is set in KIEL_GROUPS_CONSUME_MAX." in capsys.readouterr().err
 
 
-def test_a_misspelt_variable_is_an_error_but_a_stranger_is_not(
+def test_a_misspelt_variable_is_an_error_and_an_unrelated_one_is_not(
     write: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kubernetes, for one, sets variables named after services."""
+    """Kubernetes sets variables that are named after services."""
     write(FILE)
     monkeypatch.setenv("KIEL_GROUPS_SERVICE_HOST", "10.0.0.1")
     assert app.run(["consume", "t"]) == 0
@@ -149,7 +149,7 @@ def test_a_misspelt_variable_is_an_error_but_a_stranger_is_not(
 def test_a_file_that_cannot_be_read_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """A file that was asked for must be there."""
+    """A file that --config names must exist."""
     monkeypatch.chdir(tmp_path)
     assert app.run([f"--config={path}", "consume", "t"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""Standard output under a consumer: never in the way of the event loop, and nothing lost or doubled in it."""
+"""Standard output of a consumer: it does not block the event loop, and loses or doubles no bytes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pytest
 
 from kiel_groups.cli.records.record_output import Output, standard_output
 from kiel_groups.errors import KielGroupsError
+from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
-#: More than a pipe holds.
+#: More than the buffer of a pipe.
 LARGE = bytes(range(256)) * 4096
 
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """The reading and the writing end of a pipe; what a test has not closed is closed."""
+    """Return the ends of a pipe, and close those that the test has not closed."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -31,11 +32,11 @@ def pipe() -> Iterator[tuple[int, int]]:
             continue
 
 
-async def test_a_slow_reader_gets_everything_and_blocks_nobody(pipe: tuple[int, int]) -> None:
-    """The writer waits for room in a full pipe without holding up the event loop."""
+async def test_a_slow_reader_gets_everything_without_blocking_the_loop(pipe: tuple[int, int]) -> None:
+    """The writer waits for space in a full pipe, and the event loop continues."""
     reader, writer = pipe
     writing = asyncio.ensure_future(Output(writer).write(LARGE))
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert not writing.done()
     received = b""
     while len(received) < len(LARGE):
@@ -44,8 +45,8 @@ async def test_a_slow_reader_gets_everything_and_blocks_nobody(pipe: tuple[int, 
     assert received == LARGE
 
 
-async def test_a_write_that_waits_can_be_given_up(pipe: tuple[int, int]) -> None:
-    """Cancelling it is enough, although nobody ever reads; the next write finds the loop in order."""
+async def test_a_waiting_write_can_be_cancelled(pipe: tuple[int, int]) -> None:
+    """Even if no process reads the pipe. The next write works."""
     reader, writer = pipe
     output = Output(writer)
     with pytest.raises(TimeoutError):
@@ -57,30 +58,30 @@ async def test_a_write_that_waits_can_be_given_up(pipe: tuple[int, int]) -> None
     assert os.read(reader, 100).endswith(b"next\n")
 
 
-async def test_a_reader_that_goes_is_noticed_without_a_write(pipe: tuple[int, int]) -> None:
-    """The callback comes once; a write fails as it does everywhere."""
+async def test_the_end_of_the_reader_is_noticed_without_a_write(pipe: tuple[int, int]) -> None:
+    """The callback is called once; a later write raises BrokenPipeError."""
     reader, writer = pipe
-    output, gone, calls = Output(writer), asyncio.Event(), []
+    output, closed, calls = Output(writer), asyncio.Event(), []
 
     def callback() -> None:
-        calls.append("gone")
-        gone.set()
+        calls.append("closed")
+        closed.set()
 
     output.when_reader_goes(callback)
     await output.write(b"read\n")
-    await asyncio.sleep(0)
+    await run_ready_tasks()
     assert calls == []
     os.close(reader)
     async with asyncio.timeout(5):
-        await gone.wait()
-    await asyncio.sleep(0)
-    assert calls == ["gone"]
+        await closed.wait()
+    await run_ready_tasks()
+    assert calls == ["closed"]
     with pytest.raises(BrokenPipeError):
         await output.write(b"unread\n")
 
 
-async def test_a_file_takes_it_all(tmp_path: Path) -> None:
-    """A file never waits, and has no reader to lose."""
+async def test_a_file_is_written_completely(tmp_path: Path) -> None:
+    """A write to a file does not wait, and a file has no reader."""
     with (tmp_path / "file").open("wb") as file:
         output = Output(file.fileno())
         output.when_reader_goes(lambda: pytest.fail("a file has no reader"))
@@ -89,8 +90,8 @@ async def test_a_file_takes_it_all(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == LARGE
 
 
-async def test_a_full_disk_is_one_clear_error() -> None:
-    """Not an OSError that ends in a traceback."""
+async def test_a_full_disk_is_an_error_of_one_line() -> None:
+    """It is a KielGroupsError, which has no traceback."""
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         with pytest.raises(KielGroupsError, match="standard output cannot be written: No space left"):

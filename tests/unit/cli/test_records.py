@@ -1,4 +1,4 @@
-"""What lines are made of and made into: input in pieces, positions as people say them, records as text."""
+"""Lines and records: input in pieces, positions as users write them, records as text."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from kiel_groups.cli.records.record_lines import json_line, plain_line
 from kiel_groups.clients import BEGINNING, END
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record
+from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[LineInput, int]]:
-    """An input, and the writing end of the pipe behind it."""
+    """Return an input, and the writing end of its pipe."""
     reader, writer = os.pipe()
     yield LineInput(reader), writer
     os.close(reader)
 
 
 async def lines_of(source: LineInput) -> list[bytes]:
-    """All of them, in one list."""
+    """Return all lines in one list."""
     return [line async for lines in source.lines() for line in lines]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 1 << 18])
 @pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"a\nbc\n\n", b"\n\nabc\ndef"])
-async def test_lines_are_the_same_in_whatever_pieces_they_come(
+async def test_lines_do_not_depend_on_the_pieces_in_which_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, chunk: int
 ) -> None:
-    """A last line may lack its end; an empty one is a line."""
+    """The last line may lack its line end; an empty line is a line."""
     monkeypatch.setattr(line_input, "_CHUNK_BYTES", chunk)
     (tmp_path / "file").write_bytes(text)
     source = open_input(tmp_path / "file")
@@ -50,24 +51,24 @@ async def test_lines_are_the_same_in_whatever_pieces_they_come(
     assert source.read_bytes == len(text)
 
 
-async def test_lines_of_a_pipe_come_as_they_are_written(pipe: tuple[LineInput, int]) -> None:
-    """Without waiting for its end, nor holding up others; half a line waits for the other half."""
+async def test_lines_of_a_pipe_are_returned_as_they_are_written(pipe: tuple[LineInput, int]) -> None:
+    """Before the end of the input, and without blocking the event loop. Half a line waits for the other half."""
     source, writer = pipe
-    coming = source.lines()
+    lines = source.lines()
     os.write(writer, b"one\ntwo\nthr")
-    assert await anext(coming) == [b"one", b"two"]
-    waiting = asyncio.ensure_future(anext(coming))
-    await asyncio.sleep(0)
+    assert await anext(lines) == [b"one", b"two"]
+    waiting = asyncio.ensure_future(anext(lines))
+    await run_ready_tasks()
     assert not waiting.done()
     os.write(writer, b"ee\n")
     assert await waiting == [b"three"]
     os.close(writer)
     with pytest.raises(StopAsyncIteration):
-        await anext(coming)
+        await anext(lines)
 
 
 async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it fills the memory, and with its number."""
+    """Before it fills the memory. The error has its number."""
     monkeypatch.setattr(line_input, "_CHUNK_BYTES", 16)
     monkeypatch.setattr(line_input, "_LONGEST_LINE_BYTES", 64)
     (tmp_path / "file").write_bytes(b"short\n" + b"x" * 1000)
@@ -88,27 +89,27 @@ async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest
         ("2026-11-21T17:45:58+00:00", datetime(2026, 11, 21, 17, 45, 58, tzinfo=UTC)),
     ],
 )
-def test_a_position_as_a_person_says_it(text: str, position: object) -> None:
-    """Words, times, and how long ago."""
+def test_a_position_is_a_word_a_time_or_an_age(text: str, position: object) -> None:
+    """As users write it for --from."""
     assert parse_position(text) == position
     assert not isinstance(parse_position(text), Offset)
 
 
 def test_a_number_is_an_offset() -> None:
-    """Also one that an int of the same value would not be."""
+    """It is an Offset, not an int."""
     assert isinstance(parse_position("0"), Offset)
     assert parse_position("4711") == 4711
 
 
 @pytest.mark.parametrize("text", ["", "-1", "10 m", "10y", "99999999999999d", "yesterday", "2026-13-01", "１０"])
-def test_what_is_no_position_is_refused(text: str) -> None:
-    """With all that would be one."""
+def test_an_invalid_position_is_refused(text: str) -> None:
+    """The error lists the valid forms."""
     with pytest.raises(ConfigError, match=r"^--from: .* given; expected 'earliest', 'latest', an offset, a time"):
         parse_position(text)
 
 
-def test_a_record_as_a_line() -> None:
-    """Its value; behind its key; as JSON. What is null is empty, and null in JSON."""
+def test_a_record_is_a_line() -> None:
+    """It has the value, key and value, or JSON. Null is empty, and null in JSON."""
     record = Record("t", 3, 7, "schlüssel".encode(), b"value")
     assert plain_line()(record) == b"value\n"
     assert plain_line(b"\t")(record) == "schlüssel\tvalue\n".encode()
@@ -130,7 +131,7 @@ def test_a_record_as_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "told"),
+    ("numbers", "text"),
     [
         ([3], "3"),
         ([3, 4, 5], "3 to 5"),
@@ -138,13 +139,13 @@ def test_a_record_as_a_line() -> None:
         (list(range(0, 30, 2)), "0, 2, 4, 6, 8, 10, 12, 14, 16, 18 and 5 more ranges"),
     ],
 )
-def test_neighbours_are_told_as_one(numbers: list[int], told: str) -> None:
-    """A million lines that failed fit on a line, too."""
-    assert ranges(numbers) == told
+def test_consecutive_numbers_are_a_range(numbers: list[int], text: str) -> None:
+    """So the numbers of a million failed lines fit into one line."""
+    assert ranges(numbers) == text
 
 
-def test_a_separator_as_it_is_typed() -> None:
-    """A shell hands on a backslash and a t; nothing separates nothing."""
+def test_a_separator_may_be_an_escape() -> None:
+    """A shell passes a backslash and a t for a tab. An empty separator is refused."""
     assert (separator_bytes(None), separator_bytes(":"), separator_bytes("\\t")) == (None, b":", b"\t")
     with pytest.raises(ConfigError, match="--key-separator: nothing given"):
         separator_bytes("")

@@ -1,4 +1,4 @@
-"""Look after look: what is said between them, and what of them fits a terminal."""
+"""``--watch``: the messages between two readings, and the part of a report that fits the terminal."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ OUTAGE = CoordinationError("the connection broke")
 Rows = Callable[[int], None]
 
 
-def watched(*looks: Look | KielGroupsError) -> list[bool]:
-    """What is shown of these looks: for each, whether it was the first."""
-    shown: list[bool] = []
+def watched(*readings: Look | KielGroupsError) -> list[bool]:
+    """Watch these readings, and return for each that is shown whether it was the first."""
+    first_ones: list[bool] = []
     with pytest.raises(StopIteration):
-        watch(Lines(), iter(looks), lambda look, first: shown.append(first), 0)
-    return shown
+        watch(Lines(), iter(readings), lambda look, first: first_ones.append(first), 0)
+    return first_ones
 
 
-def test_every_outage_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also one that looks like the one before; with the time, since nobody may have been there."""
+def test_each_outage_is_reported_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even one with the same text as the one before. The line has the time, because users may read it later."""
     times = iter(["14:03:05", "14:04:05"])
     monkeypatch.setattr(watching, "clock", lambda: next(times))
     assert watched(LOOK, OUTAGE, OUTAGE, LOOK, OUTAGE, OUTAGE, LOOK) == [True, False, False]
@@ -42,8 +42,8 @@ def test_every_outage_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     ]
 
 
-def test_an_error_before_the_first_look_ends_it() -> None:
-    """An address that was mistyped is no outage."""
+def test_an_error_of_the_first_reading_ends_the_command() -> None:
+    """A mistyped address is no outage."""
     with pytest.raises(CoordinationError, match="the connection broke"):
         watch(Lines(), iter([OUTAGE]), lambda look, first: None, 0)
 
@@ -51,7 +51,7 @@ def test_an_error_before_the_first_look_ends_it() -> None:
 def test_an_error_takes_one_row_of_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What does not fit is cut: a second row would push the look off the top."""
+    """A longer text is cut: a second row would scroll the report."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     watched(LOOK, CoordinationError("long " * 30))
@@ -60,22 +60,22 @@ def test_an_error_takes_one_row_of_a_terminal(
 
 
 def report(listed: Listed) -> Sequence[RenderableType]:
-    """Forty lines with all partitions, five with none, and three more than partitions with so many of them."""
+    """Return 40 lines with all partitions, 5 with none, and 8 and one for each partition otherwise."""
     lines = {"all": 40, "none": 5}
     return [f"{listed} {number}" for number in range(5 + 3 + listed if isinstance(listed, int) else lines[listed])]
 
 
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
-    """Has standard output be a terminal of so many rows."""
+    """Return a function that makes standard output a terminal of so many rows."""
 
-    def be(count: int) -> None:
+    def set_rows(count: int) -> None:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setenv("LINES", str(count))
 
-    return be
+    return set_rows
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
         (6, "none 0", "… and 2 lines that do not fit here"),
     ],
 )
-def test_a_look_fits_the_terminal(
+def test_a_report_fits_the_terminal(
     rows: Rows, capsys: pytest.CaptureFixture[str], count: int, first: str, last: str
 ) -> None:
-    """As many partitions as there is room for, with a row for an error and one for the cursor."""
+    """It has as many partitions as fit, with a row for an error and one for the cursor."""
     rows(count)
     show_next(report, None, first=True)
     lines = capsys.readouterr().out.splitlines()
@@ -99,7 +99,7 @@ def test_a_look_fits_the_terminal(
     assert (lines[0].rpartition("\x1b[1;1H")[2], lines[-1]) == (first, last)
 
 
-def test_who_asks_for_all_gets_all(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_partitions_are_shown_on_request(rows: Rows, capsys: pytest.CaptureFixture[str]) -> None:
     """The terminal scrolls."""
     rows(10)
     show_next(report, "all", first=True)
@@ -107,10 +107,10 @@ def test_who_asks_for_all_gets_all(rows: Rows, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["dumb terminal", "pipe"])
-def test_where_nothing_can_be_cleared_a_line_stands_between_looks(
+def test_without_clearing_a_line_separates_reports(
     rows: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
 ) -> None:
-    """Whole looks, one below the other, without any escape code."""
+    """Complete reports follow each other, without escape codes."""
     if terminal:
         rows(10)
         monkeypatch.setenv("TERM", "dumb")

@@ -51,7 +51,7 @@ LOG_ENDS = {PARTITIONS[0]: 15, PARTITIONS[1]: 5, PARTITIONS[2]: 29}
 
 
 def test_members_leader_owners_and_lag_are_read() -> None:
-    """Members come oldest first; lag is the log's end less the committed offset, and never negative."""
+    """The oldest member comes first. Lag is the log end less the committed offset, and never negative."""
     view = view_group("g", ZNODES, LOG_ENDS)
     assert [member.info.member_id for member in view.members] == ["early", "late"]
     assert [member.leads for member in view.members] == [True, False]
@@ -63,38 +63,38 @@ def test_members_leader_owners_and_lag_are_read() -> None:
     assert (view.lag, view.owned, view.unreadable) == (5, 2, ())
 
 
-def test_no_group_is_an_empty_view() -> None:
-    """Without a znode there is neither a leader nor a plan."""
+def test_a_group_without_znodes_is_an_empty_view() -> None:
+    """It has neither a leader nor a plan."""
     view = view_group("g", {}, {})
     assert (view.group_state, view.leader, view.members, view.partitions) == (None, None, (), ())
 
 
 @pytest.mark.parametrize("path", [path for path, data in DATA.items() if data])
-def test_garbage_in_any_znode_is_shown_as_such(path: str) -> None:
-    """One unreadable znode never hides the rest: the picture is drawn, and names the path where it cannot be parsed."""
+def test_one_unreadable_znode_does_not_hide_the_others(path: str) -> None:
+    """The view names its path, and shows everything else."""
     view = view_group("g", ZNODES | {path: Znode(b"\xff{garbage")}, LOG_ENDS)
     free_text = "/election/" in path or "/owners/" in path
     assert free_text or any(path in text for text in view.unreadable)
     assert len(view.partitions) == 3
     assert view.lag in (0, 5)
-    drawn(member_table(view, {}, {}))
+    table_text(member_table(view, {}, {}))
 
 
-def drawn(table: RenderableType) -> str:
+def table_text(table: RenderableType) -> str:
     console = Console(file=io.StringIO(), width=80)
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_renderings_say_who_has_what_in_80_columns() -> None:
-    """Names replace ids, a share on its way shows both numbers, unknown offsets show as such."""
+def test_tables_show_owners_and_offsets_in_80_columns() -> None:
+    """Names replace ids, moving partitions are shown as "1 → 2", and unknown offsets as "?"."""
     view = view_group("g", ZNODES, LOG_ENDS)
-    members = drawn(member_table(view, {"early": "consumer-1"}, {"early": 1234.5}))
+    members = table_text(member_table(view, {"early": "consumer-1"}, {"early": 1234.5}))
     assert "group g · generation 4 · leader consumer-1" in members
     assert "1 → 2" in members
     assert "1,234" in members
-    offsets = drawn(offset_table(view))
+    offsets = table_text(offset_table(view))
     assert "0:    10, 5" in offsets
     assert "1:     -, ?" in offsets
     assert max(map(len, (members + offsets).splitlines())) <= 80

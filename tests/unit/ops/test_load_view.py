@@ -1,4 +1,4 @@
-"""What is shown of weights, and when they change nothing."""
+"""The report of weights, and the hint where an allocator ignores them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 A, LONG = "g_host-1-aaaa", "a" * 90
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]
 
-#: A dynamic member and a static one; empty slices of a member that lives, and of one that went; one that is broken.
+#: Assignments of a dynamic and a static member, of a present and a departed one without partitions; one is unreadable.
 PLAN: Snapshot = {
     "/kiel-groups/g/allocation": Znode(GroupState(generation=4, state="done", leader=A, allocator="weighted").encode()),
     f"/kiel-groups/g/allocation/{A}": Znode(MemberAssignment(4, A, frozenset(PARTITIONS[:1])).encode()),
@@ -30,7 +30,7 @@ PLAN: Snapshot = {
 }
 
 
-def drawn(weights: dict[TopicPartition, float], plan: PlanView) -> list[str]:
+def report_lines(weights: dict[TopicPartition, float], plan: PlanView) -> list[str]:
     text = StringIO()
     output = Console(file=text, width=80)
     for part in weights_report(weights, plan):
@@ -38,11 +38,13 @@ def drawn(weights: dict[TopicPartition, float], plan: PlanView) -> list[str]:
     return [line.strip() for line in text.getvalue().splitlines() if line.strip()]
 
 
-def test_members_go_by_their_sessions_and_static_ones_by_their_instances() -> None:
-    """Who went is not shown, nor what cannot be read; a partition without a weight counts as the median."""
+def test_dynamic_members_are_shown_by_session_and_static_ones_by_instance() -> None:
+    """Departed members and unreadable assignments are left out. A partition without a weight counts as the median."""
     plan = view_plan("g", PLAN, [A, "g_host-1-bbbb", "g_host-1-cccc"])
     assert plan.allocation == {"aaaa": {PARTITIONS[0]}, "shelf-1": set(PARTITIONS[1:]), "cccc": set()}
-    shown = drawn({PARTITIONS[0]: 1_000_000, PARTITIONS[1]: 0.5, PARTITIONS[2]: 2, TopicPartition(LONG, 0): 1}, plan)
+    shown = report_lines(
+        {PARTITIONS[0]: 1_000_000, PARTITIONS[1]: 0.5, PARTITIONS[2]: 2, TopicPartition(LONG, 0): 1}, plan
+    )
     assert shown[:2] == [
         "group g: 4 partitions have weights",
         "1 partition without one counts 2, the median of the others",
@@ -55,13 +57,16 @@ def test_members_go_by_their_sessions_and_static_ones_by_their_instances() -> No
     assert max(map(len, shown)) <= 80
 
 
-def test_before_the_first_plan_there_are_weights_only() -> None:
-    """Nobody carries anything yet."""
-    assert drawn({PARTITIONS[0]: 1}, view_plan("g", {}, []))[:2] == ["group g: 1 partition has a weight", "topic t"]
+def test_before_the_first_plan_only_weights_are_shown() -> None:
+    """No member has a load yet."""
+    assert report_lines({PARTITIONS[0]: 1}, view_plan("g", {}, []))[:2] == [
+        "group g: 1 partition has a weight",
+        "topic t",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("allocator", "told"),
+    ("allocator", "expected"),
     [
         ("", ""),
         ("weighted", ""),
@@ -70,8 +75,8 @@ def test_before_the_first_plan_there_are_weights_only() -> None:
         ("mine", "group g is allocated by mine, which uses weights only if it was written to do so; to make"),
     ],
 )
-def test_weights_that_change_nothing_are_told_of(allocator: str, told: str) -> None:
-    """With what to do; nothing is said where they are followed, or nobody has planned yet."""
+def test_a_hint_says_that_an_allocator_ignores_weights(allocator: str, expected: str) -> None:
+    """It says what to do. There is none if the allocator uses them, or no plan was published yet."""
     hint = PlanView("g", allocator, {}).hint
-    assert hint.startswith(told)
-    assert bool(hint) == bool(told)
+    assert hint.startswith(expected)
+    assert bool(hint) == bool(expected)

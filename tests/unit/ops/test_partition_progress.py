@@ -1,4 +1,4 @@
-"""A partition that stands still is told from one whose records have just come: by two looks, not by one."""
+"""Stuck partitions: two readings distinguish them from partitions with new records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATER_MS = NOW_MS + WATCHED_MS
 
 
 def view(committed_ms: int = LONG_AGO_MS, *, claimed_ms: int = LONG_AGO_MS, end: int = 12) -> GroupView:
-    """A member that owns one partition, in which 10 was committed."""
+    """Return a view of a member that owns one partition, with the committed offset 10."""
     info = MemberInfo(member_id=MEMBER, session_timeout_ms=6_000, subscription=("t",), pid=17, started_at_ms=1)
     data = {
         f"/kiel-groups/g/members/{MEMBER}": Znode(info.encode(), 0xAAAA),
@@ -43,8 +43,8 @@ def view(committed_ms: int = LONG_AGO_MS, *, claimed_ms: int = LONG_AGO_MS, end:
     return view_group("g", data, {PARTITION: end})
 
 
-def test_what_stood_still_between_two_looks_is_stuck() -> None:
-    """It was behind before, and is so with the same commit, which is minutes old; its owner is named."""
+def test_a_partition_without_a_commit_between_two_readings_is_stuck() -> None:
+    """It has had lag since the first reading, and its last commit is minutes old. The finding names its owner."""
     progress = ProgressTracker()
     assert progress.take(view(), NOW_MS) == ()
     assert progress.suspects(NOW_MS)
@@ -64,38 +64,40 @@ def test_what_stood_still_between_two_looks_is_stuck() -> None:
         (view(), view(claimed_ms=LATER_MS - 1)),
         (view(), replace(view(), members=())),
     ],
-    ids=["a record that came since", "nothing left", "a commit since", "a new owner since", "no owner"],
+    ids=["a new record", "no lag left", "a new commit", "a new owner", "no owner"],
 )
-def test_what_gets_on_is_not(first: GroupView, second: GroupView) -> None:
-    """Idle for hours and behind for a moment is what a quiet topic looks like."""
+def test_a_partition_with_progress_is_not_stuck(first: GroupView, second: GroupView) -> None:
+    """A quiet topic has no commit for hours, and lag for a moment."""
     progress = ProgressTracker()
     progress.take(first, NOW_MS)
     assert progress.take(second, LATER_MS) == ()
 
 
-def test_what_was_committed_minutes_ago_is_no_suspect() -> None:
-    """A check does not take longer for a group that is well."""
+def test_a_partition_with_a_recent_commit_is_no_suspect() -> None:
+    """So a check of a healthy group needs no second reading."""
     progress = ProgressTracker()
     progress.take(view(LONG_AGO_MS + 1), NOW_MS)
     assert not progress.suspects(NOW_MS)
 
 
-def test_check_looks_twice_where_it_must(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says so, fails with what it found, and does without the second look where nothing is old."""
-    waited: list[float] = []
-    monkeypatch.setattr(describe.time, "sleep", waited.append)
+def test_check_reads_twice_only_if_there_are_suspects(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It announces the second reading, and fails with what that finds."""
+    pauses_s: list[float] = []
+    monkeypatch.setattr(describe.time, "sleep", pauses_s.append)
 
-    def checked(*looks: GroupView) -> tuple[int, list[str]]:
-        seen = [Look((each,), 1, seen_ms=NOW_MS + number * WATCHED_MS) for number, each in enumerate(looks)]
-        monkeypatch.setattr(group_loader, "load_group", lambda *_, **__: seen.pop(0))
+    def checked(*views: GroupView) -> tuple[int, list[str]]:
+        readings = [Look((each,), 1, seen_ms=NOW_MS + number * WATCHED_MS) for number, each in enumerate(views)]
+        monkeypatch.setattr(group_loader, "load_group", lambda *_, **__: readings.pop(0))
         status = run(["describe", "g", "--zookeeper", "z", "--check", "--json"])
-        assert seen == []
-        said = capsys.readouterr()
-        assert ("looking again" in said.err) == (len(looks) == 2)
-        return status, [each["kind"] for each in json.loads(said.out)["wrong"]]
+        assert readings == []
+        output = capsys.readouterr()
+        assert ("looking again" in output.err) == (len(views) == 2)
+        return status, [each["kind"] for each in json.loads(output.out)["wrong"]]
 
     assert checked(view(), view()) == (1, ["stuck"])
-    assert [1000 * pause_s >= WATCHED_MS for pause_s in waited] == [True]
+    assert [1000 * pause_s >= WATCHED_MS for pause_s in pauses_s] == [True]
     assert checked(view(), view(NOW_MS + 1)) == (0, [])
     assert checked(view(NOW_MS)) == (0, [])
-    assert len(waited) == 2
+    assert len(pauses_s) == 2

@@ -1,4 +1,4 @@
-"""Looks at a group share a session for as long as it lasts."""
+"""Repeated readings of a group share one session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOK = Look((view_group("g", {}),), brokers=1)
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
-    """Those that were opened; a look at one that is not ``connected`` fails, at another one it is ``LOOK``."""
+    """Record the sessions that are opened. A reading on one that is not ``connected`` fails, others return ``LOOK``."""
     opened: list[SimpleNamespace] = []
 
     @contextmanager
@@ -36,29 +36,29 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     def look(client: SimpleNamespace, *args: object) -> Look:
         if client.connected:
             return LOOK
-        raise CoordinationError("broke")
+        raise CoordinationError("connection lost")
 
     monkeypatch.setattr(cluster_admin, "zookeeper", zookeeper)
     monkeypatch.setattr(group_loader, "_look", look)
     return opened
 
 
-def test_a_session_lasts_until_a_look_fails(sessions: list[SimpleNamespace]) -> None:
-    """Then it is closed, the error is handed out, and the next look has another one; that is closed at the end."""
-    looks = follow_group("z:2181", "g")
-    assert [next(looks) for _ in range(3)] == [LOOK] * 3
+def test_a_session_lasts_until_a_reading_fails(sessions: list[SimpleNamespace]) -> None:
+    """Then it is closed, the error is returned, and the next reading opens another session."""
+    readings = follow_group("z:2181", "g")
+    assert [next(readings) for _ in range(3)] == [LOOK] * 3
     assert len(sessions) == 1
     sessions[0].connected = False
-    assert isinstance(next(looks), KielGroupsError)
+    assert isinstance(next(readings), KielGroupsError)
     assert sessions[0].closed
-    assert [next(looks) for _ in range(2)] == [LOOK] * 2
+    assert [next(readings) for _ in range(2)] == [LOOK] * 2
     assert [session.closed for session in sessions] == [True, False]
-    looks.close()
+    readings.close()
     assert [session.closed for session in sessions] == [True, True]
 
 
-def test_a_group_that_is_gone_ends_the_looks(sessions: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was deleted, or its name was wrong: no outage."""
+def test_an_unknown_group_ends_the_readings(sessions: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group was deleted, or its name is wrong; a retry would not help."""
 
     def unknown(*args: object) -> Look:
         raise UnknownGroupError("there is none")

@@ -1,4 +1,4 @@
-"""``kiel-groups spark archive``: what is wrong is told before Spark starts, and in the words of the command line."""
+"""``kiel-groups spark archive``: mistakes are reported before Spark starts, in the terms of the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANGES = tuple(OffsetRange(TopicPartition("views", number), 10, 20 + number) for
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line with which a command is refused."""
+    """Return the line of the error with which a command is refused."""
     assert run(["spark", "archive", "--brokers", "127.0.0.1:9", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
@@ -51,10 +51,10 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ("views", "error: Missing option '--output'"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_options_are_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, message: str
 ) -> None:
-    """One line, and status 2; nobody is asked, and nothing is written."""
+    """In one line, with status 2, before any request or write."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KIEL_GROUPS_ZOOKEEPER", raising=False)
     assert refused(capsys, *words.split()).startswith(message)
@@ -62,7 +62,7 @@ def test_what_cannot_be_is_refused(
 
 
 def test_a_missing_library_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to install."""
+    """The error says what to install."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))
     assert "pyspark missing" in (line := refused(capsys, "views", "--output", "out"))
@@ -70,7 +70,7 @@ def test_a_missing_library_is_named(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Before Spark fails on it."""
+    """Before Spark fails without it."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
@@ -79,51 +79,51 @@ def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["spark.executor.memory", "executor.memory=4g"])
-def test_a_setting_that_is_none_is_refused(text: str) -> None:
-    """Spark would pass over it."""
+def test_an_invalid_spark_setting_is_refused(text: str) -> None:
+    """Spark would ignore it."""
     with pytest.raises(ConfigError, match=f"--conf: '{text}' given; expected such as"):
         start_session("archive", master=None, settings=[text], log=None)
 
 
-# ---------------------------------------------------------------------- what Spark says
+# --- errors of Spark ---
 
 
-def test_an_error_of_ours_is_found_in_what_spark_says() -> None:
-    """Without the tracebacks of two languages; the user's stay the user's."""
+def test_an_error_of_this_package_is_found_in_a_message_of_spark() -> None:
+    """Without the tracebacks of two languages. A ConfigError stays one, other errors do not become one."""
     text = (
         "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
         '  File "stream.py", line 60, in latestOffset\n'
         "kiel_groups.errors.UnknownTopicError: views: there is no such topic\n\tat org.apache.spark.Query.run"
     )
-    told = plain_error(text)
-    assert isinstance(told, ConfigError)
-    assert str(told) == "views: there is no such topic"
+    error = plain_error(text)
+    assert isinstance(error, ConfigError)
+    assert str(error) == "views: there is no such topic"
     for name in ("OffsetOutOfRangeError", "BrokerError"):
         assert not isinstance(plain_error(f"kiel_groups.errors.{name}: views:0: gone"), ConfigError)
     assert isinstance(plain_error("kiel_groups.errors.OffsetOutOfRangeError: views:0: gone"), OffsetOutOfRangeError)
 
 
 @pytest.mark.parametrize("text", ["Multiple streaming jobs detected for 3", "Race while writing batch 7"])
-def test_two_runs_at_once_areplain_error(text: str) -> None:
-    """Where no lock could keep the second one out."""
+def test_two_concurrent_runs_are_a_config_error(text: str) -> None:
+    """Without a lock, Spark itself detects the second run."""
     assert isinstance(plain_error(f"org.apache.spark.SparkException: {text}"), ConfigError)
 
 
-def test_a_machine_that_is_too_busy_is_told() -> None:
-    """It may be less busy at the next attempt."""
-    told = plain_error(
+def test_a_timeout_on_a_busy_computer_is_retriable() -> None:
+    """The next attempt may succeed."""
+    error = plain_error(
         "[STREAM_FAILED] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"
     )
-    assert told.retriable
+    assert error.retriable
 
 
-def test_a_python_that_cannot_run_workers_is_told() -> None:
-    """Without PySpark, or without this package: what it says itself, and what to do."""
+def test_a_python_that_cannot_run_workers_is_a_config_error() -> None:
+    """It lacks PySpark or this package. The error has its output and advice."""
     lacks_pyspark = (
         "An error occurred while calling o45.load.\n: org.apache.spark.SparkException: \nError from python worker:\n"
         "  /opt/bin/python3: No module named pyspark\nPYTHONPATH was:\n  /lake/jars\njava.io.EOFException"
     )
-    for text, told in (
+    for text, message in (
         (
             lacks_pyspark,
             "Spark's Python does not start: /opt/bin/python3: No module named pyspark; set PYSPARK_PYTHON to",
@@ -132,35 +132,37 @@ def test_a_python_that_cannot_run_workers_is_told() -> None:
     ):
         found = plain_error(text)
         assert isinstance(found, ConfigError)
-        assert str(found).startswith(told)
+        assert str(found).startswith(message)
         assert "kiel-groups[spark]" in str(found)
 
 
-def test_what_a_worker_raised_is_told() -> None:
-    """Spark's first line is about a query or a call, Python's last one about the matter."""
-    told = plain_error(
+def test_the_error_of_a_worker_is_shown() -> None:
+    """Spark's first line names the query or the call; Python's last one has the cause."""
+    error = plain_error(
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted due to stage failure\n"
         'Traceback (most recent call last):\n  File "worker.py", line 1\n'
         "RuntimeError: the Spark worker on lake-7 has no module kiel_groups: install it there\n\tat java.A.b\n"
         "Caused by: java.io.IOException: gone"
     )
-    assert str(told) == "Spark failed: the Spark worker on lake-7 has no module kiel_groups: install it there"
-    told = plain_error("An error occurred while calling o1.start.\n: java.io.IOException: no space left\n\tat java.A.b")
-    assert str(told) == "Spark failed: no space left"
+    assert str(error) == "Spark failed: the Spark worker on lake-7 has no module kiel_groups: install it there"
+    error = plain_error(
+        "An error occurred while calling o1.start.\n: java.io.IOException: no space left\n\tat java.A.b"
+    )
+    assert str(error) == "Spark failed: no space left"
 
 
-def test_anything_else_is_told_in_a_line() -> None:
-    """The first that says something."""
-    told = plain_error("\n[TASK_FAILED] disk full\n\tat java.io.File\n")
-    assert type(told) is KielGroupsError
-    assert str(told) == "Spark failed: [TASK_FAILED] disk full"
+def test_another_error_is_shown_in_one_line() -> None:
+    """The first line that is not empty."""
+    error = plain_error("\n[TASK_FAILED] disk full\n\tat java.io.File\n")
+    assert type(error) is KielGroupsError
+    assert str(error) == "Spark failed: [TASK_FAILED] disk full"
 
 
-# ---------------------------------------------------------------------- what a person sees
+# --- output ---
 
 
 def test_a_plan_is_plain_text() -> None:
-    """What, how much, and where to."""
+    """It has topics, number of records, and folders."""
     plan = ArchivePlan(RANGES, "file:///lake", "file:///lake/_checkpoint", True, ("kafka:9092",))
     assert list(plan_lines(plan)) == [
         "would read 60 records at most",
@@ -170,7 +172,7 @@ def test_a_plan_is_plain_text() -> None:
 
 
 def test_a_summary_is_plain_text() -> None:
-    """For people, and for programs with every partition."""
+    """The JSON document has each partition."""
     summary = ArchiveSummary(RANGES, 60, 4, 52_100_000, 2.0, "lake", "file:///lake")
     assert list(summary_lines(summary)) == [
         "archived 60 records in 2.0 s, 30 records/s",
@@ -182,8 +184,8 @@ def test_a_summary_is_plain_text() -> None:
     assert document["topics"]["views"]["4"] == {"from": 10, "to": 24}
 
 
-def test_a_run_that_found_nothing_says_so() -> None:
-    """A rate of nothing, and files that there are not, would have to be read before one knew."""
+def test_the_summary_of_a_run_without_records() -> None:
+    """It has no rate, and no number of files."""
     nothing = tuple(OffsetRange(TopicPartition("views", number), 20, 20) for number in range(1))
     assert list(summary_lines(ArchiveSummary(nothing, 0, 0, 0, 2.0, "lake", "file:///lake"))) == [
         "archived nothing new in 2.0 s",
@@ -194,8 +196,8 @@ def test_a_run_that_found_nothing_says_so() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_first_signal_asks_and_the_second_ends(number: int, status: int) -> None:
-    """Both signals alike, in any order: a second one finds the system's own way, which nothing holds up."""
+def test_the_first_signal_requests_the_end_and_the_second_kills(number: int, status: int) -> None:
+    """Both signals do so, in any order. The first one restores the system's handlers, which end the process."""
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         ending = BlockingTermination()
@@ -208,11 +210,11 @@ def test_the_first_signal_asks_and_the_second_ends(number: int, status: int) -> 
             signal.signal(each, handler)
 
 
-def test_progress_is_a_line_a_batch_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """How many, how fast, and how many are left, if nobody says by what was there at the start."""
-    with progress(Lines(), 100, quiet=False) as tell:
-        tell(Batch(0, 60, 1040))
-        tell(Batch(1, 30, None))
+def test_progress_without_a_terminal_is_a_line_for_each_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    """It has the number of records, the rate, and the rest, if need be computed from the number at the start."""
+    with progress(Lines(), 100, quiet=False) as report:
+        report(Batch(0, 60, 1040))
+        report(Batch(1, 30, None))
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("info: 60 records, ")
     assert first.endswith(" records/s, 1,040 left")

@@ -1,4 +1,4 @@
-"""The folders of an archive: which query owns them, how far it is done, which files count, and what a crash leaves."""
+"""The folders of an archive: their query, its progress, the files that count, and the leftovers of a crash."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def settings(folder: Path, *topics: str, **given: Any) -> ArchiveSettings:
     return ArchiveSettings(topics=topics, output=output, brokers=BROKERS[0], **given)
 
 
-def home(wanted: ArchiveSettings) -> ArchiveFolders:
-    return ArchiveFolders(wanted, None)
+def folders(archive_settings: ArchiveSettings) -> ArchiveFolders:
+    return ArchiveFolders(archive_settings, None)
 
 
-def begun(folder: Path, *topics: str, **given: Any) -> ArchiveSettings:
-    """An archive that has had a run."""
-    wanted = settings(folder, *topics, **given)
-    home(wanted).claim(BROKERS)
-    return wanted
+def existing_archive(folder: Path, *topics: str, **given: Any) -> ArchiveSettings:
+    """Return the settings of an archive that has had a run."""
+    archive_settings = settings(folder, *topics, **given)
+    folders(archive_settings).claim(BROKERS)
+    return archive_settings
 
 
 def write_lists(folder: Path, **lists: list[str]) -> None:
-    """What the sink writes: names of lists, with an underscore in front, and the files in each."""
+    """Write lists as Spark's sink does: the names of lists, prefixed with an underscore, and the files in each."""
     metadata = folder / "archive" / "_spark_metadata"
     metadata.mkdir(parents=True)
     for name, files in lists.items():
@@ -48,7 +48,7 @@ def write_lists(folder: Path, **lists: list[str]) -> None:
 
 
 def write_batches(folder: Path, ends: list[int], done: int) -> None:
-    """What Spark writes down of batches that are planned and done: one partition, up to these offsets."""
+    """Write planned and finished batches as Spark does: of one partition, up to these offsets."""
     checkpoint = folder / "archive" / "_checkpoint"
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True)
@@ -60,31 +60,31 @@ def write_batches(folder: Path, ends: list[int], done: int) -> None:
         (checkpoint / "commits" / str(number)).write_text("v1\n{}")
 
 
-# ---------------------------------------------------------------------- places
+# --- places ---
 
 
 @pytest.mark.parametrize("name", ["output", "checkpoint"])
-def test_a_file_is_no_place_for_an_archive(tmp_path: Path, name: str) -> None:
-    """Nor is what would have to be a folder in it."""
+def test_an_archive_cannot_be_in_a_file(tmp_path: Path, name: str) -> None:
+    """Nor in a folder below a file."""
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "in" / "it"):
         with pytest.raises(ConfigError, match=f"^{name}: {tmp_path}/file is a file; name a folder that can be written"):
-            home(settings(tmp_path, "views", **{name: str(place)}))
+            folders(settings(tmp_path, "views", **{name: str(place)}))
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That in which it would have to be made; who tests may be root, who may write everywhere."""
+def test_a_folder_without_write_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the folder above. os.access is replaced, because root may write everywhere."""
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
     with pytest.raises(ConfigError, match=f"^output: this user may not write into {tmp_path}; name a folder"):
-        home(settings(tmp_path, "views"))
+        folders(settings(tmp_path, "views"))
 
 
-def test_a_folder_in_which_nothing_can_be_made_is_told(tmp_path: Path) -> None:
-    """Root may write into /proc, as far as permissions say. The question leaves nothing behind."""
+def test_a_folder_in_which_no_file_can_be_created_is_refused(tmp_path: Path) -> None:
+    """By its permissions, root may write into /proc. The check leaves no file."""
     with pytest.raises(ConfigError, match=r"^output: (nothing can be made in|this user may not write into) /proc"):
-        home(settings(tmp_path, "views", output="/proc/lake"))
-    home(settings(tmp_path, "views"))
+        folders(settings(tmp_path, "views", output="/proc/lake"))
+    folders(settings(tmp_path, "views"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,46 +98,46 @@ def test_a_folder_in_which_nothing_can_be_made_is_told(tmp_path: Path) -> None:
         ("s3a://bucket/lake", "s3a://bucket/lake"),
     ],
 )
-def test_a_place_is_the_same_for_every_process(given: str, uri: str) -> None:
-    """However it is written."""
+def test_a_place_has_one_uri(given: str, uri: str) -> None:
+    """Each process gets the same one, however the place is written."""
     assert located(given) == uri
 
 
-def test_a_relative_path_is_one_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Below the folder where one stands."""
+def test_a_relative_path_is_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is relative to the current folder."""
     monkeypatch.chdir(tmp_path)
     assert local_path(located("views")) == tmp_path / "views"
     assert local_path("hdfs://namenode/views") is None
 
 
-# ---------------------------------------------------------------------- whose it is
+# --- the query of a folder ---
 
 
 class Disk:
-    """Notes what reaches the disk, and in which order."""
+    """Records fsyncs and renames in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.steps: list[tuple[str, str]] = []
         self._folder = folder
         fsync, replace = os.fsync, os.replace
 
-        def noted_fsync(descriptor: int) -> None:
-            self._note("fsync", os.readlink(f"/proc/self/fd/{descriptor}"))
+        def recorded_fsync(descriptor: int) -> None:
+            self._record("fsync", os.readlink(f"/proc/self/fd/{descriptor}"))
             fsync(descriptor)
 
-        def noted_replace(source: str, target: str) -> None:
-            self._note("rename", str(target))
+        def recorded_replace(source: str, target: str) -> None:
+            self._record("rename", str(target))
             replace(source, target)
 
-        monkeypatch.setattr(os, "fsync", noted_fsync)
-        monkeypatch.setattr(os, "replace", noted_replace)
+        monkeypatch.setattr(os, "fsync", recorded_fsync)
+        monkeypatch.setattr(os, "replace", recorded_replace)
 
-    def _note(self, step: str, path: str) -> None:
+    def _record(self, step: str, path: str) -> None:
         self.steps.append((step, os.path.relpath(path, self._folder)))
 
 
 def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a crash of the machine, the file exists with its whole content and every folder above it, or not at all."""
+    """After a crash of the computer, the file has its whole content and all its parent folders, or does not exist."""
     disk = Disk(monkeypatch, tmp_path)
     LocalFolder(tmp_path / "archive").write("a/file", "text")
     assert disk.steps == [
@@ -152,14 +152,14 @@ def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: p
     assert [step for step, _ in disk.steps] == ["fsync", "rename", "fsync"]
 
 
-def test_a_leftover_is_on_the_disk_in_its_new_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Content, then the rename, then the folder that has the name and the one that had it."""
-    begun_home = home(begun(tmp_path, "t"))
+def test_a_leftover_is_moved_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content is synced, then the file renamed, then the new and the old folder synced."""
+    archive = folders(existing_archive(tmp_path, "t"))
     folder = tmp_path / "archive" / "topic=t" / "date=2026-01-01"
     folder.mkdir(parents=True)
     (folder / "part-0.parquet").write_bytes(b"rows")
     disk = Disk(monkeypatch, tmp_path / "archive")
-    assert begun_home.sweep() == 1
+    assert archive.sweep() == 1
     path = "topic=t/date=2026-01-01"
     assert disk.steps[-4:] == [
         ("fsync", f"{path}/part-0.parquet"),
@@ -171,132 +171,132 @@ def test_a_leftover_is_on_the_disk_in_its_new_place(tmp_path: Path, monkeypatch:
 
 
 def test_nothing_is_written_before_the_claim(tmp_path: Path) -> None:
-    """To look is not to touch."""
-    assert home(settings(tmp_path, "views")).is_new
+    """Reading an archive does not change it."""
+    assert folders(settings(tmp_path, "views")).is_new
     assert list(tmp_path.iterdir()) == []
-    assert not home(begun(tmp_path, "views")).is_new
+    assert not folders(existing_archive(tmp_path, "views")).is_new
 
 
-def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    """Names what is in it; an empty one will do."""
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    """The error names some of them. An empty folder is accepted."""
     (tmp_path / "archive").mkdir()
-    assert home(settings(tmp_path, "views")).is_new
+    assert folders(settings(tmp_path, "views")).is_new
     for number in range(4):
         (tmp_path / "archive" / f"holiday-{number}.jpg").touch()
     with pytest.raises(ConfigError, match=r"^output: .*archive is no archive.*holiday-0.jpg, .*-2.jpg, ….*new folder"):
-        home(settings(tmp_path, "views"))
+        folders(settings(tmp_path, "views"))
 
 
-def test_what_a_killed_claim_left_is_no_obstacle(tmp_path: Path) -> None:
-    """A draft of its first file; the next claim writes over it."""
+def test_a_draft_of_a_killed_claim_is_overwritten(tmp_path: Path) -> None:
+    """The claim had written a draft of its first file."""
 
-    def end(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError("no space left")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Path, "replace", end)
+        patched.setattr(Path, "replace", fail)
         with pytest.raises(FolderError, match="cannot be written: no space left"):
-            begun(tmp_path, "views")
+            existing_archive(tmp_path, "views")
     assert list((tmp_path / "archive" / "_checkpoint").iterdir()) != []
-    assert home(settings(tmp_path, "views")).is_new
-    assert not home(begun(tmp_path, "views")).is_new
+    assert folders(settings(tmp_path, "views")).is_new
+    assert not folders(existing_archive(tmp_path, "views")).is_new
     assert [path.name for path in (tmp_path / "archive" / "_checkpoint").iterdir()] == ["archive.json"]
 
 
-def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
-    """Such as that of another query."""
+def test_a_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
+    """It has no description of an archive."""
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "metadata").touch()
     with pytest.raises(ConfigError, match=r"^checkpoint: .*checkpoint is no archive.*metadata"):
-        home(settings(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint")))
+        folders(settings(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint")))
 
 
-def test_each_folder_has_one_partner(tmp_path: Path) -> None:
-    """With another checkpoint Spark would take its first batches for done; with another output they would be gone."""
-    begun(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint"))
+def test_output_and_checkpoint_belong_together(tmp_path: Path) -> None:
+    """With another checkpoint, Spark would skip its first batches; with another output, they would be missing."""
+    existing_archive(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint"))
     with pytest.raises(ConfigError, match=r"^output: .*other given; .* is that of the archive at .*/archive\. Name"):
-        home(settings(tmp_path, "views", output=str(tmp_path / "other"), checkpoint=str(tmp_path / "checkpoint")))
+        folders(settings(tmp_path, "views", output=str(tmp_path / "other"), checkpoint=str(tmp_path / "checkpoint")))
     with pytest.raises(ConfigError, match=r"^checkpoint: .*new given; the progress .* is in .*/checkpoint\. Name"):
-        home(settings(tmp_path, "views", checkpoint=str(tmp_path / "new")))
+        folders(settings(tmp_path, "views", checkpoint=str(tmp_path / "new")))
     (tmp_path / "checkpoint" / "archive.json").unlink()
     with pytest.raises(ConfigError, match=r"^checkpoint: .* was emptied; .*Restore it"):
-        home(settings(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint")))
+        folders(settings(tmp_path, "views", checkpoint=str(tmp_path / "checkpoint")))
 
 
 def test_topics_may_be_added_and_not_left_out(tmp_path: Path) -> None:
-    """The source would take a topic that is left out for a loss."""
-    begun(tmp_path, "views", "orders")
-    home(settings(tmp_path, "orders", "views", "payments"))
+    """The source would report a missing topic as lost data."""
+    existing_archive(tmp_path, "views", "orders")
+    folders(settings(tmp_path, "orders", "views", "payments"))
     with pytest.raises(ConfigError, match=r"^topics: orders missing.*name it too"):
-        home(settings(tmp_path, "views"))
+        folders(settings(tmp_path, "views"))
     with pytest.raises(ConfigError, match=r"^topics: this archive was begun with names"):
-        home(settings(tmp_path, pattern="views|orders"))
+        folders(settings(tmp_path, pattern="views|orders"))
 
 
 def test_another_cluster_is_refused(tmp_path: Path) -> None:
-    """One broker that was there before is enough; says where to write down that a cluster has moved."""
-    wanted = begun(tmp_path, "views")
-    home(wanted).check_brokers(["kafka-2:9092", "kafka-3:9092"])
+    """One broker in common is enough. The error says where to record that a cluster has moved."""
+    archive_settings = existing_archive(tmp_path, "views")
+    folders(archive_settings).check_brokers(["kafka-2:9092", "kafka-3:9092"])
     with pytest.raises(ConfigError, match=r"^brokers: .*kafka-1:9092.*kafka-9:9092 are others.*archive.json"):
-        home(wanted).check_brokers(["kafka-9:9092"])
+        folders(archive_settings).check_brokers(["kafka-9:9092"])
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"output": "x"}'])
-def test_a_description_that_is_none_is_told(tmp_path: Path, text: str) -> None:
-    """Somebody has changed it."""
-    wanted = begun(tmp_path, "views")
+def test_an_invalid_description_is_refused(tmp_path: Path, text: str) -> None:
+    """The file was changed by hand."""
+    archive_settings = existing_archive(tmp_path, "views")
     (tmp_path / "archive" / "_archive.json").write_text(text)
     with pytest.raises(ConfigError, match=r"_archive\.json is not what an archive has written"):
-        home(wanted)
+        folders(archive_settings)
 
 
-# ---------------------------------------------------------------------- what it has
+# --- progress and files ---
 
 
 def test_a_batch_counts_when_it_is_done(tmp_path: Path) -> None:
-    """One that is only planned is still to be read."""
-    wanted = begun(tmp_path, "views")
+    """A batch that is only planned will be read again."""
+    archive_settings = existing_archive(tmp_path, "views")
     partition = TopicPartition("views", 0)
-    assert home(wanted).positions() is None
+    assert folders(archive_settings).positions() is None
     write_batches(tmp_path, [10, 20, 30], done=2)
     write_lists(tmp_path, _0=["a"], _1=["b"])
-    reached = home(wanted).positions()
-    assert reached is not None
-    assert (reached.offsets(), reached.query) == ({partition: 20}, "abc")
+    progress = folders(archive_settings).positions()
+    assert progress is not None
+    assert (progress.offsets(), progress.query) == ({partition: 20}, "abc")
 
 
-def test_a_first_batch_that_was_not_done_leaves_the_beginning(tmp_path: Path) -> None:
-    """Which is where the source has said that it starts."""
-    wanted = begun(tmp_path, "views")
+def test_an_unfinished_first_batch_leaves_the_start_offsets(tmp_path: Path) -> None:
+    """They are those that the source has stored."""
+    archive_settings = existing_archive(tmp_path, "views")
     write_batches(tmp_path, [10], done=0)
-    reached = home(wanted).positions()
-    assert reached is not None
-    assert reached.offsets() == {TopicPartition("views", 0): 5}
+    progress = folders(archive_settings).positions()
+    assert progress is not None
+    assert progress.offsets() == {TopicPartition("views", 0): 5}
 
 
-def test_a_batch_that_is_missing_is_told(tmp_path: Path) -> None:
-    """Better than to guess."""
-    wanted = begun(tmp_path, "views")
+def test_a_missing_batch_is_an_error(tmp_path: Path) -> None:
+    """Its offsets cannot be guessed."""
+    archive_settings = existing_archive(tmp_path, "views")
     write_batches(tmp_path, [10, 20, 30], done=2)
     write_lists(tmp_path, _0=["a"], _1=["b"])
     (tmp_path / "archive" / "_checkpoint" / "offsets" / "1").unlink()
     with pytest.raises(ProtocolError, match="offsets/1 is missing"):
-        home(wanted).positions()
+        folders(archive_settings).positions()
 
 
-def test_files_count_that_are_listed(tmp_path: Path) -> None:
-    """Lists are put together now and then; what is older than that is in it."""
-    wanted = begun(tmp_path, "views")
+def test_only_listed_files_count(tmp_path: Path) -> None:
+    """Spark compacts lists from time to time; a compacted list has the older entries."""
+    archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _9_compact=["a", "b"], _10=["c"], _11=["d"])
     write_batches(tmp_path, [10] * 12, done=12)
-    found = home(wanted).files()
+    found = folders(archive_settings).files()
     assert {path.rpartition("/")[2] for path in found} == {"a", "b", "c", "d"}
     assert set(found.values()) == {7}
 
 
-def test_leftovers_are_put_aside(tmp_path: Path) -> None:
-    """Without their checksums; what counts stays, and so does what Spark has not written."""
-    wanted = begun(tmp_path, "views")
+def test_leftovers_are_moved_aside(tmp_path: Path) -> None:
+    """Without their checksums. Listed files stay, and so do files that Spark has not written."""
+    archive_settings = existing_archive(tmp_path, "views")
     day = tmp_path / "archive" / "topic=views" / "date=2026-11-21"
     day.mkdir(parents=True)
     for name in ("part-0-x.snappy.parquet", "part-1-y.snappy.parquet", "notes.txt"):
@@ -304,9 +304,9 @@ def test_leftovers_are_put_aside(tmp_path: Path) -> None:
         (day / f".{name}.crc").touch()
     write_lists(tmp_path, _0=["topic=views/date=2026-11-21/part-0-x.snappy.parquet"])
     write_batches(tmp_path, [10], done=1)
-    assert home(wanted).sweep() == 1
-    aside = tmp_path / "archive" / "_leftovers" / "topic=views" / "date=2026-11-21"
-    assert [path.name for path in aside.iterdir()] == ["part-1-y.snappy.parquet"]
+    assert folders(archive_settings).sweep() == 1
+    leftovers = tmp_path / "archive" / "_leftovers" / "topic=views" / "date=2026-11-21"
+    assert [path.name for path in leftovers.iterdir()] == ["part-1-y.snappy.parquet"]
     assert sorted(path.name for path in day.iterdir()) == [
         ".notes.txt.crc",
         ".part-0-x.snappy.parquet.crc",
@@ -315,10 +315,10 @@ def test_leftovers_are_put_aside(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("lost", ["all", "the list of the last batch", "what the list of the last batch says"])
-def test_lists_that_were_lost_are_told(tmp_path: Path, lost: str) -> None:
-    """And nothing is taken for a leftover."""
-    wanted = begun(tmp_path, "views")
+@pytest.mark.parametrize("lost", ["all", "the list of the last batch", "the content of the list of the last batch"])
+def test_lost_lists_are_an_error(tmp_path: Path, lost: str) -> None:
+    """So no file is mistaken for a leftover."""
+    archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _1=["b"])
     write_batches(tmp_path, [10, 20], done=2)
     lists = tmp_path / "archive" / "_spark_metadata"
@@ -329,37 +329,37 @@ def test_lists_that_were_lost_are_told(tmp_path: Path, lost: str) -> None:
     else:
         (lists / "1").write_text("")
     with pytest.raises(ConfigError, match=r"_spark_metadata does not say which files batch [01] has made"):
-        home(wanted)
+        folders(archive_settings)
 
 
-def test_a_hole_in_the_lists_is_told(tmp_path: Path) -> None:
-    """Also where the checkpoint does not remember that batch any more."""
-    wanted = begun(tmp_path, "views")
+def test_a_gap_in_the_lists_is_an_error(tmp_path: Path) -> None:
+    """Even if the checkpoint does not have that batch any more."""
+    archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _2=["c"])
     write_batches(tmp_path, [10, 20, 30], done=0)
     with pytest.raises(ConfigError, match="batch 1 has made"):
-        home(wanted)
+        folders(archive_settings)
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_checkpoint_that_lost_batches_is_told(tmp_path: Path, left: int) -> None:
-    """Spark would take what it plans next for written."""
-    wanted = begun(tmp_path, "views")
+def test_a_checkpoint_without_listed_batches_is_refused(tmp_path: Path, left: int) -> None:
+    """Spark would skip the next batches as written."""
+    archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _1=["b"])
     write_batches(tmp_path, [10, 20][:left], done=left)
     with pytest.raises(ConfigError, match="does not know batch 1, which the output has"):
-        home(wanted)
+        folders(archive_settings)
 
 
-def test_a_batch_that_is_listed_and_not_done_is_no_loss(tmp_path: Path) -> None:
-    """Between the two a run may be killed; nor is one that is planned and not listed."""
-    wanted = begun(tmp_path, "views")
+def test_an_unfinished_listed_batch_is_accepted(tmp_path: Path) -> None:
+    """A run may be killed between the two steps. A batch that is planned and not listed is accepted, too."""
+    archive_settings = existing_archive(tmp_path, "views")
     write_lists(tmp_path, _0=["a"], _1=["b"])
     write_batches(tmp_path, [10, 20, 30], done=1)
-    assert len(home(wanted).files()) == 2
+    assert len(folders(archive_settings).files()) == 2
 
 
-# ---------------------------------------------------------------------- settings
+# --- settings ---
 
 
 @pytest.mark.parametrize(
@@ -372,14 +372,14 @@ def test_a_batch_that_is_listed_and_not_done_is_no_loss(tmp_path: Path) -> None:
         ({"checkpoint": "archive/done", "output": "archive"}, "checkpoint: archive/done is among the records"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
-    """Before anything is looked at."""
+def test_invalid_settings_are_refused(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    """Before any folder is read."""
     with pytest.raises(ConfigError, match=message):
         settings(tmp_path, "views", **given)
 
 
 @pytest.mark.parametrize("name", ["output", "checkpoint"])
-def test_a_folder_of_another_machine_is_refused(tmp_path: Path, name: str) -> None:
-    """``file://host/lake`` would be a folder of that name here."""
+def test_a_file_uri_with_a_host_is_refused(tmp_path: Path, name: str) -> None:
+    """``file://host/lake`` would be a local folder of that name."""
     with pytest.raises(ConfigError, match=rf"^{name}: 'file://lake/views' names a host; .* 'file:///folder'"):
         settings(tmp_path, "views", **{name: "file://lake/views"})

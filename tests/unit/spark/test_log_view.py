@@ -1,4 +1,4 @@
-"""The view of the brokers that Spark's driver has: how long it asks, and how often it complains."""
+"""The log view of Spark's driver: its retries and their log lines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TRIES = 4
 
 
 @pytest.fixture
-def nobody() -> Iterator[ReadOptions]:
-    """Options whose one broker is a port at which nobody listens, and nobody else can."""
+def unreachable() -> Iterator[ReadOptions]:
+    """Return options whose only broker is a port on which no process listens, and no other process can."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         texts = {
@@ -33,15 +33,15 @@ def nobody() -> Iterator[ReadOptions]:
 
 
 @pytest.mark.parametrize(("patient", "again"), [(True, TRIES - 1), (False, 0)])
-def test_who_is_patient_asks_again(
-    nobody: ReadOptions, caplog: pytest.LogCaptureFixture, patient: bool, again: int
+def test_a_patient_view_retries(
+    unreachable: ReadOptions, caplog: pytest.LogCaptureFixture, patient: bool, again: int
 ) -> None:
-    """And warns once; the other attempts are for who wants to know all. Where somebody waits, the first one counts."""
+    """It warns once, and logs the other attempts as infos. Without ``patient``, the first failure is raised."""
     with (
         caplog.at_level(logging.INFO, "kiel_groups.spark.offsets.log_view"),
-        LogView(nobody, patient=patient) as view,
+        LogView(unreachable, patient=patient) as view,
         pytest.raises(NoBrokersError),
     ):
         view.partitions()
-    told = [record.levelname for record in caplog.records if record.name == "kiel_groups.spark.offsets.log_view"]
-    assert told == ["WARNING", *["INFO"] * (TRIES - 2)][:again]
+    levels = [record.levelname for record in caplog.records if record.name == "kiel_groups.spark.offsets.log_view"]
+    assert levels == ["WARNING", *["INFO"] * (TRIES - 2)][:again]

@@ -1,4 +1,4 @@
-"""Snappy and lz4, one case at a time: every form that clients of 0.8 wrote, every damage, and every false promise."""
+"""Snappy and lz4: each form that clients of 0.8 wrote, damaged data, and false sizes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ CONTENTS = {
     "one byte": b"a",
     "text": b'{"page": "/index.html", "visitor": 7}' * 9_000,
     "one byte, repeated": b"x" * 300_000,
-    "what cannot be packed": NO_REPEATS,
+    "incompressible": NO_REPEATS,
     "a whole block": NO_REPEATS[: 64 << 10],
 }
 LIMIT = 1 << 20
 
 
 def refusal(unpack: Callable[[bytes, int], bytes], data: bytes, limit: int = LIMIT) -> ProtocolError:
-    """The error that the data meets; anything but a ProtocolError fails the test."""
+    """Return the ProtocolError that the data raises; any other outcome fails the test."""
     with pytest.raises(ProtocolError) as caught:
         unpack(data, limit)
     return caught.value
@@ -52,8 +52,8 @@ def refusal(unpack: Callable[[bytes, int], bytes], data: bytes, limit: int = LIM
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 @pytest.mark.parametrize("name", NUMBERS)
-def test_what_is_packed_is_unpacked_by_both(name: str, content: bytes) -> None:
-    """By the package, and by the reference from the formats' descriptions."""
+def test_compressed_data_is_read_by_package_and_reference(name: str, content: bytes) -> None:
+    """The reference follows the formats' descriptions."""
     codec = codec_by_name(name)
     data = codec.compress(content)
     assert codec.decompress(data, LIMIT) == content
@@ -61,8 +61,8 @@ def test_what_is_packed_is_unpacked_by_both(name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_the_bound_is_exact(name: str) -> None:
-    """Content of just the bound is read, one byte more is an error that names the bound and the setting."""
+def test_the_size_limit_is_exact(name: str) -> None:
+    """Content of this size is read; one byte more is an error that names the limit and the setting."""
     codec, content = codec_by_name(name), CONTENTS["text"]
     data = codec.compress(content)
     assert codec.decompress(data, len(content)) == content
@@ -72,8 +72,8 @@ def test_the_bound_is_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_a_stream_cut_anywhere_is_refused_or_shorter(name: str) -> None:
-    """Snappy's stream has no end mark: cut between blocks it holds less, which the set's own sizes then tell."""
+def test_a_truncated_stream_is_refused_or_shorter(name: str) -> None:
+    """Snappy's stream has no end mark: truncated between blocks, it is shorter, and the decoder of the set notices."""
     codec, content = codec_by_name(name), b"some text, some more text " * 20
     data = packed(name, content)
     for cut in range(1, len(data)):
@@ -87,8 +87,8 @@ def test_a_stream_cut_anywhere_is_refused_or_shorter(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["snappy", "lz4"])
-def test_a_cut_wrapper_names_its_place(name: str) -> None:
-    """Topic, partition and offset, however little is missing."""
+def test_the_error_of_a_truncated_wrapper_names_its_offset(name: str) -> None:
+    """And topic and partition, however little is missing."""
     plain = encode([(4, None, b"four"), (5, b"k", b"five")])
     for cut in (1, 4, 9):
         data = message(5, None, packed(name, plain)[:-cut], attributes=NUMBERS[name])
@@ -99,14 +99,14 @@ def test_a_cut_wrapper_names_its_place(name: str) -> None:
 @pytest.mark.parametrize("outer", NUMBERS)
 @pytest.mark.parametrize("inner", NUMBERS)
 def test_nested_wrappers_are_refused(outer: str, inner: str) -> None:
-    """Whatever the two codecs are."""
+    """With each pair of codecs."""
     data = wrapper(wrapper(encode([(5, None, b"v")]), 5, codec=inner), 5, codec=outer)
     with pytest.raises(ProtocolError, match="offset 5: a compressed message inside a compressed message"):
         decode_message_set(data, SOURCE, 0, max_decompressed_bytes=LIMIT)
 
 
 def framed(body: bytes) -> bytes:
-    """A block of an lz4 frame."""
+    """Return a block of an lz4 frame."""
     return struct.pack("<I", len(body)) + body
 
 
@@ -119,22 +119,22 @@ BOMBS = {
 
 
 def peak_bytes_of(action: Callable[[], object]) -> int:
-    """How far the memory of this process grew at most, what compiled codecs allocate included."""
+    """Return by how much the memory of this process grew at most, that of compiled codecs included."""
 
     def measured(field: str) -> int:
         found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
         assert found
         return int(found[1]) << 10
 
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = measured("VmRSS")
     action()
     return measured("VmHWM") - before
 
 
 @pytest.mark.parametrize(("number", "bomb"), BOMBS.values(), ids=BOMBS)
-def test_bombs_are_not_unpacked(number: int, bomb: bytes) -> None:
-    """Nothing near the 30 to 160 MB that they stand for is ever in memory."""
+def test_decompression_bombs_are_refused(number: int, bomb: bytes) -> None:
+    """Without allocating the 30 to 160 MB that they expand to."""
     data = message(5, None, bomb, attributes=number)
 
     def read() -> None:
@@ -155,7 +155,7 @@ def test_bare_snappy_block_is_read() -> None:
 
 
 def test_xerial_stream_is_written_as_java_writes_it() -> None:
-    """Magic, version 1, readable from version 1 on, blocks of 32 KiB."""
+    """Magic, version 1, compatible from version 1, blocks of 32 KiB."""
     data = snappy.pack(NO_REPEATS[:40_000])
     assert data[:16] == b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"
     (size,) = struct.unpack_from(">i", data, 16)
@@ -163,7 +163,7 @@ def test_xerial_stream_is_written_as_java_writes_it() -> None:
 
 
 def test_blocks_of_a_xerial_stream_may_have_any_size() -> None:
-    """Every block says its own; 32 KiB is only what writers choose."""
+    """Each block has its size; 32 KiB is the choice of writers."""
     assert snappy.unpack(xerial(CONTENTS["text"], 7), LIMIT) == CONTENTS["text"]
 
 
@@ -190,7 +190,7 @@ DAMAGED_SNAPPY = {
 
 @pytest.mark.parametrize(("data", "words"), DAMAGED_SNAPPY.values(), ids=DAMAGED_SNAPPY)
 def test_damaged_snappy_is_refused(data: bytes, words: str) -> None:
-    """With the size of the stream or block in question, and never as too large."""
+    """The error has the size of the stream or block. It is never MessageTooLargeError."""
     error = refusal(snappy.unpack, data)
     assert words in str(error)
     assert not isinstance(error, MessageTooLargeError)
@@ -200,7 +200,7 @@ def test_damaged_snappy_is_refused(data: bytes, words: str) -> None:
 
 
 def test_lz4_is_written_with_kafkas_header_checksum() -> None:
-    """Java of 0.8 hashes the magic, too, and refuses anything else; what follows is 64 KiB to a block."""
+    """Java clients of 0.8 hash the magic, too, and refuse any other checksum. Blocks have 64 KiB."""
     data = lz4.pack(NO_REPEATS[: 65 << 10])
     assert data[:7] == bytes.fromhex("04224d18 60 40 1a")
     assert data[7:11] == struct.pack("<I", 64 << 10 | 1 << 31)
@@ -216,7 +216,7 @@ def test_every_kind_of_lz4_frame_is_read(flags: int, kafka: bool) -> None:
 
 
 def test_lz4_frames_of_other_writers_are_read() -> None:
-    """liblz4's own settings: linked blocks, a content checksum, the right header checksum."""
+    """liblz4 links blocks, and writes a content checksum and the right header checksum."""
     for content in CONTENTS.values():
         assert lz4.unpack(bytes(cramjam.lz4.compress(content)), LIMIT) == content
 
@@ -231,7 +231,7 @@ CHECKED = lz4_frame(b"some text" * 30, flags=0x7C)
 
 
 def with_body(body: bytes, size: int | None = None) -> bytes:
-    """A frame of one packed block, whose size may lie."""
+    """Return a frame of one compressed block; ``size`` replaces its true size."""
     return FRAME[:7] + struct.pack("<I", len(body) if size is None else size) + body + bytes(4)
 
 
@@ -259,37 +259,37 @@ DAMAGED_LZ4 = {
 
 @pytest.mark.parametrize(("data", "words"), DAMAGED_LZ4.values(), ids=DAMAGED_LZ4)
 def test_damaged_lz4_is_refused(data: bytes, words: str) -> None:
-    """With what is wrong, and not as too large."""
+    """The error says what is wrong, and is not MessageTooLargeError."""
     error = refusal(lz4.unpack, data)
     assert words in str(error)
     assert not isinstance(error, MessageTooLargeError)
 
 
-def test_content_size_that_is_not_kept_is_refused() -> None:
-    """A declared size is a promise."""
-    right = lz4_frame(bytes(90), flags=0x68, kafka=False)
-    header = right[4:6] + struct.pack("<Q", 91)
-    frame = LZ4_MAGIC + header + bytes((xxh32(header) >> 8 & 255,)) + right[15:]
+def test_a_wrong_content_size_is_refused() -> None:
+    """The content must have the size that the header declares."""
+    valid = lz4_frame(bytes(90), flags=0x68, kafka=False)
+    header = valid[4:6] + struct.pack("<Q", 91)
+    frame = LZ4_MAGIC + header + bytes((xxh32(header) >> 8 & 255,)) + valid[15:]
     assert "lz4 frame is damaged" in str(refusal(lz4.unpack, frame))
 
 
-def test_damaged_lz4_that_might_be_too_large_counts_as_such() -> None:
-    """Which of the two it is cannot be told without unpacking it; either way it is refused within the bound."""
+def test_damaged_lz4_that_may_be_too_large_counts_as_too_large() -> None:
+    """The decoder would have to decompress it to find out; either way it is refused within the limit."""
     data = with_body(b"\xf0" + b"\xff" * 1_000)
     assert isinstance(refusal(lz4.unpack, data, 1_000), MessageTooLargeError)
     assert not isinstance(refusal(lz4.unpack, data, 1 << 16), MessageTooLargeError)
 
 
-def test_lz4_copy_from_distance_zero_does_not_get_through() -> None:
-    """The format forbids it, liblz4 lets it pass with some bytes or other; the CRC of the message inside tells."""
+def test_lz4_copy_from_distance_zero_is_refused() -> None:
+    """The format forbids it. liblz4 decodes it to arbitrary bytes, which the CRC of the message reveals."""
     plain = message(5, None, b"v" * 40)
     body = b"\xf0" + bytes((len(plain) - 15 - 15,)) + plain[:-15] + b"\0\0" + b"\xb0" + plain[-11:]
-    honest = body.replace(b"\0\0\xb0", b"\1\0\xb0")
+    valid = body.replace(b"\0\0\xb0", b"\1\0\xb0")
 
     def read(packed: bytes) -> list[Record]:
         data = message(5, None, with_body(packed), attributes=3)
         return decode_message_set(data, SOURCE, 0, max_decompressed_bytes=LIMIT)
 
-    assert read(honest)[0].value == b"v" * 40
+    assert read(valid)[0].value == b"v" * 40
     with pytest.raises(ProtocolError, match="offset 5: a message that does not match its CRC"):
         read(body)

@@ -1,4 +1,4 @@
-"""Kafka's error codes as values."""
+"""The error codes of brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_0_9 = [error_code(number) for number in range(21, 32)]
 
 
 def test_every_code_of_0_8_is_known_by_name_and_number() -> None:
-    """-1 to 20, each one a constant of the module that is the very value a decoder returns."""
+    """Codes −1 to 20 are constants of the module, and decoders return these values."""
     assert [code.number for code in ALL] == list(range(-1, 21))
     for code in ALL:
         assert getattr(error_codes, code.name) is code
@@ -24,7 +24,7 @@ def test_every_code_of_0_8_is_known_by_name_and_number() -> None:
 
 
 def test_codes_of_0_9_have_names() -> None:
-    """Its brokers serve old clients, too, and refuse what they have no right to; nothing of that heals by itself."""
+    """Brokers of 0.9 serve clients of 0.8, and refuse unauthorized requests. No retry helps against these."""
     assert [code.number for code in OF_0_9] == list(range(21, 32))
     assert error_code(29).name == "TOPIC_AUTHORIZATION_FAILED"
     assert not any(code.retriable or code.refresh_metadata for code in OF_0_9)
@@ -38,15 +38,15 @@ def test_unknown_number_is_a_value_too(number: int) -> None:
     assert code == error_code(number)
 
 
-def test_what_heals_by_itself() -> None:
-    """Leader changes and slow brokers are retried; the first kind after a look at the metadata."""
+def test_temporary_errors_are_retriable() -> None:
+    """Requests are repeated after leader changes and timeouts; after the former with new metadata."""
     assert {code.number for code in ALL if code.retriable} == {-1, 2, 3, 5, 6, 7, 8, 9, 14, 15, 16, 19, 20}
     assert {code.number for code in ALL if code.refresh_metadata} == {3, 5, 6, 8}
 
 
 @pytest.mark.parametrize("code", [*ALL, *OF_0_9, error_code(87)], ids=str)
-def test_exception_carries_code_and_says_what_to_do(code: ErrorCode) -> None:
-    """The class tells whether a retry may help, the text names place, error and hint."""
+def test_the_exception_of_a_code_has_its_hint(code: ErrorCode) -> None:
+    """The class says whether a retry may help; the text has place, error and hint."""
     error = code.exception("fetch of clicks:3")
     assert isinstance(error, BrokerError)
     assert error.code == code.number
@@ -55,7 +55,7 @@ def test_exception_carries_code_and_says_what_to_do(code: ErrorCode) -> None:
 
 
 def test_codes_with_a_class_of_their_own() -> None:
-    """What callers tell apart by class."""
+    """Callers distinguish these by class."""
     assert type(error_codes.OFFSET_OUT_OF_RANGE.exception("")) is OffsetOutOfRangeError
     assert type(error_codes.REQUEST_TIMED_OUT.exception("")) is RequestTimeoutError
     assert type(error_codes.LEADER_NOT_AVAILABLE.exception("")) is RetriableBrokerError

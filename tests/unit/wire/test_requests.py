@@ -1,4 +1,4 @@
-"""Requests and responses, byte by byte, against what the protocol's description says."""
+"""Requests and responses, byte by byte, compared with the protocol's description."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ def name(value: object) -> str | None:
 
 
 @pytest.mark.parametrize(("request_", "expected"), BODIES, ids=name)
-def test_request_is_written_as_the_protocol_says(request_: Request[Any], expected: bytes) -> None:
-    """Every field is in its place, and partitions are grouped by topic."""
+def test_a_request_has_the_bytes_of_the_protocol(request_: Request[Any], expected: bytes) -> None:
+    """Partitions are grouped by topic."""
     assert request_.encode_body() == expected
 
 
@@ -168,20 +168,22 @@ def test_request_is_written_as_the_protocol_says(request_: Request[Any], expecte
     ids=name,
 )
 def test_frame_has_size_key_version_correlation_and_client(request_: Request[Any], key: int) -> None:
-    """A frame is its size, then the header, then the body."""
+    """They come before the body."""
     rest = int16(key) + int16(0) + int32(77) + string("me") + request_.encode_body()
     assert encode_request(request_, 77, "me") == int32(len(rest)) + rest
 
 
 @pytest.mark.parametrize(("request_", "payload", "expected"), RESPONSES, ids=name)
-def test_response_is_read_as_the_protocol_says(request_: Request[Any], payload: bytes, expected: object) -> None:
-    """Every field ends up in its place, error codes as values."""
+def test_a_response_is_read_from_the_bytes_of_the_protocol(
+    request_: Request[Any], payload: bytes, expected: object
+) -> None:
+    """Error codes are values."""
     assert request_.decode_response(payload) == expected
 
 
 @pytest.mark.parametrize(("request_", "payload", "expected"), RESPONSES, ids=name)
 def test_response_truncated_anywhere_is_refused(request_: Request[Any], payload: bytes, expected: object) -> None:
-    """No prefix of a response is a response."""
+    """No prefix of a response is a valid response."""
     for end in range(len(payload)):
         with pytest.raises(ProtocolError):
             request_.decode_response(payload[:end])
@@ -189,7 +191,7 @@ def test_response_truncated_anywhere_is_refused(request_: Request[Any], payload:
 
 @pytest.mark.parametrize(("request_", "payload", "expected"), RESPONSES, ids=name)
 def test_response_with_bytes_after_its_end_is_refused(request_: Request[Any], payload: bytes, expected: object) -> None:
-    """A longer response is an answer to something else."""
+    """Such a response answers another request."""
     with pytest.raises(ProtocolError, match="1 bytes after its end"):
         request_.decode_response(payload + b"\0")
 
@@ -199,13 +201,13 @@ def test_response_with_bytes_after_its_end_is_refused(request_: Request[Any], pa
 def test_count_beyond_the_bytes_left_is_refused(
     request_: Request[Any], payload: bytes, expected: object, count: int
 ) -> None:
-    """A count is believed only where the bytes left could hold that many elements."""
+    """A count is accepted only if the remaining bytes could have that many elements."""
     with pytest.raises(ProtocolError, match=f"array of {count} elements"):
         request_.decode_response(int32(count) + payload[4:])
 
 
-def test_count_is_weighed_by_what_an_element_takes_at_least() -> None:
-    """Three brokers do not fit into the bytes of one, though three bytes are left and more."""
+def test_a_count_is_limited_by_the_smallest_size_of_an_element() -> None:
+    """Three brokers do not fit into the bytes of one."""
     with pytest.raises(ProtocolError, match="array of 3 elements, with 14 bytes left, at byte 0"):
         METADATA.decode_response(int32(3) + bytes(14))
 
@@ -218,7 +220,7 @@ def test_partition_named_twice_is_refused() -> None:
 
 
 def test_topic_that_is_no_utf8_is_refused() -> None:
-    """Bytes that are no text are a ProtocolError, not a UnicodeDecodeError."""
+    """It raises a ProtocolError, not a UnicodeDecodeError."""
     payload = array(int16(2) + b"\xff\xfe" + array())
     with pytest.raises(ProtocolError, match="no UTF-8, at byte 4"):
         COMMIT.decode_response(payload)
@@ -242,14 +244,14 @@ def test_fetched_message_set_is_a_view() -> None:
 
 
 def test_only_produce_without_acks_expects_no_response() -> None:
-    """Acks 0 is the one request that a broker does not answer."""
+    """A broker answers every request but a produce request with acks 0."""
     requests: list[Request[Any]] = [METADATA, PRODUCE, FETCH, LIST_OFFSETS, COMMIT, FETCH_OFFSETS]
     assert all(request.expects_response for request in requests)
     assert not ProduceRequest(0, 500, {}).expects_response
 
 
 def test_fields_that_do_not_fit_are_the_callers_error() -> None:
-    """What the protocol has no room for is a ConfigError that says so, never a struct.error."""
+    """It gets a ConfigError with the reason, never a struct.error."""
     with pytest.raises(ConfigError, match="not an int16"):
         ProduceRequest(40_000, 500, {}).encode_body()
     with pytest.raises(ConfigError, match="not an int64"):
@@ -265,15 +267,15 @@ def test_longest_text_is_written() -> None:
     assert MetadataRequest(("t" * 32_767,)).encode_body()[4:6] == int16(32_767)
 
 
-def test_size_in_front_of_a_response() -> None:
-    """A size between a correlation id and the limit is believed."""
+def test_a_response_size_within_the_limits_is_accepted() -> None:
+    """From the size of a correlation id to the limit."""
     assert decode_size(int32(4), 100) == 4
     assert decode_size(int32(100), 100) == 100
 
 
 @pytest.mark.parametrize("header", [int32(101), int32(3), int32(-1), b"HTTP", b"\0\0\0", b""])
-def test_hostile_size_is_refused(header: bytes) -> None:
-    """Neither a negative nor an enormous frame is read, nor an answer of something that is no broker."""
+def test_an_invalid_response_size_is_refused(header: bytes) -> None:
+    """Negative and enormous ones, and answers of a server that is no broker."""
     with pytest.raises(ProtocolError):
         decode_size(header, 100)
 
@@ -287,7 +289,7 @@ def test_response_splits_into_correlation_id_and_payload() -> None:
 
 
 def test_mapping_of_results_keeps_every_partition() -> None:
-    """A response of many topics and partitions comes back whole."""
+    """A response of many topics and partitions is decoded completely."""
     payload = array(*(string(f"t{t}") + array(*(int32(p) + int16(0) for p in range(50))) for t in range(20)))
     errors: Mapping[TopicPartition, object] = COMMIT.decode_response(payload)
     assert set(errors) == {TopicPartition(f"t{t}", p) for t in range(20) for p in range(50)}

@@ -1,12 +1,12 @@
-"""What a leader asks ZooKeeper for before it plans, in which order, and what it then writes."""
+"""The requests of a leader before a plan, their order, and its writes."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from kiel_groups.group.znodes.layout import BROKER_IDS, GroupLayout, topic_path
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Failure, Operation, Put, Refused, Unknown
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -33,17 +34,20 @@ TOPIC = b'{"version":1,"partitions":{"0":[0],"1":[0]}}'
 
 Watcher = Callable[[], None]
 
+#: Waits at most 5 seconds: no leader here needs more than a few milliseconds.
+soon = partial(eventually, timeout_s=5.0)
+
 
 class Znodes:
     """
-    Stands for a session: one member, one topic; takes note of what it is asked for, in order, and of what is written.
+    A session with one member and one topic; ``requests`` and ``written`` record its requests and writes in order.
 
-    ``watchers`` are those of the last look at the children of a znode.
+    ``watchers`` has the watcher of the last read of a znode's children, by path.
     """
 
     def __init__(self, proof: Answer) -> None:
         self.client = SimpleNamespace(chroot="")
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.written: list[Operation] = []
         self.brokers = ["0"]
         self.nodes = {LAYOUT.member("m"): MEMBER, topic_path("t"): TOPIC}
@@ -51,8 +55,8 @@ class Znodes:
         self._proof = proof
 
     async def submit(self, operations: Sequence[Operation]) -> Answer:
-        """A coroutine: what it is asked for first is what is sent first, as with the real one."""
-        self.asked.append("proof")
+        """Answer in the order of the calls, as the real session does."""
+        self.requests.append("proof")
         assert list(operations) == [Check(CANDIDATE)]
         return self._proof
 
@@ -63,10 +67,10 @@ class Znodes:
         return Done((None,) * len(listed), (None,) * len(listed))
 
     async def ensure(self, folders: Collection[str]) -> None:
-        """All are there."""
+        """All exist."""
 
     async def children(self, path: str, watcher: Watcher | None = None) -> list[str] | None:
-        self.asked.append(path)
+        self.requests.append(path)
         self.watchers[path] = watcher
         below = [name for folder, _, name in (each.rpartition("/") for each in self.nodes) if folder == path]
         return self.brokers if path == BROKER_IDS else below or None
@@ -75,7 +79,7 @@ class Znodes:
         return (await self.get_many([path]))[0]
 
     async def get_many(self, paths: Sequence[str], watchers: object = None) -> list[Node | None]:
-        self.asked += paths
+        self.requests += paths
         return [Node(self.nodes[path], 0, 1, 1, 0) if path in self.nodes else None for path in paths]
 
     async def exists(self, path: str, watcher: Watcher) -> Node | None:
@@ -89,7 +93,7 @@ class Znodes:
 
 
 class Bench:
-    """A leader that has just been elected; it plans at once."""
+    """A leader that was elected just now, and plans at once."""
 
     def __init__(
         self,
@@ -112,39 +116,34 @@ class Bench:
         self._allocator = allocator
 
     async def plan(self, until: str) -> None:
-        """Lead until something was counted."""
+        """Lead until the counter ``until`` is above 0."""
         async with self.leading():
-            await self.come_true(lambda: self.metrics.total(until))
+            await soon(lambda: self.metrics.total(until), until)
 
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[LeaderDriver]:
-        """Lead for the block."""
+        """Lead within the block."""
         tasks = TaskSet(self._failures.append)
-        leading = LeaderDriver(
+        driver = LeaderDriver(
             cast(Any, self.znodes), LAYOUT, "m", self._config, self._allocator, tasks, self.metrics, self._doubt
         )
-        leading.lead(CANDIDATE, succeeds=False)
+        driver.lead(CANDIDATE, succeeds=False)
         try:
-            yield leading
+            yield driver
         finally:
-            leading.close()
+            driver.close()
             await tasks.cancel()
         assert not self._failures
 
-    async def come_true(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5.0):
-            while not condition():  # noqa: ASYNC110 -- metrics have no listeners
-                await asyncio.sleep(0.001)
-
-    def went(self, partition: int) -> None:
-        """There is a place of a static member, which just went, with one partition; ``m`` has the other one."""
+    def store_assignments(self, partition: int) -> None:
+        """Assign one partition to a static member that has just left, and the other one to ``m``."""
         for slot, member, number in (("i", "gone", partition), ("m", "m", 1 - partition)):
             self.znodes.nodes[LAYOUT.assignment(slot)] = MemberAssignment(
                 1, member, frozenset({TopicPartition("t", number)})
             ).encode()
 
     def assignment(self, slot: str) -> MemberAssignment:
-        """As it stands there."""
+        """Return the stored assignment of a slot."""
         return MemberAssignment.parse(self.znodes.nodes[LAYOUT.assignment(slot)], slot)
 
     def _doubt(self) -> None:
@@ -152,7 +151,7 @@ class Bench:
 
     @property
     def group_state(self) -> GroupState | None:
-        """The last that was written."""
+        """The group state that was written last."""
         written = [
             each for each in self.znodes.written if isinstance(each, Create | Put) and each.path == LAYOUT.group_state
         ]
@@ -163,18 +162,18 @@ DONE = Done((None,), (None,))
 
 
 async def test_a_leader_proves_itself_before_it_reads() -> None:
-    """Sent first, answered first: what is read is no older than the proof."""
+    """Answers come in the order of the requests, so what it reads is no older than the proof."""
     bench = Bench(DONE)
     await bench.plan("generations_published")
-    assert bench.znodes.asked[0] == "proof"
-    assert len(bench.znodes.asked) > 5
+    assert bench.znodes.requests[0] == "proof"
+    assert len(bench.znodes.requests) > 5
     assert bench.group_state is not None
     assert bench.group_state.partitions == 2
 
 
 @pytest.mark.parametrize("proof", [Refused(0, Failure.NO_NODE), Unknown()], ids=["refused", "unknown"])
 async def test_without_a_proof_nothing_is_planned(proof: Answer) -> None:
-    """What was read may be old, or somebody else's business by now; a refusal makes it look at the candidates."""
+    """Another leader may have been elected. After a refusal it reads the candidates."""
     bench = Bench(proof)
     await bench.plan("publications_interrupted")
     assert bench.znodes.written == []
@@ -182,8 +181,8 @@ async def test_without_a_proof_nothing_is_planned(proof: Answer) -> None:
 
 
 @pytest.mark.parametrize("missing", ["broker", "topic"])
-async def test_with_nothing_in_sight_nothing_is_planned(missing: str) -> None:
-    """A Kafka that is being restarted must not take everybody's partitions away."""
+async def test_without_brokers_or_topics_nothing_is_planned(missing: str) -> None:
+    """A restart of Kafka must not revoke all partitions."""
     bench = Bench(DONE)
     if missing == "broker":
         bench.znodes.brokers = []
@@ -193,40 +192,40 @@ async def test_with_nothing_in_sight_nothing_is_planned(missing: str) -> None:
     assert bench.znodes.written == []
 
 
-async def test_brokers_that_are_in_sight_again_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """As loudly as their absence was, and once."""
+async def test_brokers_that_are_found_again_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, at the level of the report of their absence."""
     bench = Bench(DONE)
     bench.znodes.brokers = []
     async with bench.leading():
-        await bench.come_true(lambda: bench.metrics.total("plans_withheld"))
+        await soon(lambda: bench.metrics.total("plans_withheld"), "a plan was withheld")
         assert "no broker found; keeping the current allocation" in caplog.text
         bench.znodes.brokers = ["0"]
-        tell = bench.znodes.watchers[BROKER_IDS]
-        assert tell is not None
-        tell()
-        await bench.come_true(lambda: bench.metrics.total("generations_published"))
+        watcher = bench.znodes.watchers[BROKER_IDS]
+        assert watcher is not None
+        watcher()
+        await soon(lambda: bench.metrics.total("generations_published"), "a generation was published")
     assert caplog.text.count("brokers and topics found again; planning") == 1
 
 
 async def test_an_allocator_that_does_not_return_is_replaced() -> None:
-    """It is the user's code, on a thread of its own: a plan is made without it."""
-    over = threading.Event()
+    """It runs on a thread of its own, and the plan is made without it."""
+    released = threading.Event()
 
     def hanging(members: list[str], partitions: list[str]) -> Mapping[str, Mapping[str, Collection[int]]]:
-        over.wait()
+        released.wait()
         return {}
 
     bench = Bench(DONE, hanging, allocator_ms=10)
     try:
         await bench.plan("generations_published")
     finally:
-        over.set()
+        released.set()
     assert bench.group_state is not None
     assert bench.group_state.fallback.startswith("sticky used: allocator hanging did not return within")
 
 
-async def test_what_cannot_be_read_is_left_out() -> None:
-    """One bad znode does not keep the group from its plan."""
+async def test_an_unreadable_group_state_does_not_prevent_a_plan() -> None:
+    """It is counted, and written anew."""
     bench = Bench(DONE)
     bench.znodes.nodes[LAYOUT.group_state] = b"\xff"
     await bench.plan("generations_published")
@@ -234,42 +233,42 @@ async def test_what_cannot_be_read_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-async def test_while_somebody_is_away_nothing_moves(partition: int) -> None:
-    """Not even for an allocator that always hands out in the same order, whoever has what."""
+async def test_nothing_moves_while_a_static_member_is_away(partition: int) -> None:
+    """Not even with an allocator that ignores the present owners."""
     bench = Bench(DONE)
-    bench.went(partition)
+    bench.store_assignments(partition)
     await bench.plan("generations_published")
     assert bench.assignment("i").away_since_ms is not None
     assert bench.assignment("i").partitions == {TopicPartition("t", partition)}
     assert bench.assignment("m").partitions == {TopicPartition("t", 1 - partition)}
 
 
-async def test_a_place_that_was_kept_is_given_away_when_its_grace_ends() -> None:
-    """Nobody tells of that: the leader looks at its clock."""
+async def test_the_partitions_of_an_absent_static_member_move_when_its_grace_ends() -> None:
+    """No watch fires for that; the leader has a timer."""
     bench = Bench(DONE, grace_ms=20)
-    bench.went(0)
+    bench.store_assignments(0)
     async with bench.leading():
-        await bench.come_true(lambda: len(bench.assignment("m").partitions) == 2)
+        await soon(lambda: len(bench.assignment("m").partitions) == 2, "m has both partitions")
 
 
-async def test_who_returns_to_a_place_that_was_kept_does_not_wait_for_others() -> None:
-    """Nothing is to be gathered for it: however long the quiet is that other changes wait for."""
+async def test_a_returning_static_member_bypasses_the_debounce() -> None:
+    """However long the quiet time of other changes is."""
     bench = Bench(DONE, quiet_ms=3_600_000, grace_ms=3_600_000)
-    bench.went(0)
+    bench.store_assignments(0)
     async with bench.leading():
-        await bench.come_true(lambda: bench.metrics.total("generations_published"))
+        await soon(lambda: bench.metrics.total("generations_published"), "a generation was published")
         bench.znodes.nodes[LAYOUT.member("back")] = replace(INFO, member_id="back", instance_id="i").encode()
         watcher = bench.znodes.watchers[LAYOUT.members]
         assert watcher is not None
         watcher()
-        await bench.come_true(lambda: bench.assignment("i").member_id == "back")
+        await soon(lambda: bench.assignment("i").member_id == "back", "the slot has its new member")
 
 
-async def test_a_leader_that_leads_on_reads_again_what_it_watched() -> None:
-    """A watch may be lost, and a regular look is what finds the change."""
+async def test_a_confirmed_leader_reads_everything_again() -> None:
+    """A lost watch is found at the next regular election check."""
     bench = Bench(DONE)
-    async with bench.leading() as leading:
-        await bench.come_true(lambda: bench.metrics.total("generations_published"))
+    async with bench.leading() as driver:
+        await soon(lambda: bench.metrics.total("generations_published"), "a generation was published")
         bench.znodes.nodes[topic_path("t")] = b'{"version":1,"partitions":{"0":[0],"1":[0],"2":[0]}}'
-        leading.lead(CANDIDATE, succeeds=False)
-        await bench.come_true(lambda: len(bench.assignment("m").partitions) == 3)
+        driver.lead(CANDIDATE, succeeds=False)
+        await soon(lambda: len(bench.assignment("m").partitions) == 3, "m has the new partition")

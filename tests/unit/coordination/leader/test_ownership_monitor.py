@@ -1,4 +1,4 @@
-"""Whose claims a leader looks at, and when again."""
+"""The owners that a leader reads, and when it reads them again."""
 
 from __future__ import annotations
 
@@ -24,112 +24,112 @@ PARTITIONS = [TopicPartition("t", number) for number in range(6)]
 
 
 class Owners:
-    """Stands for a session: ``owners`` of all partitions; ``looks`` is which of them were read together."""
+    """A session with the owner of each partition; ``checks`` has the partitions that were read together."""
 
-    def __init__(self, looks: int) -> None:
+    def __init__(self, checks: int) -> None:
         self.owners = {LAYOUT.owner(partition): encode_owner("m") for partition in PARTITIONS}
-        self.looks: list[list[int]] = []
+        self.checks: list[list[int]] = []
         self.enough = asyncio.Event()
-        self._most = looks
+        self._most = checks
 
     async def children(self, path: str) -> list[str]:
         return [str(partition.partition) for partition in PARTITIONS]
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        self.looks.append([int(path.rpartition("/")[2]) for path in paths])
-        if len(self.looks) == self._most:
+        self.checks.append([int(path.rpartition("/")[2]) for path in paths])
+        if len(self.checks) == self._most:
             self.enough.set()
         return [Node(self.owners[path], 0, 1, 1, 1) for path in paths]
 
 
-async def test_what_is_suspicious_is_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others have their turn: where there are many, an alarm that is over, or not yet, must not wait for the next."""
+async def test_mismatches_are_read_in_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other owners take turns. An alarm must not wait until all of many owners were read."""
     monkeypatch.setattr(ownership_monitor, "MOST_OWNERS", 2)
-    session, failures = Owners(looks=4), list[BaseException]()
+    session, failures = Owners(checks=4), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
-    looking = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
-    looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
+    monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
+    monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
     async with asyncio.timeout(5.0):
         await session.enough.wait()
-    looking.stop()
+    monitor.stop()
     await tasks.cancel()
-    assert session.looks[:4] == [[0, 1], [0, 2, 3], [0, 4, 5], [0, 1]]
+    assert session.checks[:4] == [[0, 1], [0, 2, 3], [0, 4, 5], [0, 1]]
     assert not failures
 
 
-async def test_who_does_not_lead_any_more_shows_no_alarms() -> None:
-    """Its gauges would say for ever what was so when it resigned."""
-    session, metrics, failures = Owners(looks=3), Metrics(), list[BaseException]()
+async def test_the_alarm_gauges_are_0_after_the_resignation() -> None:
+    """They would keep the values of that moment otherwise."""
+    session, metrics, failures = Owners(checks=3), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
-    looking = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, metrics, 0.0)
+    monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, metrics, 0.0)
 
-    def shown() -> dict[str, float]:
+    def gauges() -> dict[str, float]:
         return {name: value for name, _, value in metrics.samples()}
 
-    looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
+    monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
     async with asyncio.timeout(5.0):
         await session.enough.wait()
-    assert shown()["partitions_wrongly_owned"] == 1
-    looking.stop()
+    assert gauges()["partitions_wrongly_owned"] == 1
+    monitor.stop()
     await tasks.cancel()
-    assert [shown()[kind] for kind in ownership_monitor.KINDS] == [0, 0, 0]
+    assert [gauges()[kind] for kind in ownership_monitor.KINDS] == [0, 0, 0]
     assert not failures
 
 
-async def test_what_was_suspicious_before_it_resigned_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who leads again much later has seen it once, and does not know that it has been so all the time."""
-    session, metrics, failures = Owners(looks=2), Metrics(), list[BaseException]()
+async def test_mismatches_from_before_a_resignation_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader does not know whether they lasted between its terms."""
+    session, metrics, failures = Owners(checks=2), Metrics(), list[BaseException]()
     session.owners[LAYOUT.owner(PARTITIONS[0])] = encode_owner("other")
     tasks = TaskSet(failures.append)
-    looking = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, metrics, 600.0)
+    monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, metrics, 600.0)
     loop = asyncio.get_running_loop()
     now_s = loop.time()
-    looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
-    await looking._look(looking._timer)
-    looking.stop()
+    monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
+    await monitor._look(monitor._timer)
+    monitor.stop()
     monkeypatch.setattr(loop, "time", lambda: now_s + 700.0)
-    looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
-    await looking._look(looking._timer)
-    assert len(session.looks) == 2
+    monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m", "other"])
+    await monitor._look(monitor._timer)
+    assert len(session.checks) == 2
     assert metrics.total("ownership_alarms") == 0
-    looking.stop()
+    monitor.stop()
     await tasks.cancel()
     assert not failures
 
 
-async def test_who_leads_again_during_a_look_has_one_timer() -> None:
-    """Each alarm would be counted twice: what was begun before it resigned leads to no further look."""
-    session, failures = Owners(looks=1), list[BaseException]()
+async def test_a_leader_that_is_elected_again_during_a_check_has_one_timer() -> None:
+    """A check from before the resignation schedules no other one; else each alarm would be counted twice."""
+    session, failures = Owners(checks=1), list[BaseException]()
     tasks = TaskSet(failures.append)
-    looking = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
-    begun, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    look, answer = looking._look, session.get_many
+    monitor = OwnershipMonitor(cast(Any, session), LAYOUT, tasks, Metrics(), 0.0)
+    began, may_end, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    check, answer = monitor._look, session.get_many
 
-    async def held_up(paths: Sequence[str]) -> list[Node | None]:
-        begun.set()
+    async def delayed(paths: Sequence[str]) -> list[Node | None]:
+        began.set()
         await may_end.wait()
         return await answer(paths)
 
-    async def looked(timer: asyncio.TimerHandle | None) -> None:
-        await look(timer)
+    async def recorded(timer: asyncio.TimerHandle | None) -> None:
+        await check(timer)
         ended.set()
 
-    session.get_many = held_up  # type: ignore[method-assign]
-    looking._look = looked  # type: ignore[method-assign]
+    session.get_many = delayed  # type: ignore[method-assign]
+    monitor._look = recorded  # type: ignore[method-assign]
     async with asyncio.timeout(5.0):
-        looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m"])
-        await begun.wait()
-        looking.stop()
-        looking._limit_s = 600.0
-        looking.expect(dict.fromkeys(PARTITIONS, "m"), ["m"])
-        timer = looking._timer
+        monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m"])
+        await began.wait()
+        monitor.stop()
+        monitor._limit_s = 600.0
+        monitor.expect(dict.fromkeys(PARTITIONS, "m"), ["m"])
+        timer = monitor._timer
         may_end.set()
         await ended.wait()
     assert timer is not None
-    assert looking._timer is timer
+    assert monitor._timer is timer
     assert not timer.cancelled()
-    looking.stop()
+    monitor.stop()
     await tasks.cancel()
     assert not failures

@@ -1,4 +1,4 @@
-"""What a leader keeps of what it has read, and when it reads again."""
+"""The znodes that a leader reads for a plan: which it keeps, and when it reads them again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def member(topic: str) -> bytes:
 
 
 class Znodes:
-    """Stands for a session: one member; ``before_answer`` runs when its znode was read and the answer is on its way."""
+    """A session with one member; ``before_answer`` runs between the read of its znode and the answer."""
 
     def __init__(self) -> None:
         self.data = member("old")
@@ -66,11 +66,11 @@ class Znodes:
         return None
 
 
-async def test_a_member_is_read_once_while_its_watch_stands() -> None:
-    """So are settings and topics; pointer and slices are read each time."""
+async def test_a_member_is_read_once_until_its_watch_fires() -> None:
+    """So are settings and topics. Group state and assignments are read for each plan."""
     znodes = Znodes()
-    told: list[str] = []
-    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), told.append)  # type: ignore[arg-type]
+    changes: list[str] = []
+    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), changes.append)  # type: ignore[arg-type]
     await reader.read()
     await reader.read()
     assert znodes.reads.count(LAYOUT.member("m")) == 1
@@ -79,13 +79,13 @@ async def test_a_member_is_read_once_while_its_watch_stands() -> None:
     reader.forget()
     await reader.read()
     assert znodes.reads.count(LAYOUT.member("m")) == 2
-    assert told == []
+    assert changes == []
 
 
-async def test_what_changes_while_it_is_read_is_read_again() -> None:
-    """A watch may be told of before the answer that set it: what that answer says is not kept."""
+async def test_a_member_that_changes_during_a_read_is_read_again() -> None:
+    """The watch may fire before the answer of the read that set it. That answer is not kept."""
     znodes = Znodes()
-    told: list[str] = []
+    changes: list[str] = []
 
     def change(watcher: Callable[[], None]) -> None:
         znodes.data = member("new")
@@ -93,34 +93,34 @@ async def test_what_changes_while_it_is_read_is_read_again() -> None:
         watcher()
 
     znodes.before_answer = change
-    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), told.append)  # type: ignore[arg-type]
+    reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), changes.append)  # type: ignore[arg-type]
     assert (await reader.read()).members["m"].subscription == ("old",)
-    assert told == ["member m changed"]
+    assert changes == ["member m changed"]
     assert (await reader.read()).members["m"].subscription == ("new",)
 
 
-async def test_what_people_set_and_cannot_have_meant_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A misspelt field, a drained id that is no member: by name, not at each plan; again where it was right between."""
+async def test_a_probable_mistake_in_the_settings_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Not for each plan; and again if it was corrected in between."""
     znodes = Znodes()
     reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
     misspelt = [
         "group g: /kiel-groups/g/config: drained: typo is no member",
         "group g: /kiel-groups/g/config: field 'debonce' means nothing here; did you mean 'debounce'?",
     ]
-    for config, said in ((b'{"debonce":{},"drained":["m","typo"]}', misspelt), (b'{"drained":["m"]}', [])) * 2:
+    for config, logged in ((b'{"debonce":{},"drained":["m","typo"]}', misspelt), (b'{"drained":["m"]}', [])) * 2:
         znodes.config = config
         reader.forget()
         caplog.clear()
         await reader.read()
         await reader.read()
-        assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == said
+        assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == logged
 
 
 @pytest.mark.parametrize("newer", ["m1", "m2"])
-async def test_of_two_members_in_one_place_the_newer_one_counts(newer: str) -> None:
-    """By the order in which ZooKeeper took them, whatever they are called: the other one finds itself replaced."""
+async def test_of_two_members_in_one_slot_the_newer_one_counts(newer: str) -> None:
+    """The order is that of ZooKeeper's transactions. The other member finds itself replaced."""
 
-    class Two(Znodes):
+    class TwoMembers(Znodes):
         async def children(self, path: str, watcher: Callable[[], None] | None = None) -> list[str] | None:
             return ["m1", "m2"] if path == LAYOUT.members else None
 
@@ -131,18 +131,18 @@ async def test_of_two_members_in_one_place_the_newer_one_counts(newer: str) -> N
             info = MemberInfo(member_id=name, session_timeout_ms=1, subscription=("t",), instance_id="i")
             return Node(info.encode(), 0, 2 if name == newer else 1, 1, 1)
 
-    reader = PlanReader(Two(), LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
+    reader = PlanReader(TwoMembers(), LAYOUT, GroupConfig(group="g"), Metrics(), lambda what: None)  # type: ignore[arg-type]
     assert {slot: info.member_id for slot, info in (await reader.read()).members.items()} == {"i": newer}
 
 
-async def test_weights_are_read_once_and_garbage_leaves_what_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """As bad settings do: a znode that is garbled for a while moves nothing. It is told of, and so is who has none."""
+async def test_unreadable_weights_are_reported_and_the_previous_ones_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """So a temporarily unreadable znode moves nothing. Weights are read once until they change."""
     znodes, metrics = Znodes(), Metrics()
     reader = PlanReader(znodes, LAYOUT, GroupConfig(group="g"), metrics, lambda what: None)  # type: ignore[arg-type]
     loads = {TopicPartition("t", 0): 3.5}
     garbage = f"group g: {LAYOUT.weights}: weights packed by zlib were expected, found b'{{}}'; "
     without, kept = "planning without weights", "keeping the previous weights"
-    for data, found, told in (
+    for data, found, logged in (
         (b"{}", {}, [garbage + without]),
         (b"{}", {}, [garbage + without]),
         (encode_weights(loads), loads, []),
@@ -157,6 +157,6 @@ async def test_weights_are_read_once_and_garbage_leaves_what_counted(caplog: pyt
         assert first.weights == found
         assert second.weights is first.weights
         assert set(first.members) == {"m"}
-        assert [record.getMessage() for record in caplog.records] == told
+        assert [record.getMessage() for record in caplog.records] == logged
     assert znodes.reads.count(LAYOUT.weights) == 6
     assert metrics.total("znodes_unreadable") == 4

@@ -1,4 +1,4 @@
-"""What a member reports of claims whose start position is not known."""
+"""Reports of claims whose start position is not known."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ pytestmark = pytest.mark.unit
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-async def test_each_claim_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """With its reason, and again if it could be opened in between."""
+async def test_each_claim_has_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """It has the reason. A claim that was opened in between has another warning."""
     monkeypatch.setattr(unopened_claims, "PASSING_S", 0.0)
     claims = UnopenedClaims("g", Metrics())
-    for errors in ({P0: BrokerError("no leader")}, {P0: BrokerError("again"), P1: BrokerError("nor of this")}):
+    for errors in (
+        {P0: BrokerError("no leader")},
+        {P0: BrokerError("still no leader"), P1: BrokerError("nor of this")},
+    ):
         claims.failed("t", errors)
     assert [message.split("(")[1] for message in caplog.messages] == [
         "t:0): no leader; the brokers are asked again",
@@ -30,8 +33,8 @@ async def test_each_claim_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, cap
     assert "(t:0): once more" in caplog.messages[-1]
 
 
-async def test_a_failure_that_passes_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """A topic that was just created has no leaders for some tenths of a second."""
+async def test_a_temporary_failure_has_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """The partitions of a new topic have no leaders for some tenths of a second."""
     metrics = Metrics()
     UnopenedClaims("g", metrics).failed("t", {P0: BrokerError("no leader")})
     assert caplog.messages == []

@@ -1,4 +1,4 @@
-"""Slices that are reported: they name topics for which their member was not registered when they were written."""
+"""Reports of assignments that name topics to which their member was not subscribed when they were written."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def written(zxid: int) -> Node:
 
 
 async def reports(session: FakeSession, *assignments: Node, subscribed: str = "kept") -> int:
-    """How often the slices of a member are reported."""
+    """Return how many of a member's assignments are reported."""
     topics = UnsubscribedTopics(cast(Session, session), LAYOUT, "m", metrics := Metrics())
     for node in assignments:
         await topics.check(node, BOTH, frozenset({subscribed}))
     return metrics.counter("slices_of_other_topics")
 
 
-async def test_a_slice_is_reported_once_each_time_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
-    """However often it is read. A leader that has not read the registration yet is no error."""
+async def test_each_written_assignment_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    """However often it is read. It is a warning, because the leader may not have read the registration yet."""
     session = FakeSession("kept", zxid=10)
     assert await reports(session, written(11), written(11), written(12), written(12)) == 2
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
@@ -55,13 +55,13 @@ async def test_a_slice_is_reported_once_each_time_it_is_written(caplog: pytest.L
     assert "subscribed to: other; they are not claimed" in caplog.text
 
 
-async def test_slices_of_other_topics_that_keep_coming_are_an_error(
+async def test_lasting_assignments_of_unsubscribed_topics_are_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whether one stays or others follow it; a slice that names no such topic ends it."""
+    """Whether one stays or others follow. An assignment of subscribed topics only ends the case."""
     topics = UnsubscribedTopics(cast(Session, FakeSession("kept", zxid=10)), LAYOUT, "m", metrics := Metrics())
     now_s = asyncio.get_running_loop().time()
-    sound = MemberAssignment(8, "m", frozenset({TopicPartition("kept", 0)}))
+    subscribed_only = MemberAssignment(8, "m", frozenset({TopicPartition("kept", 0)}))
 
     async def levels(zxid: int, found: MemberAssignment, after_s: float) -> list[str]:
         caplog.clear()
@@ -75,24 +75,24 @@ async def test_slices_of_other_topics_that_keep_coming_are_an_error(
     assert await levels(11, BOTH, PASSING_S + 1) == []
     assert await levels(12, BOTH, PASSING_S + 2) == ["ERROR"]
     assert metrics.counter("slices_of_other_topics") == 2
-    assert await levels(13, sound, PASSING_S + 3) == []
+    assert await levels(13, subscribed_only, PASSING_S + 3) == []
     assert await levels(14, BOTH, PASSING_S + 4) == ["WARNING"]
     assert metrics.counter("slices_of_other_topics") == 3
 
 
-async def test_a_slice_from_before_the_registration_is_not_reported() -> None:
-    """The leader made it for the subscription before."""
+async def test_an_assignment_from_before_the_registration_is_not_reported() -> None:
+    """The leader made it for the former subscription."""
     assert await reports(FakeSession("kept", zxid=10), written(9)) == 0
 
 
-async def test_a_slice_that_the_registration_allows_is_not_reported() -> None:
-    """The member has dropped a topic, and is about to register anew."""
+async def test_an_assignment_of_registered_topics_is_not_reported() -> None:
+    """The member has unsubscribed from a topic, and has not registered that yet."""
     assert await reports(FakeSession("kept", "other", zxid=10), written(11)) == 0
 
 
-@pytest.mark.parametrize("data", [None, b"garbled"])
-async def test_without_a_registration_nothing_is_said(data: bytes | None) -> None:
-    """The member is about to give its session up, or its leader reports it."""
+@pytest.mark.parametrize("data", [None, b"garbage"])
+async def test_without_a_readable_registration_nothing_is_reported(data: bytes | None) -> None:
+    """The member is about to give up its session, or the leader reports the unreadable znode."""
     session = FakeSession("kept", zxid=10)
     session.member = data
     assert await reports(session, written(11)) == 0

@@ -1,4 +1,4 @@
-"""A member leaves, and a broker has stored since what it was asked for in vain."""
+"""A broker stores an offset after its commit has failed, and then the member leaves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 
 
 class Session:
-    """Partitions 0 and 1 stand at 12, written once more than their owner knows; partition 2 does at 99."""
+    """Partitions 0 and 1 have the stored offset 12, partition 2 has 99; their owner does not know the last writes."""
 
     id = 1
 
@@ -57,11 +57,11 @@ class Session:
         return [Node(b"", 0, 5, 5, self.id) for _ in paths]
 
     def ensure(self, folders: Sequence[str]) -> Awaitable[None]:
-        raise AssertionError(f"{folders} stand")
+        raise AssertionError(f"{folders} exist")
 
 
-async def test_they_are_no_word_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    """Whose offset another one has set is released without a commit, which is said once for all of them."""
+async def test_a_late_write_of_the_members_own_commit_is_not_superseded(caplog: pytest.LogCaptureFixture) -> None:
+    """An offset of another writer is kept: its partition is released without a commit, with one warning for all."""
     session, metrics, subscription = Session(), Metrics(), SubscriptionState()
     subscription.assign_from_subscribed(dict.fromkeys(PARTITIONS, StartPosition(10, 1, 5)))
     topics = TopicIncarnations(cast(Any, session), TaskSet(print))
@@ -70,8 +70,8 @@ async def test_they_are_no_word_of_others(caplog: pytest.LogCaptureFixture) -> N
     store._sent = dict.fromkeys(PARTITIONS, 12)
     owner_znodes = OwnerZnodes(cast(Any, session), LAYOUT, "m", writer, store, subscription, metrics, commits=False)
     with caplog.at_level(logging.WARNING):
-        done = await owner_znodes.release(PARTITIONS)
-    assert done.released == frozenset(PARTITIONS)
+        outcome = await owner_znodes.release(PARTITIONS)
+    assert outcome.released == frozenset(PARTITIONS)
     assert sorted(session.released) == [LAYOUT.owner(partition) for partition in PARTITIONS]
     assert metrics.total("commits_superseded") == 1
     assert [record.getMessage() for record in caplog.records] == [

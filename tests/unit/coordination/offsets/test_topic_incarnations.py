@@ -1,4 +1,4 @@
-"""A watch on a topic fires: the member looks whether the topic was created again, and commits wait for that look."""
+"""A watch on a topic fires: commits wait until the member has checked whether the topic was created again."""
 
 from __future__ import annotations
 
@@ -11,119 +11,115 @@ import pytest
 from kiel_groups.coordination.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.coordination.session.session_tasks import TaskSet
 from kiel_groups.errors import SessionLostError
+from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
 
 class Topics:
-    """What a session tells of one topic, when it is told to; and who looks at it."""
+    """A session with one topic. Reads wait for ``may_answer``; ``created`` has the reported incarnations."""
 
     def __init__(self) -> None:
         self.czxid = 1
-        self.looks = 0
-        self.answers = asyncio.Event()
-        self.answers.set()
+        self.reads = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.errors: list[BaseException] = []
-        self.heard: list[tuple[str, int]] = []
-        self.watch = TopicIncarnations(cast(Any, self), TaskSet(self.errors.append))
-        self.watch.on_recreated = lambda *created: self.heard.append(created)
+        self.created: list[tuple[str, int]] = []
+        self.incarnations = TopicIncarnations(cast(Any, self), TaskSet(self.errors.append))
+        self.incarnations.on_recreated = lambda *created: self.created.append(created)
 
     async def exists(self, _path: str, _watcher: object) -> object:
-        self.looks += 1
-        await self.answers.wait()
+        self.reads += 1
+        await self.may_answer.wait()
         return SimpleNamespace(czxid=self.czxid)
 
-    async def recreated(self) -> None:
-        """It is followed, created again, and about to be looked at."""
-        await self.watch.follow({"t"})
-        self.answers.clear()
+    async def recreate(self) -> None:
+        """Follow the topic and create it again; its check waits for ``may_answer``."""
+        await self.incarnations.follow({"t"})
+        self.may_answer.clear()
         self.czxid = 2
-        self.watch.look_again()
+        self.incarnations.look_again()
 
 
-async def turns() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def test_who_catches_up_waits_for_the_look_of_somebody_else() -> None:
+async def test_catch_up_waits_for_a_check_in_progress() -> None:
+    """So two callers need one check."""
     topics = Topics()
-    await topics.recreated()
-    waiting = asyncio.ensure_future(topics.watch.catch_up())
-    await turns()
+    await topics.recreate()
+    waiting = asyncio.ensure_future(topics.incarnations.catch_up())
+    await run_ready_tasks()
     assert not waiting.done()
-    topics.answers.set()
+    topics.may_answer.set()
     await asyncio.wait_for(waiting, 5)
-    assert topics.heard == [("t", 2)]
-    assert topics.looks == 2
+    assert topics.created == [("t", 2)]
+    assert topics.reads == 2
 
 
-async def test_a_look_whose_caller_is_interrupted_is_made_again() -> None:
-    """A commit that is cancelled may have been the one that looked."""
+async def test_a_check_whose_caller_is_cancelled_is_repeated() -> None:
+    """A cancelled commit may have been the one that checked."""
     topics = Topics()
-    await topics.watch.follow({"t"})
-    topics.answers.clear()
+    await topics.incarnations.follow({"t"})
+    topics.may_answer.clear()
     topics.czxid = 2
-    looking = asyncio.ensure_future(topics.watch.catch_up())
-    topics.watch._hinted.add("t")
-    await turns()
-    looking.cancel()
-    await asyncio.wait({looking})
-    topics.answers.set()
-    await turns()
-    assert topics.heard == [("t", 2)]
+    checking = asyncio.ensure_future(topics.incarnations.catch_up())
+    topics.incarnations._hinted.add("t")
+    await run_ready_tasks()
+    checking.cancel()
+    await asyncio.wait({checking})
+    topics.may_answer.set()
+    await run_ready_tasks()
+    assert topics.created == [("t", 2)]
     assert not topics.errors
 
 
-async def test_a_look_that_fails_is_made_again() -> None:
-    """Whoever waited for it is told; and as nobody would look otherwise, the next commit would go out unasked."""
+async def test_a_failed_check_is_repeated() -> None:
+    """Callers that wait get the error. Without a repetition, the next commit would be sent without a check."""
     topics = Topics()
-    await topics.watch.follow({"t"})
+    await topics.incarnations.follow({"t"})
     exists = topics.exists
 
     async def failing(*_: object) -> object:
         topics.exists = exists  # type: ignore[method-assign]
-        raise ConnectionError("an answer that nobody expected")
+        raise ConnectionError("an unexpected answer")
 
     topics.exists = failing  # type: ignore[method-assign]
     topics.czxid = 2
-    topics.watch._hinted.add("t")
+    topics.incarnations._hinted.add("t")
     with pytest.raises(ConnectionError):
-        await topics.watch.catch_up()
-    await topics.watch.catch_up()
-    assert topics.heard == [("t", 2)]
+        await topics.incarnations.catch_up()
+    await topics.incarnations.catch_up()
+    assert topics.created == [("t", 2)]
 
 
-async def test_a_look_on_a_lost_session_is_not_made_again() -> None:
-    """A look that fails starts another one. On a lost session it does not: each would fail at once, in a busy loop."""
+async def test_a_failed_check_on_a_lost_session_is_not_repeated() -> None:
+    """Other failed checks are repeated. On a lost session, each would fail at once, in a busy loop."""
     topics = Topics()
-    await topics.watch.follow({"t"})
-    before = topics.looks
+    await topics.incarnations.follow({"t"})
+    before = topics.reads
 
     async def lost(*_: object) -> object:
-        topics.looks += 1
+        topics.reads += 1
         raise SessionLostError("the session is over")
 
     topics.exists = lost  # type: ignore[method-assign]
-    topics.watch.look_again()
-    for _ in range(10):
-        await turns()
-    assert topics.looks == before + 1
-    # What was not looked at is not taken for looked at either.
+    topics.incarnations.look_again()
+    await run_ready_tasks(50)
+    assert topics.reads == before + 1
+    # The topic does not count as checked either.
     with pytest.raises(SessionLostError):
-        await topics.watch.catch_up()
+        await topics.incarnations.catch_up()
     assert not topics.errors
 
 
-async def test_a_look_that_is_thrown_away_starts_no_other() -> None:
-    """A process was killed, and what it was about is collected: the next one would be thrown away as well, for ever."""
+async def test_a_check_that_is_garbage_collected_is_not_repeated() -> None:
+    """The simulator collects the coroutines of a killed process; a repetition would be collected as well, for ever."""
     topics = Topics()
-    await topics.watch.follow({"t"})
-    topics.answers.clear()
-    topics.watch._hinted.add("t")
-    looking = topics.watch.catch_up()
-    looking.send(None)
-    await turns()
-    looking.close()
-    await turns()
-    assert topics.looks == 2
+    await topics.incarnations.follow({"t"})
+    topics.may_answer.clear()
+    topics.incarnations._hinted.add("t")
+    checking = topics.incarnations.catch_up()
+    checking.send(None)
+    await run_ready_tasks()
+    checking.close()
+    await run_ready_tasks()
+    assert topics.reads == 2

@@ -1,4 +1,4 @@
-"""Every path that only an owner may take asks the gate first: claims, commits of either store, releases."""
+"""Each operation of an owner checks the gate first: claims, commits of either store, releases."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Answer, Check
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from tests.helpers.manual_runtime import ManualRuntime
+from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -38,8 +39,8 @@ P0 = TopicPartition("t", 0)
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualRuntime]:
-    """Time passes when the test says so; a gate that is not open is looked at again at once."""
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualRuntime]:
+    """Move time by hand; a gate that is not open is checked again at once."""
     monkeypatch.setattr(zk_session, "GATE_PAUSE_S", 0)
     manual = ManualRuntime()
     with replaced(manual):
@@ -47,24 +48,24 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualRuntime]:
 
 
 class FakeSession:
-    """A session with a real gate, on which every transaction succeeds; ``sent`` are those that went out."""
+    """A session with a real gate, on which every transaction succeeds; ``sent`` records them."""
 
     trusted = Session.trusted
 
-    def __init__(self, machine: ManualRuntime) -> None:
-        self._machine = machine
+    def __init__(self, runtime: ManualRuntime) -> None:
+        self._runtime = runtime
         self.id = 1
         self.gate = DeliveryGate()
         self.gate.grant(6_000)
-        self.gate.renew(machine.now_s)
+        self.gate.renew(runtime.now_s)
         self.sent: list[list[Operation]] = []
-        #: How long each transaction takes, in seconds of the machine's time.
+        #: The duration of each transaction, in seconds of the runtime's clock.
         self.takes_s = 0.0
 
     async def transact(self, operations: Sequence[Operation]) -> Answer:
         listed = list(operations)
         self.sent.append(listed)
-        self._machine.now_s += self.takes_s
+        self._runtime.now_s += self.takes_s
         return Done(tuple(7 if isinstance(op, Put) else None for op in listed), (None,) * len(listed))
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
@@ -83,11 +84,11 @@ class FakeSession:
         return [[] for _ in paths]
 
     async def ensure(self, folders: Sequence[str]) -> None:
-        """All of them stand."""
+        """All of them exist."""
 
 
 class Handler:
-    """Sends commits to a broker that takes note of them."""
+    """Records the commits that are sent to a broker."""
 
     def __init__(self) -> None:
         self.commits: list[Mapping[TopicPartition, int]] = []
@@ -97,10 +98,10 @@ class Handler:
 
 
 class Owner:
-    """A member that holds partition 0 from offset 10 on, and has finished it up to 12."""
+    """A member that owns partition 0, committed at 10 and finished up to 12."""
 
-    def __init__(self, machine: ManualRuntime) -> None:
-        self.session, self.handler = FakeSession(machine), Handler()
+    def __init__(self, runtime: ManualRuntime) -> None:
+        self.session, self.handler = FakeSession(runtime), Handler()
         session, metrics = cast(Any, self.session), Metrics()
         self.subscription = SubscriptionState()
         self.subscription.assign_from_subscribed({P0: StartPosition(10, 1, 5)})
@@ -129,9 +130,9 @@ PATHS: dict[str, Callable[[Owner], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_with_the_gate_open_it_is_done(machine: ManualRuntime, path: str) -> None:
-    """Each transaction begins with the check of the member znode."""
-    owner = Owner(machine)
+async def test_an_open_gate_lets_each_operation_pass(runtime: ManualRuntime, path: str) -> None:
+    """Each of its transactions begins with the check of the member znode."""
+    owner = Owner(runtime)
     await PATHS[path](owner)
     assert owner.session.sent
     assert all(operations[0] == Check("/m") for operations in owner.session.sent)
@@ -140,11 +141,11 @@ async def test_with_the_gate_open_it_is_done(machine: ManualRuntime, path: str) 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("end", ["over", "shut"])
-async def test_with_the_gate_shut_nothing_goes_out(machine: ManualRuntime, path: str, end: str) -> None:
-    """Whether the lease ran out or somebody shut it: neither ZooKeeper nor a broker is asked for anything."""
-    owner = Owner(machine)
+async def test_behind_a_shut_gate_nothing_is_sent(runtime: ManualRuntime, path: str, end: str) -> None:
+    """Neither to ZooKeeper nor to a broker, whether the lease is over or the gate was shut."""
+    owner = Owner(runtime)
     if end == "over":
-        machine.now_s += 3
+        runtime.now_s += 3
     else:
         owner.session.gate.shut("by the test")
     with pytest.raises(SessionLostError, match="lease over" if end == "over" else "by the test"):
@@ -154,23 +155,22 @@ async def test_with_the_gate_shut_nothing_goes_out(machine: ManualRuntime, path:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_while_the_connection_is_broken_it_waits(machine: ManualRuntime, path: str) -> None:
-    """And is done when the same session is back within the lease."""
-    owner = Owner(machine)
+async def test_an_operation_waits_while_the_connection_is_suspended(runtime: ManualRuntime, path: str) -> None:
+    """It continues when the session is connected again within the lease."""
+    owner = Owner(runtime)
     owner.session.gate.suspended = True
-    doing = asyncio.ensure_future(PATHS[path](owner))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    operation = asyncio.ensure_future(PATHS[path](owner))
+    await run_ready_tasks()
     assert owner.session.sent == []
     assert owner.handler.commits == []
     owner.session.gate.suspended = False
-    await asyncio.wait_for(doing, 5)
+    await asyncio.wait_for(operation, 5)
     assert owner.session.sent
 
 
-async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(machine: ManualRuntime) -> None:
-    """What was sent stands; the rest is not even tried."""
-    owner = Owner(machine)
+async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(runtime: ManualRuntime) -> None:
+    """Transactions that were sent are done; the others are not sent."""
+    owner = Owner(runtime)
     owner.session.takes_s = 2.0
     many = {TopicPartition("t", number): (1, 1) for number in range(3 * MOST_OPERATIONS)}
     with pytest.raises(SessionLostError):
@@ -178,10 +178,10 @@ async def test_a_lease_that_ends_between_two_transactions_ends_the_commit(machin
     assert len(owner.session.sent) == 2
 
 
-async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualRuntime) -> None:
-    """A broker that is silent does not keep a member from noticing that its time is over."""
-    owner = Owner(machine)
-    machine.now_s = owner.session.gate.deadline_s - 0.05
+async def test_a_commit_waits_for_a_broker_at_most_until_the_lease_ends(runtime: ManualRuntime) -> None:
+    """A silent broker does not delay the end of the session."""
+    owner = Owner(runtime)
+    runtime.now_s = owner.session.gate.deadline_s - 0.05
 
     async def silent(offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         await asyncio.Event().wait()
@@ -192,9 +192,9 @@ async def test_brokers_are_waited_for_no_longer_than_the_lease(machine: ManualRu
     assert owner.session.sent
 
 
-async def test_brokers_are_not_asked_for_what_is_outdated_after_an_outage(machine: ManualRuntime) -> None:
-    """The connection breaks when all is ready, and the topic is created again before it is back."""
-    owner, outdated = Owner(machine), set[TopicPartition]()
+async def test_an_offset_that_is_outdated_after_an_outage_is_not_sent_to_a_broker(runtime: ManualRuntime) -> None:
+    """The connection breaks right before the commit, and the topic is created again during the outage."""
+    owner, outdated = Owner(runtime), set[TopicPartition]()
     get_many = owner.session.get_many
 
     async def breaking(paths: Sequence[str]) -> list[Node | None]:
@@ -203,8 +203,7 @@ async def test_brokers_are_not_asked_for_what_is_outdated_after_an_outage(machin
 
     owner.session.get_many = breaking  # type: ignore[method-assign]
     committing = asyncio.ensure_future(owner.broker_store.write_commit({P0: (12, 1)}, outdated.__contains__))
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await run_ready_tasks()
     outdated.add(P0)
     owner.session.gate.suspended = False
     assert await asyncio.wait_for(committing, 5) == ({}, {})
@@ -212,13 +211,13 @@ async def test_brokers_are_not_asked_for_what_is_outdated_after_an_outage(machin
 
 
 @pytest.mark.parametrize("end", ["suspended", "over", "shut"])
-async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualRuntime, end: str) -> None:
-    """By hand or by the clock, it is told at once that there is no trusted session at the moment."""
-    owner, asked = Owner(machine), []
+async def test_an_explicit_commit_fails_at_once_without_a_trusted_session(runtime: ManualRuntime, end: str) -> None:
+    """So does an automatic one."""
+    owner, commits = Owner(runtime), []
 
     class OwnedPartitions:
         async def commit_owned(self, metadata: str) -> frozenset[TopicPartition]:
-            asked.append(metadata)
+            commits.append(metadata)
             return frozenset({P0})
 
     member = GroupMember(
@@ -235,30 +234,30 @@ async def test_a_commit_that_is_asked_for_is_not_kept_waiting(machine: ManualRun
     if end == "suspended":
         owner.session.gate.suspended = True
     elif end == "over":
-        machine.now_s += 3
+        runtime.now_s += 3
     else:
         owner.session.gate.shut("by the test")
     with pytest.raises(SessionLostError, match="no session to commit with at the moment"):
         await member.commit_on_session("second")
-    assert asked == ["first"]
+    assert commits == ["first"]
 
 
-async def test_a_watch_that_fires_right_before_a_write_is_heard_first(machine: ManualRuntime) -> None:
+async def test_a_watch_that_fires_right_before_a_write_is_handled_first(runtime: ManualRuntime) -> None:
     """
-    A hint of kazoo's thread reaches the event loop as a callback that has not run yet.
+    The event loop has the watch's callback, from kazoo's thread, and has not run it yet.
 
-    ``ready`` lets it run: with the gate open and nothing to catch up it would otherwise return in the same turn.
+    ``ready`` lets it run: with an open gate and nothing to catch up with, it would return in the same turn.
     """
-    owner, looks = Owner(machine), list[str]()
+    owner, reads = Owner(runtime), list[str]()
     exists = owner.session.exists
 
-    async def looking(path: str, watcher: object) -> Node | None:
-        looks.append(path)
+    async def recorded(path: str, watcher: object) -> Node | None:
+        reads.append(path)
         return await exists(path, watcher)
 
-    owner.session.exists = looking  # type: ignore[method-assign]
+    owner.session.exists = recorded  # type: ignore[method-assign]
     await owner.topics.follow({"t"})
-    looks.clear()
+    reads.clear()
     asyncio.get_running_loop().call_soon(owner.topics.look_again)
     await owner.writer.ready()
-    assert looks == ["/brokers/topics/t"]
+    assert reads == ["/brokers/topics/t"]

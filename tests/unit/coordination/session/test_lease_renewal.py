@@ -1,4 +1,4 @@
-"""The lease: what renews it, how long it lasts, and what the heartbeat does about silence."""
+"""The lease: the proofs that renew it, its end, and the heartbeat when ZooKeeper is silent."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ TIMEOUT_MS = 6_000
 
 
 @pytest.fixture
-def machine() -> Iterator[ManualRuntime]:
-    """Time passes when the test says so."""
+def runtime() -> Iterator[ManualRuntime]:
+    """Move time by hand."""
     manual = ManualRuntime()
     with replaced(manual):
         yield manual
 
 
 @pytest.fixture
-def gate(machine: ManualRuntime) -> DeliveryGate:
-    """Of a session with a timeout of 6 seconds, confirmed now."""
-    made = DeliveryGate()
-    made.grant(TIMEOUT_MS)
-    made.renew(machine.now_s)
-    return made
-
-
-def test_a_gate_is_closed_until_something_was_confirmed(machine: ManualRuntime) -> None:
-    """A session that is open proves nothing yet, and has no lease that could end."""
+def gate(runtime: ManualRuntime) -> DeliveryGate:
+    """Return the gate of a session with a timeout of 6 seconds, confirmed now."""
     gate = DeliveryGate()
-    assert not gate.is_open(machine.now_s)
     gate.grant(TIMEOUT_MS)
-    assert not gate.is_open(machine.now_s)
-    assert not gate.is_over(machine.now_s + 100)
-    gate.renew(machine.now_s)
-    assert gate.is_open(machine.now_s)
+    gate.renew(runtime.now_s)
+    return gate
 
 
-def test_a_lease_counts_from_the_sending(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """Half of the timeout, however late the answer came; an older proof takes nothing away."""
-    sent_s = machine.now_s
+def test_a_gate_is_closed_until_the_first_proof(runtime: ManualRuntime) -> None:
+    """An opened session is no proof, and its lease has not begun."""
+    gate = DeliveryGate()
+    assert not gate.is_open(runtime.now_s)
+    gate.grant(TIMEOUT_MS)
+    assert not gate.is_open(runtime.now_s)
+    assert not gate.is_over(runtime.now_s + 100)
+    gate.renew(runtime.now_s)
+    assert gate.is_open(runtime.now_s)
+
+
+def test_a_lease_counts_from_the_sending_of_the_proof(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """It lasts half of the timeout, however late the answer came. An older proof does not shorten it."""
+    sent_s = runtime.now_s
     gate.renew(sent_s + 1)
     gate.renew(sent_s)
     assert gate.deadline_s == sent_s + 4
@@ -64,69 +64,69 @@ def test_a_lease_counts_from_the_sending(machine: ManualRuntime, gate: DeliveryG
     assert not gate.is_open(sent_s + 4)
 
 
-def test_the_end_of_a_lease_is_final(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """Whoever asked after it was told no; what is answered then must not open the gate again."""
-    assert not gate.is_open(machine.now_s + 3)
-    gate.renew(machine.now_s + 3.1)
-    assert not gate.is_open(machine.now_s + 3.2)
+def test_the_end_of_a_lease_is_final(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """A caller that asked after the end got False, so a late answer must not open the gate again."""
+    assert not gate.is_open(runtime.now_s + 3)
+    gate.renew(runtime.now_s + 3.1)
+    assert not gate.is_open(runtime.now_s + 3.2)
     assert gate.shut_reason == "lease over"
 
 
-def test_a_lease_whose_end_somebody_saw_is_not_renewed(machine: ManualRuntime, gate: DeliveryGate) -> None:
+def test_a_lease_whose_end_was_reported_is_not_renewed(runtime: ManualRuntime, gate: DeliveryGate) -> None:
     """
-    A proof that was sent after the end, by a leader that went on after SIGSTOP, say, brings nothing back.
+    A proof that was sent after the end does not reopen the gate.
 
-    Found by the simulator: the heartbeat took the session for alive, and kept a member in the group for ever that could
+    Found by the simulator: a leader resumed after SIGSTOP, and its heartbeat kept the session of a member that could
     neither claim nor leave.
     """
-    machine.now_s += 4
-    assert not gate.is_open(machine.now_s)
-    gate.renew(machine.now_s)
-    assert gate.is_over(machine.now_s)
+    runtime.now_s += 4
+    assert not gate.is_open(runtime.now_s)
+    gate.renew(runtime.now_s)
+    assert gate.is_over(runtime.now_s)
 
 
-def test_a_broken_connection_pauses(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """Until it is back, within the lease."""
+def test_a_suspended_connection_closes_the_gate(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """Within the lease, a reconnection opens it again."""
     gate.suspended = True
-    assert not gate.is_open(machine.now_s)
+    assert not gate.is_open(runtime.now_s)
     gate.suspended = False
-    assert gate.is_open(machine.now_s)
+    assert gate.is_open(runtime.now_s)
 
 
-def test_a_gate_that_was_shut_stays_shut(machine: ManualRuntime, gate: DeliveryGate) -> None:
+def test_a_gate_that_was_shut_stays_shut(runtime: ManualRuntime, gate: DeliveryGate) -> None:
     """The first reason is kept."""
     gate.shut("closed")
     gate.shut("something else")
-    gate.renew(machine.now_s + 1)
-    assert not gate.is_open(machine.now_s)
+    gate.renew(runtime.now_s + 1)
+    assert not gate.is_open(runtime.now_s)
     assert gate.shut_reason == "closed"
 
 
-def test_a_shorter_timeout_shortens_the_lease(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """A server that is found after a broken connection may grant less than the one before."""
+def test_a_shorter_timeout_shortens_the_lease(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """After a reconnection, another server may grant less."""
     gate.grant(2_000)
-    assert gate.deadline_s == machine.now_s + 1
-    gate.renew(machine.now_s + 0.5)
-    assert gate.deadline_s == machine.now_s + 1.5
+    assert gate.deadline_s == runtime.now_s + 1
+    gate.renew(runtime.now_s + 0.5)
+    assert gate.deadline_s == runtime.now_s + 1.5
 
 
-def test_a_longer_timeout_lengthens_no_lease(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """Others wait for the one that the member told them of, before they take what it holds."""
+def test_a_longer_timeout_does_not_lengthen_the_lease(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """Other members wait for the timeout in the member znode."""
     gate.grant(2_000)
     gate.grant(10 * TIMEOUT_MS)
-    gate.renew(machine.now_s)
+    gate.renew(runtime.now_s)
     assert gate.timeout_ms == TIMEOUT_MS
-    assert gate.deadline_s == machine.now_s + TIMEOUT_MS / 2_000
+    assert gate.deadline_s == runtime.now_s + TIMEOUT_MS / 2_000
 
 
 @pytest.mark.parametrize(("asked_ms", "expected_s"), [(None, 1.0), (250, 0.25), (2_000, 2.0), (5_000, 2.0)])
-def test_how_often_to_beat(asked_ms: int | None, expected_s: float) -> None:
-    """A sixth of the granted timeout, or as asked, but at least every third."""
+def test_the_heartbeat_interval(asked_ms: int | None, expected_s: float) -> None:
+    """It is a sixth of the granted timeout, or the setting, and at most a third of the timeout."""
     assert heartbeat_interval_s(TIMEOUT_MS, asked_ms) == pytest.approx(expected_s)
 
 
-def test_heartbeats_too_seldom_for_what_was_granted_are_refused() -> None:
-    """The error says what was given, what is possible, and what to do."""
+def test_an_interval_beyond_a_third_of_the_granted_timeout_is_refused() -> None:
+    """The error has the setting, the largest possible value, and advice."""
     check_heartbeat_interval(TIMEOUT_MS, None)
     check_heartbeat_interval(TIMEOUT_MS, 2_000)
     with pytest.raises(ConfigError) as caught:
@@ -138,15 +138,15 @@ def test_heartbeats_too_seldom_for_what_was_granted_are_refused() -> None:
     )
 
 
-async def test_a_later_life_makes_do_with_less(caplog: pytest.LogCaptureFixture) -> None:
-    """A first one is refused; one that follows a lost session beats as seldom as it may, and says so."""
+async def test_a_later_session_shortens_the_interval(caplog: pytest.LogCaptureFixture) -> None:
+    """The first session is refused. One that follows a lost session uses the largest interval, with a warning."""
     config = ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=2_001)
     first, later = (
         GroupSession(GroupConfig(group="g"), config, round_robin, Metrics(), first=is_first)
         for is_first in (True, False)
     )
-    for life in (first, later):
-        life.session.gate.grant(TIMEOUT_MS)
+    for each in (first, later):
+        each.session.gate.grant(TIMEOUT_MS)
     with pytest.raises(ConfigError, match="heartbeat_interval_ms: 2001 given"):
         first._check_heartbeat(strictly=first._first)
     later._check_heartbeat(strictly=later._first)
@@ -156,25 +156,25 @@ async def test_a_later_life_makes_do_with_less(caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("given", [0, -1, 1.5, "100", True])
 def test_a_heartbeat_interval_is_a_whole_number_of_milliseconds(given: Any) -> None:
-    """Of at least one."""
+    """It is at least one."""
     with pytest.raises(ConfigError, match=r"heartbeat_interval_ms: .* expected a whole number of at least 1"):
         ZooKeeperConfig(hosts="h:1", heartbeat_interval_ms=given)
 
 
 class Answer:
-    """What kazoo gives for a request."""
+    """The result of a request, as kazoo returns it."""
 
     def __init__(self) -> None:
         self.exception: Exception | None = None
         self.value: list[Any] = [True]
-        self.came = False
+        self.is_set = False
         self._callback: Callable[[Answer], None] | None = None
 
     def rawlink(self, callback: Callable[[Answer], None]) -> None:
         self._callback = callback
 
-    def come(self, *, exception: Exception | None = None, value: Any = True) -> None:
-        self.exception, self.value, self.came = exception, [value], True
+    def set(self, *, exception: Exception | None = None, value: Any = True) -> None:
+        self.exception, self.value, self.is_set = exception, [value], True
         assert self._callback is not None
         self._callback(self)
 
@@ -188,10 +188,10 @@ class Socket:
 
 
 class Client:
-    """As much of kazoo's client as a heartbeat needs: what it sent stands in ``sent``."""
+    """The part of kazoo's client that a heartbeat needs; ``sent`` has its requests."""
 
-    def __init__(self, machine: ManualRuntime) -> None:
-        self._machine = machine
+    def __init__(self, runtime: ManualRuntime) -> None:
+        self._runtime = runtime
         self._connection = self
         self._socket = Socket()
         self._stopped = threading.Event()
@@ -205,12 +205,12 @@ class Client:
 
     def commit_async(self) -> Answer:
         answer = Answer()
-        self.sent.append((self._machine.now_s, answer))
+        self.sent.append((self._runtime.now_s, answer))
         return answer
 
     @property
     def times(self) -> list[float]:
-        """When the beats were sent, in seconds after the start."""
+        """The times of the heartbeats, in seconds after the start."""
         return [round(sent_s - 1_000, 3) for sent_s, _ in self.sent]
 
     @property
@@ -218,183 +218,187 @@ class Client:
         return self.sent[-1][1]
 
 
-class Beating:
-    """A heartbeat at work."""
+class RunningHeartbeat:
+    """A running heartbeat; ``dead`` collects the reasons that it reports."""
 
-    def __init__(self, machine: ManualRuntime, gate: DeliveryGate, interval_ms: int | None = None) -> None:
-        self.machine, self.gate = machine, gate
-        self.client, self.metrics, self.dead = Client(machine), Metrics(), list[str]()
+    def __init__(self, runtime: ManualRuntime, gate: DeliveryGate, interval_ms: int | None = None) -> None:
+        self.runtime, self.gate = runtime, gate
+        self.client, self.metrics, self.dead = Client(runtime), Metrics(), list[str]()
         connection = Connection(cast(Any, self.client), self.metrics)
         self.heartbeat = Heartbeat(connection, gate, "/m", self.metrics, self.dead.append, interval_ms)
         self.heartbeat.start()
-        machine.pass_s(0)
+        runtime.pass_s(0)
 
     def answered_for(self, seconds: float, step_s: float = 0.01) -> None:
-        """Let time pass; every beat is answered soon."""
+        """Let time pass; each heartbeat is answered soon."""
         for _ in range(round(seconds / step_s)):
-            if not self.client.last.came:
-                self.client.last.come()
-            self.machine.pass_s(step_s)
+            if not self.client.last.is_set:
+                self.client.last.set()
+            self.runtime.pass_s(step_s)
 
 
-def test_a_heartbeat_beats_every_sixth_of_the_timeout(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """From the start on; the lease never ends."""
-    beating = Beating(machine, gate)
-    beating.answered_for(4.5)
-    assert beating.client.times == pytest.approx([0, 1, 2, 3, 4], abs=0.05)
-    assert gate.is_open(machine.now_s)
-    assert not beating.dead
+def test_heartbeats_are_a_sixth_of_the_timeout_apart(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """The first one is sent at the start, and the lease never ends."""
+    running = RunningHeartbeat(runtime, gate)
+    running.answered_for(4.5)
+    assert running.client.times == pytest.approx([0, 1, 2, 3, 4], abs=0.05)
+    assert gate.is_open(runtime.now_s)
+    assert not running.dead
 
 
 @pytest.mark.parametrize(("interval_ms", "gap_s"), [(200, 0.2), (2_000, 2.0), (60_000, 2.0)])
-def test_a_heartbeat_beats_as_often_as_it_is_told(
-    machine: ManualRuntime, gate: DeliveryGate, interval_ms: int, gap_s: float
+def test_the_interval_is_the_setting_up_to_a_third_of_the_timeout(
+    runtime: ManualRuntime, gate: DeliveryGate, interval_ms: int, gap_s: float
 ) -> None:
-    """More seldom than every third of the timeout it never does."""
-    beating = Beating(machine, gate, interval_ms)
-    beating.answered_for(6.1)
-    gaps = [later - earlier for earlier, later in zip(beating.client.times, beating.client.times[1:], strict=False)]
+    """A larger setting is cut to a third."""
+    running = RunningHeartbeat(runtime, gate, interval_ms)
+    running.answered_for(6.1)
+    gaps = [later - earlier for earlier, later in zip(running.client.times, running.client.times[1:], strict=False)]
     assert gaps == pytest.approx([gap_s] * len(gaps), abs=0.05)
     assert len(gaps) == int(6.1 / gap_s)
-    assert gate.is_open(machine.now_s)
+    assert gate.is_open(runtime.now_s)
 
 
-def test_a_beat_renews_the_lease_from_when_it_was_sent(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """Not from when it was answered."""
-    beating = Beating(machine, gate)
-    sent_s = machine.now_s
-    machine.pass_s(0.9)
-    beating.client.last.come()
+def test_a_heartbeat_renews_the_lease_from_its_sending(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """The time of the answer does not count."""
+    running = RunningHeartbeat(runtime, gate)
+    sent_s = runtime.now_s
+    runtime.pass_s(0.9)
+    running.client.last.set()
     assert gate.deadline_s == sent_s + 3
 
 
 @pytest.mark.parametrize("outcome", [{"exception": ConnectionLoss()}, {"value": RolledBackError()}])
-def test_only_a_beat_that_was_done_renews(machine: ManualRuntime, gate: DeliveryGate, outcome: dict[str, Any]) -> None:
-    """An answer that is none, and one that refuses, confirm nothing."""
-    beating = Beating(machine, gate)
-    machine.pass_s(0.5)
+def test_only_an_executed_heartbeat_renews_the_lease(
+    runtime: ManualRuntime, gate: DeliveryGate, outcome: dict[str, Any]
+) -> None:
+    """A lost answer and a refusal prove nothing."""
+    running = RunningHeartbeat(runtime, gate)
+    runtime.pass_s(0.5)
     before_s = gate.deadline_s
-    beating.client.last.come(**outcome)
+    running.client.last.set(**outcome)
     assert gate.deadline_s == before_s
-    assert not beating.dead
+    assert not running.dead
 
 
-def test_an_unanswered_beat_shuts_the_socket(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """After a sixth of the timeout, once, so that kazoo looks for another server within the lease."""
-    beating = Beating(machine, gate)
-    machine.pass_s(0.99)
-    assert beating.client._socket.shut == 0
-    machine.pass_s(0.02)
-    assert beating.client._socket.shut == 1
-    assert beating.metrics.total("zookeeper_connections_dropped") == 1
+def test_an_unanswered_heartbeat_shuts_the_socket(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """Once, after a sixth of the timeout, so that kazoo connects to another server within the lease."""
+    running = RunningHeartbeat(runtime, gate)
+    runtime.pass_s(0.99)
+    assert running.client._socket.shut == 0
+    runtime.pass_s(0.02)
+    assert running.client._socket.shut == 1
+    assert running.metrics.total("zookeeper_connections_dropped") == 1
 
 
-def test_a_beat_that_is_told_of_a_move_shuts_the_socket(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """The lease goes on over the next connection, which an answer on the old one does not end once more."""
-    beating = Beating(machine, gate)
-    machine.pass_s(0.5)
+def test_a_heartbeat_of_a_moved_session_shuts_the_socket(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """The lease continues. A later answer of the old connection does not shut the socket of the new one."""
+    running = RunningHeartbeat(runtime, gate)
+    runtime.pass_s(0.5)
     before_s = gate.deadline_s
-    beating.heartbeat.beat_now()
-    machine.pass_s(0)
-    (_, first), (_, second) = beating.client.sent
-    left = beating.client._socket
-    first.come(value=SessionMovedError())
-    second.come(value=SessionMovedError())
+    running.heartbeat.beat_now()
+    runtime.pass_s(0)
+    (_, first), (_, second) = running.client.sent
+    left = running.client._socket
+    first.set(value=SessionMovedError())
+    second.set(value=SessionMovedError())
     assert left.shut == 1
-    beating.client._socket = Socket()
-    second.come(value=SessionMovedError())
-    assert (left.shut, beating.client._socket.shut) == (1, 0)
-    assert beating.metrics.total("zookeeper_connections_dropped") == 1
-    assert (gate.deadline_s, beating.dead) == (before_s, [])
+    running.client._socket = Socket()
+    second.set(value=SessionMovedError())
+    assert (left.shut, running.client._socket.shut) == (1, 0)
+    assert running.metrics.total("zookeeper_connections_dropped") == 1
+    assert (gate.deadline_s, running.dead) == (before_s, [])
 
 
-def test_a_beat_goes_out_when_the_connection_is_back(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """At once, and none while there is none."""
-    beating = Beating(machine, gate)
-    machine.pass_s(1.01)
+def test_a_reconnection_sends_a_heartbeat_at_once(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """None is sent while the connection is suspended."""
+    running = RunningHeartbeat(runtime, gate)
+    runtime.pass_s(1.01)
     gate.suspended = True
-    beating.client.last.come(exception=ConnectionLoss())
-    machine.pass_s(0.5)
-    assert beating.client.times == [0]
-    beating.client._socket = Socket()
+    running.client.last.set(exception=ConnectionLoss())
+    runtime.pass_s(0.5)
+    assert running.client.times == [0]
+    running.client._socket = Socket()
     gate.suspended = False
-    beating.heartbeat.beat_now()
-    machine.pass_s(0)
-    assert beating.client.times == pytest.approx([0, 1.51])
-    beating.client.last.come()
+    running.heartbeat.beat_now()
+    runtime.pass_s(0)
+    assert running.client.times == pytest.approx([0, 1.51])
+    running.client.last.set()
     assert gate.deadline_s == pytest.approx(1_000 + 1.51 + 3)
 
 
-def test_an_old_answer_does_not_stand_for_a_new_beat(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """The socket is shut on time although the beat before was answered meanwhile."""
-    beating = Beating(machine, gate)
-    machine.pass_s(0.5)
-    beating.heartbeat.beat_now()
-    machine.pass_s(0.1)
-    first, second = beating.client.sent
-    first[1].come()
-    machine.pass_s(0.91)
-    assert beating.client._socket.shut == 1
+def test_the_answer_to_an_earlier_heartbeat_does_not_count_for_a_later_one(
+    runtime: ManualRuntime, gate: DeliveryGate
+) -> None:
+    """The socket is shut in time, although the earlier one was answered."""
+    running = RunningHeartbeat(runtime, gate)
+    runtime.pass_s(0.5)
+    running.heartbeat.beat_now()
+    runtime.pass_s(0.1)
+    first, second = running.client.sent
+    first[1].set()
+    runtime.pass_s(0.91)
+    assert running.client._socket.shut == 1
     assert second[0] == pytest.approx(1_000.5)
 
 
-def test_the_end_of_the_lease_is_told_on_time(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """At the lease's end, not at the next beat; and nothing is sent after it."""
-    beating = Beating(machine, gate, 2_000)
-    machine.pass_s(2.99)
-    assert not beating.dead
-    machine.pass_s(0.02)
-    assert beating.dead == ["the lease ran out: ZooKeeper confirmed nothing for half the session timeout"]
+def test_the_end_of_the_lease_is_reported_in_time(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """Not with the next heartbeat; and nothing is sent after the end."""
+    running = RunningHeartbeat(runtime, gate, 2_000)
+    runtime.pass_s(2.99)
+    assert not running.dead
+    runtime.pass_s(0.02)
+    assert running.dead == ["the lease ran out: ZooKeeper confirmed nothing for half the session timeout"]
     assert gate.shut_reason == "lease over"
-    sent = len(beating.client.sent)
-    machine.pass_s(60)
-    assert len(beating.client.sent) == sent
-    assert len(beating.dead) == 1
+    sent = len(running.client.sent)
+    runtime.pass_s(60)
+    assert len(running.client.sent) == sent
+    assert len(running.dead) == 1
 
 
-def test_a_process_that_was_stopped_finds_its_lease_over(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """Before it sends anything: an answer to a late beat must not make up for the time that nobody knows of."""
-    beating = Beating(machine, gate)
-    beating.client.last.come()
-    machine.sleep_s(5)
-    machine.pass_s(0)
-    assert beating.client.times == [0]
-    assert len(beating.dead) == 1
+def test_a_resumed_process_finds_its_lease_over(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """Before it sends anything: the answer to a late heartbeat proves nothing about the time before."""
+    running = RunningHeartbeat(runtime, gate)
+    running.client.last.set()
+    runtime.sleep_s(5)
+    runtime.pass_s(0)
+    assert running.client.times == [0]
+    assert len(running.dead) == 1
 
 
-def test_a_member_whose_znode_is_gone_is_dead(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """The gate is shut before anybody is told."""
-    beating = Beating(machine, gate)
-    beating.client.last.come(value=NoNodeError())
-    assert not gate.is_open(machine.now_s)
-    assert beating.dead == ["the member znode is gone"]
+def test_a_session_without_its_member_znode_is_given_up(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """The gate is shut before that is reported."""
+    running = RunningHeartbeat(runtime, gate)
+    running.client.last.set(value=NoNodeError())
+    assert not gate.is_open(runtime.now_s)
+    assert running.dead == ["the member znode is gone"]
 
 
-def test_a_session_that_nothing_has_confirmed_yet_is_waited_for(machine: ManualRuntime) -> None:
-    """Its first beat begins the lease; until then this thread does not spin."""
+def test_a_heartbeat_waits_for_the_first_proof(runtime: ManualRuntime) -> None:
+    """Its first answer begins the lease; until then its thread does not spin."""
     gate = DeliveryGate()
     gate.grant(TIMEOUT_MS)
-    beating = Beating(machine, gate)
-    ticker = machine.tickers[-1]
-    assert ticker.due_s == pytest.approx(machine.now_s + 1)
-    beating.client.last.come()
-    assert gate.is_open(machine.now_s)
+    running = RunningHeartbeat(runtime, gate)
+    ticker = runtime.tickers[-1]
+    assert ticker.due_s == pytest.approx(runtime.now_s + 1)
+    running.client.last.set()
+    assert gate.is_open(runtime.now_s)
 
 
-def test_a_heartbeat_that_fails_ends_the_session(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """Without beats the lease would end later, and as if ZooKeeper were to blame."""
-    beating = Beating(machine, gate)
-    beating.client.last.come()
-    beating.client.transaction = None  # type: ignore[assignment, method-assign]
-    machine.pass_s(1.1)
+def test_an_error_in_the_heartbeat_ends_the_session(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """Without heartbeats the lease would end later, for a misleading reason."""
+    running = RunningHeartbeat(runtime, gate)
+    running.client.last.set()
+    running.client.transaction = None  # type: ignore[assignment, method-assign]
+    runtime.pass_s(1.1)
     assert gate.shut_reason == "heartbeat failed"
-    assert len(beating.dead) == 1
+    assert len(running.dead) == 1
 
 
-def test_a_heartbeat_that_was_stopped_tells_nobody(machine: ManualRuntime, gate: DeliveryGate) -> None:
-    """Its session is being closed in order."""
-    beating = Beating(machine, gate)
-    beating.heartbeat.stop()
-    machine.pass_s(60)
-    assert beating.client.times == [0]
-    assert not beating.dead
+def test_a_stopped_heartbeat_reports_nothing(runtime: ManualRuntime, gate: DeliveryGate) -> None:
+    """Its session is being closed regularly."""
+    running = RunningHeartbeat(runtime, gate)
+    running.heartbeat.stop()
+    runtime.pass_s(60)
+    assert running.client.times == [0]
+    assert not running.dead

@@ -1,4 +1,4 @@
-"""How long a server has for answering Connect: little where a lease runs on, more and more where none does."""
+"""The time that a server has for its answer to Connect: short while a lease runs, longer and longer without one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LIMIT_S = 1.0
 
 
 class Servers:
-    """Those behind a client; each Connect is noted with the time that it has, and answered where they are well."""
+    """The servers of a client. ``waits_s`` has the timeout of each Connect, which is answered if ``healthy``."""
 
     def __init__(self) -> None:
         self.waits_s: list[float] = []
-        self.well = False
+        self.healthy = False
         self.client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=int(1000 * TIMEOUT_S)))
         self.client._connection._invoke = self.invoke
         self.granted: list[int] = []
@@ -33,12 +33,12 @@ class Servers:
 
     def invoke(self, timeout: float, _request: Any, _xid: int | None) -> Any:
         self.waits_s.append(timeout)
-        if not self.well:
+        if not self.healthy:
             raise TimeoutError
         return SimpleNamespace(session_id=7, time_out=1000 * TIMEOUT_S), None
 
     def fail(self, times: int) -> list[float]:
-        """The times that so many attempts had, in seconds."""
+        """Connect so many times without an answer, and return the timeouts in seconds."""
         self.waits_s.clear()
         for _ in range(times):
             with pytest.raises(TimeoutError):
@@ -49,26 +49,26 @@ class Servers:
         self.client._connection._invoke(TIMEOUT_S, Connect(0, 0, 0, 0, b"", False))
 
 
-def test_slow_servers_are_joined() -> None:
-    """Without a session each attempt has twice the time of the last one, up to that of kazoo's own."""
+def test_without_a_session_each_attempt_has_twice_the_time() -> None:
+    """Up to kazoo's own timeout, so a slow server is joined in the end."""
     waits_s = Servers().fail(2_000)
     assert waits_s[:5] == [LIMIT_S, 2 * LIMIT_S, 4 * LIMIT_S, 8 * LIMIT_S, TIMEOUT_S]
     assert set(waits_s[4:]) == {TIMEOUT_S}
 
 
-def test_a_lease_has_no_time_for_slow_servers() -> None:
-    """With a session each has as much as the lease allows, however long the first one took."""
+def test_with_a_session_each_attempt_has_the_time_that_the_lease_allows() -> None:
+    """However long the attempts before the session took."""
     servers = Servers()
     servers.fail(3)
-    servers.well = True
+    servers.healthy = True
     servers.connect()
     assert servers.granted == [7]
-    servers.client._session_id, servers.well = 7, False
+    servers.client._session_id, servers.healthy = 7, False
     assert servers.fail(3) == [LIMIT_S] * 3
 
 
-def test_a_connection_without_a_time_of_its_own_has_the_limit() -> None:
-    """kazoo opens such ones to find a server that may be written to."""
+def test_a_connection_without_a_timeout_has_the_limit() -> None:
+    """kazoo opens such connections to find a server that accepts writes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         connection = ImmediateHandler(connect_limit_s=30.0).create_connection(server.getsockname())
         with connection:

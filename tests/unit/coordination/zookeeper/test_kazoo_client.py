@@ -1,4 +1,4 @@
-"""kazoo's client as ours: a Ctrl-C in the middle of a request is a Ctrl-C, a dead connection is an answer."""
+"""The subclass of kazoo's client: a Ctrl-C during a request is raised, a dead connection is an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 
 class Socket:
-    """The socket by which a request wakes kazoo's thread; raises, once, what is to hit it there."""
+    """The socket by which a request wakes kazoo's thread; its first calls raise ``errors``."""
 
     def __init__(self, *errors: BaseException) -> None:
         self.errors = list(errors)
@@ -26,33 +26,33 @@ class Socket:
         self.woken += 1
 
 
-def client(wake: Socket | None) -> InterruptibleClient:
-    """A client as a session has it, connected as far as it knows."""
-    made = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
-    assert isinstance(made, InterruptibleClient)
-    made._state = KeeperState.CONNECTED
-    made._connection._write_sock = wake
-    return made
+def connected_client(wake: Socket | None) -> InterruptibleClient:
+    """Return the client of a session, in the state "connected"."""
+    client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
+    assert isinstance(client, InterruptibleClient)
+    client._state = KeeperState.CONNECTED
+    client._connection._write_sock = wake
+    return client
 
 
-def test_a_ctrl_c_that_hits_a_request_is_not_swallowed() -> None:
-    """kazoo's own client took it for a closed connection: the program went on, without its session."""
+def test_a_ctrl_c_during_a_request_is_raised() -> None:
+    """kazoo's own client takes it for a closed connection, and the program continues without its session."""
     wake = Socket(KeyboardInterrupt())
-    interrupted = client(wake)
+    interrupted = connected_client(wake)
     with pytest.raises(KeyboardInterrupt):
         interrupted.get_async("/")
-    assert wake.woken == len(interrupted._queue) == 1, "whatever is asked next, such as the close, is not held up"
+    assert wake.woken == len(interrupted._queue) == 1, "the request is queued, and the next one is not blocked"
 
 
 @pytest.mark.parametrize("wake", [Socket(BrokenPipeError()), None])
-def test_a_request_on_a_dead_connection_says_so(wake: Socket | None) -> None:
-    """Its answer is the error; nothing is raised at the call."""
-    answer = client(wake).get_async("/")
+def test_a_request_on_a_dead_connection_is_answered_with_the_error(wake: Socket | None) -> None:
+    """The call itself raises nothing."""
+    answer = connected_client(wake).get_async("/")
     assert isinstance(answer.exception, ConnectionClosedError)
 
 
-def test_a_request_after_the_close_says_so() -> None:
-    """What kazoo answers to a client that was closed is still its answer."""
-    closed = client(Socket(AssertionError("nobody is to be woken")))
+def test_a_request_after_the_close_is_answered_with_the_error() -> None:
+    """As kazoo's own client answers it."""
+    closed = connected_client(Socket(AssertionError("a closed client wakes no thread")))
     closed._state = KeeperState.CLOSED
     assert isinstance(closed.get_async("/").exception, ConnectionClosedError)

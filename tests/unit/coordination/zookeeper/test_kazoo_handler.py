@@ -1,4 +1,4 @@
-"""What kazoo runs on in a member: answers at once, on the thread that read them; sockets looked at with one call."""
+"""The handler of kazoo's client: answers are passed on by the thread that reads them; one call polls the sockets."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         end.close()
 
 
-def test_members_have_it() -> None:
-    """Each session's client is run by one of its own."""
+def test_the_client_of_a_session_has_this_handler() -> None:
+    """Each client has a handler of its own."""
     assert isinstance(runtime.client(ZooKeeperConfig.parse("127.0.0.1:1")).handler, ImmediateHandler)
 
 
-def test_a_host_that_takes_no_connection_is_given_up() -> None:
-    """It swallows packets, as one does that is cut off: kazoo waits no longer for it than the next server needs."""
+def test_an_attempt_to_connect_is_limited() -> None:
+    """A host that drops packets must leave time for the next server."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         waiting = [socket.socket() for _ in range(3)]
         try:
             for each in waiting:
-                # Its queue is full with these, and nobody empties it.
+                # These fill its queue, which no thread empties.
                 each.setblocking(False)
                 each.connect_ex(full.getsockname())
             with pytest.raises(TimeoutError):
@@ -55,35 +55,35 @@ def test_a_host_that_takes_no_connection_is_given_up() -> None:
                 each.close()
 
 
-def test_members_give_such_a_host_up_while_the_lease_runs() -> None:
-    """After a dead connection a sixth of the session timeout is left: enough for that host, and the next one."""
+def test_the_limit_leaves_time_within_the_lease() -> None:
+    """After a dead connection, a sixth of the session timeout is left: enough for that host and the next one."""
     handler = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1", session_timeout_ms=12_000)).handler
     assert handler._connect_limit_s == 1.0
 
 
-def test_answers_and_watches_are_told_in_their_order_on_the_calling_thread(handler: ImmediateHandler) -> None:
-    """No thread stands between who reads them and who waits for them."""
-    told: list[tuple[str, int]] = []
+def test_answers_and_watches_are_passed_on_in_order_on_the_calling_thread(handler: ImmediateHandler) -> None:
+    """No other thread passes them on."""
+    seen: list[tuple[str, int]] = []
     answer = handler.async_result()
-    answer.rawlink(lambda result: told.append((result.value, threading.get_ident())))
-    handler.dispatch_callback(Callback("watch", lambda what: told.append((what, threading.get_ident())), ("first",)))
+    answer.rawlink(lambda result: seen.append((result.value, threading.get_ident())))
+    handler.dispatch_callback(Callback("watch", lambda what: seen.append((what, threading.get_ident())), ("first",)))
     answer.set("second")
     late = handler.async_result()
     late.set("third")
-    late.rawlink(lambda result: told.append((result.value, threading.get_ident())))
-    assert told == [(what, threading.get_ident()) for what in ("first", "second", "third")]
+    late.rawlink(lambda result: seen.append((result.value, threading.get_ident())))
+    assert seen == [(what, threading.get_ident()) for what in ("first", "second", "third")]
 
 
-def test_a_callback_that_fails_stops_nobody(handler: ImmediateHandler, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged; the thread that reads from the server goes on."""
+def test_an_error_in_a_callback_is_logged(handler: ImmediateHandler, caplog: pytest.LogCaptureFixture) -> None:
+    """The thread that reads from the server continues."""
     answer = handler.async_result()
     answer.rawlink(lambda _: 1 / 0)
-    answer.set("well")
+    answer.set("value")
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
 
 
 def test_sockets_are_ready_as_select_says(handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]) -> None:
-    """Readable with bytes or an end in sight, writable with room, neither within the time: empty lists."""
+    """Readable with bytes or at the end, writable with space; after the timeout, the lists are empty."""
     near, far = pair
     assert handler.select([near], [], [], 0) == ([], [], [])
     assert handler.select([], [near], []) == ([], [near], [])
@@ -97,15 +97,17 @@ def test_sockets_are_ready_as_select_says(handler: ImmediateHandler, pair: tuple
 def test_a_closed_socket_is_an_error_as_kazoo_expects_it(
     handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    """kazoo reconnects on it, as on that of its own handler."""
+    """kazoo reconnects after this error, which its own handler raises, too."""
     near, _ = pair
     near.close()
     with pytest.raises(ValueError, match="negative integer"):
         handler.select([near], [], [], 0)
 
 
-def test_descriptors_may_be_high(handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]) -> None:
-    """A program with thousands of connections has numbers that ``select.select`` refuses."""
+def test_descriptors_may_have_high_numbers(
+    handler: ImmediateHandler, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    """A program with thousands of connections has descriptors that ``select.select`` refuses."""
     near, far = pair
     number = 2_000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""What wakes the thread that speaks to ZooKeeper: as many times as it was woken, and nobody waits to wake it."""
+"""Wake-ups of the thread that sends to ZooKeeper: each is counted, and none blocks its sender."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kiel_groups.coordination.zookeeper.kazoo_handler import ImmediateHandler
 
 pytestmark = pytest.mark.unit
 
-#: A pair of sockets holds 278 bytes, sent one at a time.
+#: The buffer of a pair of sockets takes only 278 bytes that are sent one at a time.
 MANY = 100_000
 
 
-def test_there_is_a_wake_for_each_request_and_none_beyond() -> None:
-    """kazoo takes one for each request that it sends: it looks ready for so long, and not longer."""
+def test_each_wakeup_is_received_once() -> None:
+    """kazoo receives one byte for each request that it sends. The socket is ready as long as some are left."""
     handler = ImmediateHandler()
     reading, writing = handler.create_socket_pair()
     assert handler.select([reading], [], [], 0) == ([], [], [])
@@ -32,8 +32,8 @@ def test_there_is_a_wake_for_each_request_and_none_beyond() -> None:
         reading.recv(1)
 
 
-def test_a_closed_one_wakes_nobody() -> None:
-    """kazoo closes both ends, one after the other; who writes later gets the error of a socket."""
+def test_a_closed_socket_raises_an_error() -> None:
+    """kazoo closes both ends, one after the other; a later call gets the error of a real socket."""
     reading, writing = ImmediateHandler().create_socket_pair()
     writing.close()
     reading.close()
@@ -43,19 +43,19 @@ def test_a_closed_one_wakes_nobody() -> None:
 
 
 def test_a_request_never_waits_for_the_thread_that_sends_it() -> None:
-    """That thread takes none while there is no server: who asks, and who closes the client, goes on all the same."""
+    """Without a server the thread receives no wake-ups; requests and the close do not wait for it."""
     client = runtime.client(ZooKeeperConfig.parse("127.0.0.1:1"))
     reading, client._connection._write_sock = client.handler.create_socket_pair()
     client._state = KeeperState.CONNECTING
 
-    def ask() -> None:
+    def request_many() -> None:
         for _ in range(MANY):
             client.get_async("/")
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(120.0)
-    assert not asking.is_alive()
+    requests = threading.Thread(target=request_many, daemon=True)
+    requests.start()
+    requests.join(120.0)
+    assert not requests.is_alive()
     assert len(client._queue) == MANY
     for _ in range(MANY):
         reading.recv(1)

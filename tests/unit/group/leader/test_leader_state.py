@@ -1,4 +1,4 @@
-"""A leader: debounce, one plan at a time, and what ends a publication."""
+"""A leader: debounce, one plan at a time, and the end of a publication."""
 
 from __future__ import annotations
 
@@ -37,41 +37,41 @@ OPENING, BATCH, CLOSING = (Check("opening"),), (Check("batch"),), (Check("closin
 PLAN = Publication(7, 3, ("/folder",), (OPENING, BATCH, CLOSING))
 DEBOUNCE = DebounceConfig(quiet_ms=100, bound_ms=1_000, initial_delay_ms=300)
 
-VOID: list[Answer] = [Refused(0, Failure.NO_NODE), Refused(1, Failure.BAD_VERSION), Unknown()]
+NOT_DONE: list[Answer] = [Refused(0, Failure.NO_NODE), Refused(1, Failure.BAD_VERSION), Unknown()]
 
 
 class Bench:
-    """One leader, fed by hand; ``told`` collects its effects."""
+    """One leader state; ``effects`` collects all its effects."""
 
     def __init__(self, debounce: DebounceConfig = DEBOUNCE) -> None:
         self.leader = LeaderState(debounce)
-        self.told: list[Effect] = []
+        self.effects: list[Effect] = []
 
     def feed(self, *events: Event) -> list[Effect]:
-        """Take events; returns the effects of all of them."""
-        told: list[Effect] = []
+        """Apply events, and return their effects."""
+        found: list[Effect] = []
         for event in events:
             self.leader, effects = step(self.leader, event)
-            told += effects
-        self.told += told
-        return told
+            found += effects
+        self.effects += found
+        return found
 
     def watching(self) -> Bench:
-        """Elected at 0, first plan made and found to change nothing at 0.3."""
+        """Elect it at 0; its first plan, at 0.3, changes nothing."""
         self.feed(Elected(ME, 0.0), Tick(0.3), Planned(1, None, 0.3))
         assert self.leader.duty is LeaderPhase.WATCHING
-        self.told.clear()
+        self.effects.clear()
         return self
 
     def publishing(self, *answered: Event) -> Bench:
-        """As ``watching``, then a change at 10 whose plan is ready at 10.1."""
+        """As ``watching``; then plan a change of time 10 at 10.1."""
         self.watching().feed(Changed("join", 10.0), Tick(10.1), Planned(1, PLAN, 10.1), *answered)
         assert self.leader.duty is LeaderPhase.PUBLISHING
         return self
 
 
-def test_the_first_plan_waits_for_the_group_to_gather() -> None:
-    """A new leader plans after its initial delay, not before."""
+def test_the_first_plan_waits_for_the_initial_delay() -> None:
+    """More members may join meanwhile."""
     bench = Bench()
     bench.feed(Elected(ME, 5.0))
     assert bench.leader.due_s == pytest.approx(5.3)
@@ -79,8 +79,8 @@ def test_the_first_plan_waits_for_the_group_to_gather() -> None:
     assert bench.feed(Tick(5.3)) == [MakePlan(1, ME, "first plan")]
 
 
-def test_a_successor_waits_for_nobody_to_gather() -> None:
-    """Its group is there: the quiet time will do, and the bound where that is shorter."""
+def test_a_successor_waits_for_the_quiet_time_only() -> None:
+    """The members of its group have joined. It waits for the bound instead if that is shorter."""
     bench = Bench()
     bench.feed(Elected(ME, 5.0, succeeds=True))
     assert bench.leader.due_s == pytest.approx(5.1)
@@ -89,8 +89,8 @@ def test_a_successor_waits_for_nobody_to_gather() -> None:
     assert hasty.leader.due_s == pytest.approx(5.2)
 
 
-def test_what_is_urgent_ends_the_quiet_time() -> None:
-    """A returning instance finds its place at once, whatever else is still being gathered."""
+def test_an_urgent_change_ends_the_quiet_time() -> None:
+    """A returning static member gets its partitions at once, together with all changes so far."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Changed("return", 10.02, urgent=True))
     assert bench.feed(Tick(10.02)) == [MakePlan(1, ME, "join, return")]
@@ -98,8 +98,8 @@ def test_what_is_urgent_ends_the_quiet_time() -> None:
     assert bench.leader.duty is LeaderPhase.PLANNING
 
 
-def test_another_debounce_counts_from_the_next_change_on() -> None:
-    """What waits already goes on waiting as it began; the floor is 0."""
+def test_another_debounce_applies_from_the_next_change() -> None:
+    """A change that waits already keeps its due time. The smallest debounce is 0."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), DebounceChanged(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0)))
     assert bench.leader.due_s == pytest.approx(10.1)
@@ -107,7 +107,7 @@ def test_another_debounce_counts_from_the_next_change_on() -> None:
     assert bench.feed(Tick(11.0)) == [MakePlan(1, ME, "join")]
 
 
-def test_the_floor_of_the_initial_delay_is_nothing() -> None:
+def test_the_initial_delay_may_be_zero() -> None:
     """With a delay of 0 the first tick plans."""
     bench = Bench(DebounceConfig(quiet_ms=0, bound_ms=0, initial_delay_ms=0))
     assert bench.feed(Elected(ME, 5.0), Tick(5.0)) == [MakePlan(1, ME, "first plan")]
@@ -116,7 +116,7 @@ def test_the_floor_of_the_initial_delay_is_nothing() -> None:
 
 
 def test_changes_do_not_shorten_the_initial_delay() -> None:
-    """A change right after the election waits with the rest."""
+    """A change right after the election waits for its end, too."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), Changed("join", 0.01))
     assert bench.feed(Tick(0.2)) == []
@@ -124,21 +124,21 @@ def test_changes_do_not_shorten_the_initial_delay() -> None:
 
 
 def test_changes_before_the_first_plan_are_bounded() -> None:
-    """A stream of changes postpones the first plan to the bound, not for ever."""
+    """Repeated changes postpone the first plan up to the bound."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), *(Changed("join", number / 20) for number in range(1, 40)))
     assert bench.leader.due_s == pytest.approx(1.0)
 
 
 def test_an_initial_delay_beyond_the_bound_is_kept() -> None:
-    """The bound counts for changes; it does not cut the delay that was asked for."""
+    """The bound limits what changes add, not the configured delay."""
     bench = Bench(DebounceConfig(quiet_ms=100, bound_ms=1_000, initial_delay_ms=3_000))
     bench.feed(Elected(ME, 0.0), Changed("join", 2.95))
     assert bench.leader.due_s == pytest.approx(3.0)
 
 
 def test_a_change_is_planned_after_a_quiet_time() -> None:
-    """Each further change begins the quiet time anew."""
+    """Each further change restarts the quiet time."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Changed("leave", 10.08))
     assert bench.feed(Tick(10.17)) == []
@@ -146,7 +146,7 @@ def test_a_change_is_planned_after_a_quiet_time() -> None:
     assert bench.feed(Tick(10.3)) == []
 
 
-def test_changes_without_end_are_planned_at_the_bound() -> None:
+def test_repeated_changes_are_planned_at_the_bound() -> None:
     """The bound counts from the first change."""
     bench = Bench().watching()
     bench.feed(*(Changed("join", 10 + number / 20) for number in range(30)))
@@ -155,21 +155,21 @@ def test_changes_without_end_are_planned_at_the_bound() -> None:
 
 
 def test_a_quiet_time_beyond_the_bound_ends_at_the_bound() -> None:
-    """The bound is the upper one of the two, also for a single change."""
+    """The bound also limits the wait of a single change."""
     bench = Bench(DebounceConfig(quiet_ms=5_000, bound_ms=1_000, initial_delay_ms=0))
     bench.feed(Elected(ME, 0.0), Tick(0.0), Planned(1, None, 0.0), Changed("join", 10.0))
     assert bench.leader.due_s == pytest.approx(11.0)
 
 
-def test_causes_are_told_once_each_in_order() -> None:
+def test_each_cause_is_named_once_in_order() -> None:
     """A thousand joins are one cause."""
     bench = Bench().watching()
     bench.feed(*(Changed(cause, 10.0) for cause in ("join", "topic", "join", "leave", "topic")))
     assert bench.feed(Tick(10.1)) == [MakePlan(1, ME, "join, topic, leave")]
 
 
-def test_a_publication_goes_out_write_by_write() -> None:
-    """Folders first, each write when the one before was answered, and the news at the end."""
+def test_a_publication_is_sent_write_by_write() -> None:
+    """Parents are created first. Each write follows the answer to the one before; ``Published`` comes last."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1))
     assert bench.feed(Planned(1, PLAN, 10.2)) == [Prepare(1, ("/folder",))]
@@ -183,7 +183,7 @@ def test_a_publication_goes_out_write_by_write() -> None:
 
 
 def test_a_plan_that_changes_nothing_is_not_published() -> None:
-    """Nothing is written, and nothing more is to be done."""
+    """Nothing is written, and no further plan is due."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1))
     assert bench.feed(Planned(1, None, 10.2), Tick(99.0)) == []
@@ -200,8 +200,8 @@ def test_a_plan_that_changes_nothing_is_not_published() -> None:
     ],
     ids=["planning", "preparing", "opening", "writing"],
 )
-def test_what_changes_during_a_plan_makes_the_next_one(during: tuple[Event, ...]) -> None:
-    """The plan under way goes on undisturbed; the change is planned after it, with its own quiet time."""
+def test_a_change_during_a_plan_causes_the_next_plan(during: tuple[Event, ...]) -> None:
+    """The present plan is completed. The change is planned after it, with its own quiet time."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), *during)
     assert bench.feed(Changed("leave", 10.3), Tick(20.0)) == []
@@ -211,17 +211,17 @@ def test_what_changes_during_a_plan_makes_the_next_one(during: tuple[Event, ...]
     assert bench.feed(Tick(10.6)) == [MakePlan(1, ME, "leave")]
 
 
-def test_a_change_during_a_plan_that_changes_nothing_is_not_forgotten() -> None:
-    """It came after the reading, perhaps."""
+def test_a_change_during_a_plan_without_effect_is_planned() -> None:
+    """The plan may have been made from data that was read before the change."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), Changed("leave", 10.2), Planned(1, None, 10.3))
     assert bench.feed(Tick(10.4)) == [MakePlan(1, ME, "leave")]
 
 
 @pytest.mark.parametrize("answered", range(3))
-@pytest.mark.parametrize("answer", VOID, ids=repr)
-def test_an_answer_that_is_not_done_voids_the_plan(answered: int, answer: Answer) -> None:
-    """After a refusal or an unknown outcome nothing more of the plan goes out, and a new one is made soon."""
+@pytest.mark.parametrize("answer", NOT_DONE, ids=repr)
+def test_a_refused_or_unknown_write_discards_the_plan(answered: int, answer: Answer) -> None:
+    """Nothing more of it is written, and a new plan is made after a pause."""
     bench = Bench().publishing(Prepared(1, 10.2), *[Written(1, DONE, 10.3)] * answered)
     assert bench.feed(Written(1, answer, 11.0)) == []
     assert bench.leader.publication is None
@@ -232,45 +232,45 @@ def test_an_answer_that_is_not_done_voids_the_plan(answered: int, answer: Answer
 @pytest.mark.parametrize(
     "failure", [Planned(1, None, 11.0, failed=True), Planned(1, PLAN, 11.0, failed=True)], ids=["no plan", "a plan"]
 )
-def test_a_plan_that_cannot_be_made_is_tried_again(failure: Event) -> None:
-    """After a pause, and with what changed meanwhile."""
+def test_a_failed_plan_is_retried(failure: Event) -> None:
+    """After a pause, together with the changes until then."""
     bench = Bench().watching()
     bench.feed(Changed("join", 10.0), Tick(10.1), Changed("leave", 10.2))
     assert bench.feed(failure, Tick(11.0 + RETRY_S - 0.01)) == []
     assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "leave, retry")]
 
 
-def test_folders_that_cannot_be_made_void_the_plan() -> None:
-    """Nothing is written without them."""
+def test_a_plan_is_discarded_if_its_parents_cannot_be_created() -> None:
+    """Its writes would fail without these znodes."""
     bench = Bench().publishing()
     assert bench.feed(Prepared(1, 11.0, failed=True), Written(1, DONE, 11.1), Prepared(1, 11.1)) == []
     assert bench.feed(Tick(11.0 + RETRY_S)) == [MakePlan(1, ME, "retry")]
 
 
 def test_changes_do_not_hasten_a_retry() -> None:
-    """What refused a moment ago is not asked again at once because something else changed."""
+    """The pause after a failure is kept, even with a debounce of 0."""
     bench = Bench(DebounceConfig(quiet_ms=0, bound_ms=0)).publishing(Prepared(1, 10.2))
     bench.feed(Written(1, Unknown(), 11.0), Changed("join", 11.01))
     assert bench.leader.due_s == pytest.approx(11.0 + RETRY_S)
 
 
-def test_a_leader_that_leads_on_plans_afresh() -> None:
-    """After a pause with the same znode it plans as after any change."""
+def test_a_confirmed_leader_makes_a_new_plan() -> None:
+    """An election with the same znode counts as a change."""
     bench = Bench().watching()
     bench.feed(Elected(ME, 10.0))
     assert bench.feed(Tick(10.1)) == [MakePlan(1, ME, "leader resumed")]
 
 
-def test_a_leader_that_leads_on_finishes_its_publication_first() -> None:
-    """The same znode still guards it."""
+def test_a_confirmed_leader_completes_its_publication_first() -> None:
+    """The same znode still fences it."""
     bench = Bench().publishing(Prepared(1, 10.2))
     assert bench.feed(Elected(ME, 10.3)) == []
     assert bench.feed(*[Written(1, DONE, 10.4)] * 3)[-1] == Published(7, 3)
     assert bench.feed(Tick(10.5)) == [MakePlan(1, ME, "leader resumed")]
 
 
-def test_another_znode_of_its_own_voids_the_publication() -> None:
-    """The publication checks the znode it began with, so it cannot go on under another one."""
+def test_another_election_znode_discards_the_publication() -> None:
+    """Its writes check the former znode, so they would be refused."""
     bench = Bench().publishing(Prepared(1, 10.2))
     assert bench.feed(Elected(OTHER, 10.3), Written(1, DONE, 10.4)) == []
     assert bench.feed(Tick(10.7)) == [MakePlan(2, OTHER, "first plan")]
@@ -286,8 +286,8 @@ SITUATIONS = {
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_who_leads_no_more_stops_everything(situation: str) -> None:
-    """Whatever was under way, no answer and no clock brings anything out of a deposed leader."""
+def test_a_deposed_leader_has_no_effects(situation: str) -> None:
+    """Neither late answers nor ticks cause any, whatever it was doing."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), *SITUATIONS[situation], Changed("join", 0.7))
     assert bench.feed(Deposed()) == []
@@ -297,8 +297,8 @@ def test_who_leads_no_more_stops_everything(situation: str) -> None:
     assert bench.leader == LeaderState(DEBOUNCE, term=1)
 
 
-def test_the_answer_to_an_earlier_leadership_is_not_taken_for_a_later_one() -> None:
-    """Deposed while its allocator ran, elected again: the old outcome must not end the new planning."""
+def test_an_answer_to_an_earlier_term_is_ignored() -> None:
+    """The leader was deposed while its allocator ran, and elected again: the old plan must not end the new planning."""
     bench = Bench()
     bench.feed(Elected(ME, 0.0), Tick(0.3), Deposed(), Elected(OTHER, 1.0), Tick(1.3))
     bench.feed(Planned(1, None, 1.4))

@@ -1,4 +1,4 @@
-"""What a leader finds wrong about owners, and when it says so."""
+"""Owners that differ from the plan, and when the leader reports them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 WANTED = {P0: "a", P1: "a", P2: "b"}
 
 
-def test_what_is_as_planned_is_not_suspicious() -> None:
+def test_an_owner_as_planned_is_no_mismatch() -> None:
     """The owner is the member that the plan names."""
     assert find_mismatches({}, WANTED, {P0: "a", P1: "a", P2: "b"}, 1.0) == {}
 
 
-def test_a_suspicion_counts_from_the_first_look_that_saw_the_same() -> None:
-    """Another owner, or another plan, is another suspicion."""
+def test_a_mismatch_lasts_from_the_first_reading_that_found_it() -> None:
+    """Another owner, or another plan, is another mismatch."""
     first = find_mismatches({}, WANTED, {P0: None, P1: "b", P2: "b"}, 1.0)
     assert first == {P0: OwnerMismatch("a", None, 1.0), P1: OwnerMismatch("a", "b", 1.0)}
     second = find_mismatches(first, WANTED, {P0: None, P1: "c", P2: "b"}, 2.0)
@@ -31,14 +31,14 @@ def test_a_suspicion_counts_from_the_first_look_that_saw_the_same() -> None:
     }
 
 
-def test_what_was_not_looked_at_stays_suspicious() -> None:
-    """Not every look reads every owner; what is not wanted any more is forgotten."""
+def test_a_mismatch_stays_until_its_owner_is_read_again() -> None:
+    """A reading may cover only some owners. A partition that is no longer assigned is dropped."""
     first = find_mismatches({}, WANTED, {P1: "b"}, 1.0)
     assert find_mismatches(first, WANTED, {}, 2.0) == first
     assert find_mismatches(first, {P2: "b"}, {}, 2.0) == {}
 
 
-def test_an_alarm_names_holder_and_cause_for_all_partitions_of_two_members() -> None:
+def test_one_alarm_names_all_partitions_of_the_same_owner_and_cause() -> None:
     """No owner, a live owner that does not release, and an owner that is no member: three kinds."""
     found = {
         P0: OwnerMismatch("a", None, 0.0),
@@ -47,20 +47,20 @@ def test_an_alarm_names_holder_and_cause_for_all_partitions_of_two_members() -> 
         TopicPartition("t", 3): OwnerMismatch("a", "dead", 0.0),
         TopicPartition("t", 4): OwnerMismatch("b", None, 29.0),
     }
-    told = list(alarms(found, {"a", "b"}, 32.0, 30.0))
-    assert [(alarm.kind, len(alarm.partitions)) for alarm in told] == [
+    raised = list(alarms(found, {"a", "b"}, 32.0, 30.0))
+    assert [(alarm.kind, len(alarm.partitions)) for alarm in raised] == [
         ("partitions_unowned", 1),
         ("partitions_wrongly_owned", 2),
         ("partitions_orphaned", 1),
     ]
-    unowned, held, orphaned = (alarm.text for alarm in told)
+    unowned, wrongly_owned, orphaned = (alarm.text for alarm in raised)
     assert unowned.startswith("t:0, allocated to a: no owner for 32 s")
-    assert held.startswith("2 partitions, first t:1, allocated to a: owned by b for 31 s, and not released")
+    assert wrongly_owned.startswith("2 partitions, first t:1, allocated to a: owned by b for 31 s, and not released")
     assert orphaned.startswith("t:3, allocated to a: owned by dead for 32 s, which is no member")
 
 
 def test_owners_are_read_as_they_are_written() -> None:
-    """By us and by Java consumers; anything else names no member."""
+    """Members of this package and Java consumers write them; other data raises an error."""
     assert parse_owner(encode_owner("g_host-1-ab"), "/x") == "g_host-1-ab"
     for garbage in (b"", b"name", b"-0", b"name-x", b"\xff"):
         with pytest.raises(ProtocolError, match=r"^/x: a consumer id and the index of a thread were expected"):

@@ -1,4 +1,4 @@
-"""The claims of one member: each rule by its cases, and every event in every state of one partition."""
+"""The claims of one member: each rule by its cases, and every event in every phase of one partition."""
 
 from __future__ import annotations
 
@@ -58,27 +58,27 @@ def some(*numbers: int) -> frozenset[TopicPartition]:
 
 
 def claims(want: frozenset[TopicPartition] | None, *, leaving: bool = False, **phases: Phase) -> Claims:
-    """A state in which partition 1 is in the phase given as ``p1``, and so on."""
-    standing = {TopicPartition("t", int(name[1:])): phase for name, phase in phases.items()}
-    return Claims(want=want, phases=standing, leaving=leaving, topics=frozenset({"t"}))
+    """Return a state in which partition 1 is in the phase ``p1``, and so on."""
+    phases_by_partition = {TopicPartition("t", int(name[1:])): phase for name, phase in phases.items()}
+    return Claims(want=want, phases=phases_by_partition, leaving=leaving, topics=frozenset({"t"}))
 
 
 OTHER = frozenset({TopicPartition("u", 1)})
 
 
 def subscribed(topics: Iterable[str], state: Claims, **phases: Phase) -> Claims:
-    """A state with another subscription, and with phases of the partition 1 of topic u."""
+    """Return a state with another subscription, in which partition 1 of topic u is in the phase ``u1``."""
     others = {TopicPartition("u", int(name[1:])): phase for name, phase in phases.items()}
     return dataclasses.replace(state, topics=frozenset(topics), phases={**state.phases, **others})
 
 
 def replaced(**phases: Phase) -> Claims:
-    """A state whose slot is another member's now."""
+    """Return a state of a member whose slot another member has now."""
     return dataclasses.replace(claims(some(1, 2), leaving=True, **phases), replaced=True)
 
 
 CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
-    "what is wanted and free is claimed": (
+    "an assigned partition without an owner is claimed": (
         claims(None),
         AssignmentRead(some(1, 2)),
         claims(some(1, 2), p1=CLAIMING, p2=CLAIMING),
@@ -90,55 +90,55 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         claims(some(1), p1=OPENING),
         (Open(some(1)),),
     ),
-    "a slot of another one is nothing to who holds nothing": (
+    "a replaced member without claims drops its assignment": (
         claims(some(1), p1=WAITING),
         Replaced(),
         claims(None, p1=WAITING),
         (),
     ),
-    "who waited for the slot of another one claims nothing": (
+    "a replaced member that waited for an owner claims nothing": (
         claims(None, p1=WAITING),
         OwnerGone(some(1)),
         claims(None),
         (),
     ),
-    "who holds something and is replaced gives it back": (
+    "a replaced member revokes its partitions": (
         claims(some(1, 2), p1=OWNED, p2=WAITING),
         Replaced(),
         replaced(p1=DRAINING),
         (Drain(some(1)),),
     ),
-    "who is about to hold something and is replaced keeps it from nobody": (
+    "a replaced member finishes claims in progress": (
         claims(some(1, 2), p1=CLAIMING, p2=OPENING),
         Replaced(),
         replaced(p1=CLAIMING, p2=OPENING),
         (),
     ),
-    "a claim of a member that was replaced goes straight to its release": (
+    "a claim of a replaced member is released without delivery": (
         replaced(p1=OPENING),
         Opened(some(1)),
         replaced(p1=RELEASING),
         (Release(some(1)),),
     ),
-    "who was replaced claims nothing more, whatever its slice says then": (
+    "a replaced member ignores later assignments": (
         replaced(),
         AssignmentRead(some(1, 2)),
         replaced(),
         (),
     ),
-    "who leaves by itself was not replaced": (
+    "a member that leaves is not replaced": (
         claims(some(1), leaving=True, p1=DRAINING),
         Replaced(),
         claims(None, leaving=True, p1=DRAINING),
         (),
     ),
-    "what another one owns is awaited": (
+    "a partition that another member owns is watched": (
         claims(some(1, 2), p1=CLAIMING, p2=CLAIMING),
         Contended(some(2)),
         claims(some(1, 2), p1=CLAIMING, p2=WAITING),
         (WatchOwner(some(2)),),
     ),
-    "what became free is claimed again": (
+    "a released partition is claimed again": (
         claims(some(1), p1=WAITING),
         OwnerGone(some(1)),
         claims(some(1), p1=CLAIMING),
@@ -150,32 +150,32 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         claims(some(1), p1=OPENING),
         (Open(some(1)),),
     ),
-    "what is opened is handed out": (
+    "an opened partition is delivered": (
         claims(some(1), p1=OPENING),
         Opened(some(1)),
         claims(some(1), p1=OWNED),
         (Deliver(some(1)),),
     ),
-    "what is not wanted any more is drained, the rest flows on": (
+    "a revoked partition is drained, the others are delivered on": (
         claims(some(1, 2), p1=OWNED, p2=OWNED),
         AssignmentRead(some(2)),
         claims(some(2), p1=DRAINING, p2=OWNED),
         (Drain(some(1)),),
     ),
-    "what is drained is released": (
+    "a drained partition is released": (
         claims(some(), p1=DRAINING),
         Drained(some(1)),
         claims(some(), p1=RELEASING),
         (Release(some(1)),),
     ),
-    "what is released is free": (claims(some(), p1=RELEASING), Released(some(1)), claims(some()), ()),
-    "giving back comes before taking": (
+    "a released partition has no phase": (claims(some(), p1=RELEASING), Released(some(1)), claims(some()), ()),
+    "a drain comes before a claim": (
         claims(some(1), p1=OWNED),
         AssignmentRead(some(2)),
         claims(some(2), p1=DRAINING, p2=CLAIMING),
         (Drain(some(1)), Claim(some(2))),
     ),
-    "an unknown slice keeps what is held": (
+    "an unknown assignment revokes nothing": (
         claims(some(1), p1=OWNED),
         AssignmentRead(None),
         claims(None, p1=OWNED),
@@ -193,117 +193,122 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
         subscribed({"t", "u"}, claims(OTHER), u1=CLAIMING),
         (Claim(OTHER),),
     ),
-    "what is held of a topic that was dropped stays until a slice revokes it": (
+    "a claim of an unsubscribed topic stays until an assignment revokes it": (
         claims(some(1), p1=OWNED),
         Subscribed(frozenset()),
         subscribed((), claims(some(1), p1=OWNED)),
         (),
     ),
-    "a slice revokes what is held of a topic that was dropped": (
+    "an assignment revokes a claim of an unsubscribed topic": (
         subscribed((), claims(some(1), p1=OWNED)),
         AssignmentRead(some()),
         subscribed((), claims(some(), p1=DRAINING)),
         (Drain(some(1)),),
     ),
-    "what is held of a topic that was dropped is not claimed again": (
+    "a lost claim of an unsubscribed topic is not claimed again": (
         subscribed((), claims(some(1), p1=OWNED)),
         ClaimGone(some(1)),
         subscribed((), claims(some(1))),
         (Lose(some(1)),),
     ),
-    "an owner of a topic that was dropped is not waited for": (
+    "an owner in an unsubscribed topic is not watched": (
         claims(some(1, 2), p1=WAITING, p2=OWNED),
         Subscribed(frozenset()),
         subscribed((), claims(some(1, 2), p2=OWNED)),
         (),
     ),
-    "an owner that is found after its topic was dropped is not waited for": (
+    "an owner that is found after the unsubscription is not watched": (
         subscribed((), claims(some(1), p1=CLAIMING)),
         Contended(some(1)),
         subscribed((), claims(some(1))),
         (),
     ),
-    "a claim that succeeds after its topic was dropped is kept": (
+    "a claim that succeeds after the unsubscription is kept": (
         subscribed((), claims(some(1), p1=CLAIMING)),
         Claimed(some(1)),
         subscribed((), claims(some(1), p1=OPENING)),
         (Open(some(1)),),
     ),
-    "an unknown slice claims nothing new": (claims(None, p1=WAITING), OwnerGone(some(1)), claims(None), ()),
-    "an unknown slice keeps a claim under way": (
+    "an unknown assignment claims nothing": (claims(None, p1=WAITING), OwnerGone(some(1)), claims(None), ()),
+    "an unknown assignment keeps a claim in progress": (
         claims(None, p1=OPENING),
         Opened(some(1)),
         claims(None, p1=OWNED),
         (Deliver(some(1)),),
     ),
-    "an empty slice revokes everything": (
+    "an empty assignment revokes everything": (
         claims(some(1, 2, 3), p1=OWNED, p2=OWNED, p3=WAITING),
         AssignmentRead(some()),
         claims(some(), p1=DRAINING, p2=DRAINING),
         (Drain(some(1, 2)),),
     ),
-    "a wait ends with the wish": (claims(some(1), p1=WAITING), AssignmentRead(some()), claims(some()), ()),
-    "a contended claim that is not wanted any more is not awaited": (
+    "a wait ends if the partition is assigned no more": (
+        claims(some(1), p1=WAITING),
+        AssignmentRead(some()),
+        claims(some()),
+        (),
+    ),
+    "a contended claim that is assigned no more is not watched": (
         claims(some(), p1=CLAIMING),
         Contended(some(1)),
         claims(some()),
         (),
     ),
-    "a claim not wanted any more is opened and goes straight to its release": (
+    "a claim that is assigned no more is released after its opening": (
         claims(some(), p1=OPENING),
         Opened(some(1)),
         claims(some(), p1=RELEASING),
         (Release(some(1)),),
     ),
-    "a claim wanted again before it was opened is held": (
+    "a claim that is assigned again before its opening is kept": (
         claims(some(), p1=OPENING),
         AssignmentRead(some(1)),
         claims(some(1), p1=OPENING),
         (),
     ),
-    "a release that is wanted again starts anew, at the claim": (
+    "a released partition that is assigned again is claimed again": (
         claims(some(1), p1=RELEASING),
         Released(some(1)),
         claims(some(1), p1=CLAIMING),
         (Claim(some(1)),),
     ),
-    "a drain that began runs to its end though wanted again": (
+    "a drain continues if the partition is assigned again": (
         claims(some(), p1=DRAINING),
         AssignmentRead(some(1)),
         claims(some(1), p1=DRAINING),
         (),
     ),
-    "a claim deleted by hand is lost and claimed anew": (
+    "a claim that an operator deletes is lost and claimed again": (
         claims(some(1, 2), p1=OWNED, p2=OWNED),
         ClaimGone(some(1)),
         claims(some(1, 2), p1=CLAIMING, p2=OWNED),
         (Lose(some(1)), Claim(some(1))),
     ),
-    "a claim that vanished before it was opened was never handed out": (
+    "a claim that was deleted before its opening is not lost": (
         claims(some(1), p1=OPENING),
         ClaimGone(some(1)),
         claims(some(1), p1=CLAIMING),
         (Claim(some(1)),),
     ),
-    "a claim that vanished under a release is lost": (
+    "a claim that was deleted during its release is lost": (
         claims(some(), p1=RELEASING),
         ClaimGone(some(1)),
         claims(some()),
         (Lose(some(1)),),
     ),
-    "who leaves drains what is held and waits no more": (
+    "a leaving member drains its partitions and ends its waits": (
         claims(some(1, 2), p1=OWNED, p2=WAITING),
         Leave(),
         claims(some(1, 2), leaving=True, p1=DRAINING),
         (Drain(some(1)),),
     ),
-    "who leaves releases what is being opened, though the slice still names it": (
+    "a leaving member releases a claim after its opening": (
         claims(some(1), leaving=True, p1=OPENING),
         Opened(some(1)),
         claims(some(1), leaving=True, p1=RELEASING),
         (Release(some(1)),),
     ),
-    "who leaves claims nothing new": (
+    "a leaving member claims nothing": (
         claims(some(1), leaving=True),
         AssignmentRead(some(1, 2)),
         claims(some(1, 2), leaving=True),
@@ -314,16 +319,16 @@ CASES: dict[str, tuple[Claims, Event, Claims, tuple[Effect, ...]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_rule(case: str) -> None:
-    """Each rule of the machine: the state after one event, and the effects in their order."""
+    """Each rule: the state after one event, and the effects in order."""
     before, event, after, effects = CASES[case]
     assert step(before, event) == (after, effects)
 
 
-def test_the_end_of_the_session_loses_whatever_was_handed_out() -> None:
-    """What may have been handed out is lost, what was not opened is merely forgotten."""
-    standing = dict(zip(some(1, 2, 3, 4, 5, 6), Phase, strict=True))
-    after, effects = step(Claims(want=some(1), phases=standing), SessionEnded())
-    lost = frozenset(partition for partition, phase in standing.items() if phase in AFTER_OPENING)
+def test_the_end_of_the_session_loses_each_partition_that_was_opened() -> None:
+    """Records of these may have been delivered. Claims that were not opened are dropped without an effect."""
+    phases_by_partition = dict(zip(some(1, 2, 3, 4, 5, 6), Phase, strict=True))
+    after, effects = step(Claims(want=some(1), phases=phases_by_partition), SessionEnded())
+    lost = frozenset(partition for partition, phase in phases_by_partition.items() if phase in AFTER_OPENING)
     assert effects == (Lose(lost),)
     assert after.ended
     assert not after.phases
@@ -331,8 +336,8 @@ def test_the_end_of_the_session_loses_whatever_was_handed_out() -> None:
 
 
 def one_partition() -> Iterator[Claims]:
-    wishes: tuple[frozenset[TopicPartition] | None, ...] = (None, some(), some(1))
-    for phase, want, leaving, ended in product((None, *Phase), wishes, (False, True), (False, True)):
+    assignments: tuple[frozenset[TopicPartition] | None, ...] = (None, some(), some(1))
+    for phase, want, leaving, ended in product((None, *Phase), assignments, (False, True), (False, True)):
         yield Claims(want, {} if phase is None else {TopicPartition("t", 1): phase}, leaving, ended)
 
 
@@ -342,8 +347,8 @@ def every_event() -> Iterator[Event]:
 
 
 @pytest.mark.parametrize("event", list(every_event()), ids=repr)
-def test_every_event_is_taken_in_every_state(event: Event) -> None:
-    """No state refuses an event; an effect goes out exactly where a phase is entered or lost."""
+def test_each_phase_has_its_effect_on_entry(event: Event) -> None:
+    """For each event in each state: a partition that enters a phase, or is lost, has exactly that effect."""
     partition = TopicPartition("t", 1)
     for before in one_partition():
         after, effects = step(before, event)
@@ -351,18 +356,18 @@ def test_every_event_is_taken_in_every_state(event: Event) -> None:
             assert (after, effects) == (before, ())
             continue
         was, now = before.phases.get(partition), after.phases.get(partition)
-        told = [type(effect) for effect in effects if effect.partitions & {partition}]
+        found = [type(effect) for effect in effects if effect.partitions & {partition}]
         lost = was in AFTER_OPENING and (isinstance(event, SessionEnded) or event == ClaimGone(some(1)))
         entered = [ON_ENTRY[now]] if now is not None and now is not was else []
-        assert told == [Lose] * lost + entered
-        assert all(effect.partitions for effect in effects), "an effect about nothing"
+        assert found == [Lose] * lost + entered
+        assert all(effect.partitions for effect in effects), "an effect without partitions"
         assert not (after.leaving and now in {WAITING, OWNED})
         assert not (after.want == some() and now in {WAITING, OWNED})
 
 
 @pytest.mark.parametrize("answer", ABOUT_PARTITIONS)
-def test_answers_about_partitions_that_moved_on_are_ignored(answer: type) -> None:
-    """An answer counts only in the phase that asked for it."""
+def test_a_late_answer_is_ignored(answer: type) -> None:
+    """An answer counts only in the phase that requested it."""
     asked = {
         OwnerGone: {WAITING},
         Claimed: {CLAIMING, WAITING},
@@ -378,21 +383,21 @@ def test_answers_about_partitions_that_moved_on_are_ignored(answer: type) -> Non
 
 
 SETTLED = {
-    "nothing known": (claims(None), False),
-    "nothing wanted": (claims(some()), True),
-    "all held": (claims(some(1), p1=OWNED), True),
+    "unknown assignment": (claims(None), False),
+    "empty assignment": (claims(some()), True),
+    "all owned": (claims(some(1), p1=OWNED), True),
     "one missing": (claims(some(1, 2), p1=OWNED), False),
     "one still opening": (claims(some(1, 2), p1=OWNED, p2=OPENING), False),
     "one still draining": (claims(some(1), p1=OWNED, p2=DRAINING), False),
-    "leaving, one held": (claims(some(1), leaving=True, p1=OWNED), False),
+    "leaving, one owned": (claims(some(1), leaving=True, p1=OWNED), False),
     "left": (claims(some(1), leaving=True), True),
-    "unknown, one held": (claims(None, p1=OWNED), False),
+    "unknown assignment, one owned": (claims(None, p1=OWNED), False),
     "ended": (Claims(want=some(1), ended=True), True),
 }
 
 
 @pytest.mark.parametrize("case", SETTLED)
 def test_settled(case: str) -> None:
-    """Settled means: held is just what is wanted; of a member that leaves, nothing."""
+    """A member is settled when it owns exactly its assignment; a leaving member, when it owns nothing."""
     state, settled = SETTLED[case]
     assert state.settled is settled

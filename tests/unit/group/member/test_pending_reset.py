@@ -1,4 +1,4 @@
-"""The offset that a reset stores: never one that skips a record which the log still has and nobody has finished."""
+"""The offset that a reset stores. It never skips an unfinished record that the log still has."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ P0 = TopicPartition("t", 0)
 
 
 @pytest.mark.parametrize(
-    ("lost", "start", "end", "policy", "done", "stored"),
+    ("lost", "start", "end", "policy", "finished", "stored"),
     [
-        # Retention overtook the group: what was fetched before is not in the log any more.
+        # Retention deleted the records after the position.
         pytest.param(100, 200, 900, "earliest", 50, 200, id="overtaken, earliest"),
         pytest.param(100, 200, 900, "latest", 50, 900, id="overtaken, latest"),
-        # The log was cut below all that is done: nothing is owed.
-        pytest.param(1000, 0, 100, "latest", 1000, 100, id="cut, latest"),
-        pytest.param(1000, 0, 100, "earliest", 1000, 0, id="cut, earliest"),
+        # The log was truncated below the finished offset: every record that it has is finished.
+        pytest.param(1000, 0, 100, "latest", 1000, 100, id="truncated, latest"),
+        pytest.param(1000, 0, 100, "earliest", 1000, 0, id="truncated, earliest"),
         pytest.param(10, 0, 0, "earliest", 10, 0, id="emptied"),
-        # The log was cut, and has records before the cut that nobody has finished.
-        pytest.param(150, 0, 100, "latest", 90, 90, id="owed, latest"),
-        pytest.param(150, 0, 100, "earliest", 90, 0, id="owed, earliest"),
-        pytest.param(150, 95, 100, "latest", 90, 95, id="owed in part, latest"),
-        pytest.param(150, 95, 100, "latest", 100, 100, id="owed no more, latest"),
+        # The log was truncated, and still has unfinished records.
+        pytest.param(150, 0, 100, "latest", 90, 90, id="unfinished records, latest"),
+        pytest.param(150, 0, 100, "earliest", 90, 0, id="unfinished records, earliest"),
+        pytest.param(150, 95, 100, "latest", 90, 95, id="some unfinished records, latest"),
+        pytest.param(150, 95, 100, "latest", 100, 100, id="no unfinished record, latest"),
     ],
 )
-def test_the_stored_offset(lost: int, start: int, end: int, policy: str, done: int, stored: int) -> None:
-    """It is the policy's, or earlier where the log has records that are not done."""
+def test_the_stored_offset(lost: int, start: int, end: int, policy: str, finished: int, stored: int) -> None:
+    """It is that of the policy, or an earlier one if the log has unfinished records."""
     reset = PendingReset(lost, start, end, start if policy == "earliest" else end)
-    assert reset.offset_after(done) == stored
+    assert reset.offset_after(finished) == stored
 
 
-def test_commits_while_a_reset_waits() -> None:
-    """Offsets beyond the end of the log are not stored; those within it are."""
+def test_commits_during_a_reset() -> None:
+    """Offsets beyond the end of the log are not stored, those within it are."""
     subscription = SubscriptionState()
     subscription.assign_from_subscribed({P0: StartPosition(80, 1, 1)})
     state = subscription.state(P0)
@@ -53,8 +53,8 @@ def test_commits_while_a_reset_waits() -> None:
     assert subscription.all_consumed_offsets() == {P0: 100}
 
 
-def test_what_the_application_has_yet_to_commit_is_not_skipped() -> None:
-    """An application that commits by itself may have finished records without having stored their results."""
+def test_a_reset_does_not_skip_records_that_the_application_has_not_committed() -> None:
+    """An application that calls commit() may not have stored the results of finished records yet."""
     subscription = SubscriptionState()
     subscription.assign_from_subscribed({P0: StartPosition(50, 1, 1)})
     state = subscription.state(P0)

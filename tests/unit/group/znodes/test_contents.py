@@ -1,4 +1,4 @@
-"""What stands in the znodes, byte by byte."""
+"""The data of znodes: its fields, and data that is refused; test_golden_bytes.py has the bytes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
 
-PATH = "/where/it/stands"
+PATH = "/some/path"
 
 
-def test_a_slice_is_readable() -> None:
-    """Generation, member, and numbers by topic in ascending order."""
+def test_an_assignment_is_readable() -> None:
+    """It has generation, member, and ascending partition numbers by topic."""
     data = MemberAssignment(
         7, "m", frozenset({TopicPartition("u", 0), TopicPartition("t", 10), TopicPartition("t", 2)})
     ).encode()
@@ -38,8 +38,8 @@ def test_a_slice_is_readable() -> None:
     assert b"[2,10]" in data
 
 
-def test_a_member_tells_what_it_is() -> None:
-    """The fields of the design, with the granted session timeout."""
+def test_a_member_describes_itself() -> None:
+    """The session timeout is the one that the server granted."""
     info = MemberInfo(
         member_id="m", session_timeout_ms=4_000, subscription=("u", "t"), host="h", pid=3, started_at_ms=5
     )
@@ -55,23 +55,23 @@ def test_a_member_tells_what_it_is() -> None:
     }
 
 
-def test_a_static_member_has_its_instances_place() -> None:
-    """A dynamic one has a place of its own, which nobody else ever has."""
+def test_the_slot_of_a_static_member_is_its_instance_id() -> None:
+    """That of a dynamic member is its member id."""
     settings: dict[str, Any] = {"member_id": "m", "session_timeout_ms": 4_000, "subscription": ()}
     assert MemberInfo(**settings, instance_id="i").slot == "i"
     assert MemberInfo(**settings).slot == "m"
 
 
 @pytest.mark.parametrize("instance_id", ["", "a/b", 7, "x" * 256])
-def test_an_instance_that_can_have_no_place_is_unreadable(instance_id: object) -> None:
-    """Its name is that of a znode."""
+def test_an_illegal_instance_id_is_unreadable(instance_id: object) -> None:
+    """An instance id names a znode."""
     data = json.dumps({"subscription": [], "session_timeout_ms": 1, "instance_id": instance_id}).encode()
     with pytest.raises(ProtocolError, match="instance_id"):
         MemberInfo.parse("m", data, PATH)
 
 
-def test_a_consumer_id_is_what_kafka_writes() -> None:
-    """One stream a topic, a static pattern, and the time as a string."""
+def test_a_consumer_id_has_the_fields_of_kafkas() -> None:
+    """One stream for each topic, the pattern "static", and the time as a string."""
     assert json.loads(encode_consumer_id(["u", "t", "t"], 1_700_000_000_123)) == {
         "version": 1,
         "subscription": {"t": 1, "u": 1},
@@ -81,7 +81,7 @@ def test_a_consumer_id_is_what_kafka_writes() -> None:
 
 
 def test_owner_and_offset_are_plain_text() -> None:
-    """No quotes, no newline."""
+    """Without quotes or a newline."""
     assert encode_owner("g_h-1-ab") == b"g_h-1-ab-0"
     assert encode_offset(0) == b"0"
     assert encode_offset(2**63 - 1) == b"9223372036854775807"
@@ -98,10 +98,10 @@ def test_owner_and_offset_are_plain_text() -> None:
     ],
 )
 def test_member_id(host: str, session: int, expected: str) -> None:
-    """Java's form and charset, with the whole session id at the end, also of a negative one."""
-    made = make_member_id("g", host, 1_700, session)
-    assert made == expected
-    assert re.fullmatch(r"[a-zA-Z0-9._-]+", made)
+    """It has the form and charset of Java's, and ends in the whole session id, even if that is negative."""
+    member_id = make_member_id("g", host, 1_700, session)
+    assert member_id == expected
+    assert re.fullmatch(r"[a-zA-Z0-9._-]+", member_id)
 
 
 NO_OFFSETS = [
@@ -122,21 +122,21 @@ NO_OFFSETS = [
 
 
 @pytest.mark.parametrize("data", NO_OFFSETS)
-def test_what_is_no_decimal_is_no_offset(data: bytes) -> None:
-    """The error names the path and what was found."""
+def test_an_offset_is_a_plain_decimal(data: bytes) -> None:
+    """The error for anything else names the path and the data."""
     with pytest.raises(ProtocolError, match=PATH):
         parse_offset(data, PATH)
 
 
 @pytest.mark.parametrize("data", [b"9" * 5_000, b"9223372036854775808"], ids=["5,000 digits", "beyond int64"])
-def test_what_no_log_can_hold_is_no_offset(data: bytes) -> None:
-    """A number beyond int64 cannot be asked for at a broker, and int() itself refuses 5,000 digits."""
+def test_an_offset_is_at_most_an_int64(data: bytes) -> None:
+    """Requests to a broker have no larger one, and int() raises an error for 5,000 digits."""
     with pytest.raises(ProtocolError, match=PATH):
         parse_offset(data, PATH)
 
 
 def test_offsets_of_other_tools_are_read() -> None:
-    """Also with leading zeros."""
+    """They may have leading zeros."""
     assert parse_offset(b"0", PATH) == 0
     assert parse_offset(b"007", PATH) == 7
     assert parse_offset(b"9223372036854775807", PATH) == 2**63 - 1
@@ -156,26 +156,34 @@ UNREADABLE = {
     ),
     "a member without a subscription": (MemberInfo, b'{"session_timeout_ms":1}', "subscription"),
     "a member with a number for a topic": (MemberInfo, b'{"session_timeout_ms":1,"subscription":[1]}', "subscription"),
-    "a slice without a member": (MemberAssignment, b'{"generation":1,"partitions":{}}', "for"),
-    "a slice without a generation": (MemberAssignment, b'{"for":"m","partitions":{}}', "generation"),
-    "a slice with a list": (MemberAssignment, b'{"generation":1,"for":"m","partitions":[]}', "partitions"),
-    "a slice with one number": (MemberAssignment, b'{"generation":1,"for":"m","partitions":{"t":1}}', "topic 't'"),
-    "a slice with a negative number": (
+    "an assignment without a member": (MemberAssignment, b'{"generation":1,"partitions":{}}', "for"),
+    "an assignment without a generation": (MemberAssignment, b'{"for":"m","partitions":{}}', "generation"),
+    "an assignment with a list": (MemberAssignment, b'{"generation":1,"for":"m","partitions":[]}', "partitions"),
+    "an assignment with a number": (
+        MemberAssignment,
+        b'{"generation":1,"for":"m","partitions":{"t":1}}',
+        "topic 't'",
+    ),
+    "an assignment with a negative number": (
         MemberAssignment,
         b'{"generation":1,"for":"m","partitions":{"t":[-1]}}',
         "topic 't'",
     ),
-    "a slice with true": (MemberAssignment, b'{"generation":1,"for":"m","partitions":{"t":[true]}}', "topic 't'"),
-    "a slice with a fraction": (MemberAssignment, b'{"generation":1,"for":"m","partitions":{"t":[1.0]}}', "topic 't'"),
-    "a pointer in no known state": (GroupState, b'{"generation":1,"leader":"m","state":"almost"}', "state"),
-    "a pointer without a generation": (GroupState, b'{"leader":"m","state":"done"}', "generation"),
+    "an assignment with true": (MemberAssignment, b'{"generation":1,"for":"m","partitions":{"t":[true]}}', "topic 't'"),
+    "an assignment with a fraction": (
+        MemberAssignment,
+        b'{"generation":1,"for":"m","partitions":{"t":[1.0]}}',
+        "topic 't'",
+    ),
+    "a group state with an unknown state": (GroupState, b'{"generation":1,"leader":"m","state":"almost"}', "state"),
+    "a group state without a generation": (GroupState, b'{"leader":"m","state":"done"}', "generation"),
     "settings without a mode": (GroupSettings, b'{"store":"zookeeper","auto_offset_reset":"latest"}', "mode"),
     "a list": (MemberAssignment, b"[]", "object"),
     "no JSON": (MemberAssignment, b"{", "JSON"),
     "no text": (MemberAssignment, b"\xff", "JSON"),
     "nothing": (MemberAssignment, b"", "JSON"),
-    "a deep hole": (MemberAssignment, b"[" * 100_000, "JSON"),
-    "a slice with a number beyond int32": (
+    "deep nesting": (MemberAssignment, b"[" * 100_000, "JSON"),
+    "an assignment with a number beyond int32": (
         MemberAssignment,
         b'{"generation":1,"for":"m","partitions":{"t":[2147483648]}}',
         "topic 't'",
@@ -185,32 +193,32 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-def test_what_cannot_be_read_says_where_and_why(case: str) -> None:
-    """One error, with the path and the field."""
-    kind, data, told = UNREADABLE[case]
+def test_unreadable_data_raises_an_error_with_path_and_reason(case: str) -> None:
+    """The reason names the field."""
+    kind, data, reason = UNREADABLE[case]
     with pytest.raises(ProtocolError, match=PATH) as caught:
         kind.parse("m", data, PATH) if kind is MemberInfo else kind.parse(data, PATH)
-    assert told in str(caught.value)
+    assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize("topic", ["", "a/b", "..", "a\ud800", "a\u0000", "x" * 256])
-def test_a_member_with_an_impossible_topic_is_unreadable(topic: str) -> None:
-    """It would name a path that nobody can read, and stop every plan of the group."""
+def test_a_member_with_an_illegal_topic_is_unreadable(topic: str) -> None:
+    """The topic would name an illegal path, and stop each plan of the group."""
     data = json.dumps({"session_timeout_ms": 1, "subscription": ["t", topic]}).encode()
     with pytest.raises(ProtocolError, match="subscription"):
         MemberInfo.parse("m", data, PATH)
 
 
-def test_what_is_only_told_may_be_missing() -> None:
-    """Host, process and client are for people; without them a member is still a member."""
+def test_fields_for_operators_may_be_missing() -> None:
+    """Members do not need host, process, client, or the counts of a plan."""
     info = MemberInfo.parse("m", b'{"session_timeout_ms":1,"subscription":["t"],"pid":"x","started_at":null}', PATH)
     assert (info.host, info.pid, info.client, info.started_at_ms) == ("", 0, "", 0)
-    told = GroupState.parse(b'{"generation":1,"state":"done","leader":"m","unassigned":3,"unassigned_names":3}', PATH)
-    assert (dict(told.unassigned), told.unassigned_names, told.cause) == ({}, (), "")
+    state = GroupState.parse(b'{"generation":1,"state":"done","leader":"m","unassigned":3,"unassigned_names":3}', PATH)
+    assert (dict(state.unassigned), state.unassigned_names, state.cause) == ({}, (), "")
 
 
-def test_settings_that_differ_are_named() -> None:
-    """Setting, here, there; nothing where they agree."""
+def test_settings_that_differ_are_listed() -> None:
+    """Each with both values; equal settings are left out."""
     here = GroupSettings(store="zookeeper", mode="cooperative", auto_offset_reset="latest")
     there = GroupSettings(store="zookeeper", mode="eager", auto_offset_reset="earliest")
     assert here.differences(there) == [("mode", "cooperative", "eager"), ("auto_offset_reset", "latest", "earliest")]
@@ -218,8 +226,8 @@ def test_settings_that_differ_are_named() -> None:
     assert GroupSettings.parse(here.encode(), PATH) == here
 
 
-def test_topics_and_brokers_as_kafka_registers_them() -> None:
-    """Partition numbers ascending as numbers; host and port."""
+def test_topics_and_brokers_are_read_as_kafka_registers_them() -> None:
+    """Partitions are in numerical order; other data raises an error."""
     assert parse_topic(b'{"version":1,"partitions":{"10":[1],"2":[1,2],"0":[]}}', PATH) == (0, 2, 10)
     assert parse_broker(b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"1"}', PATH) == ("h", 9092)
     for data in (b"{}", b'{"partitions":{"x":[]}}', b'{"partitions":[]}', b""):

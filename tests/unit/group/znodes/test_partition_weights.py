@@ -1,4 +1,4 @@
-"""What stands in a group's ``weights`` znode, and what is refused."""
+"""The data of a group's ``weights`` znode, and data that is refused."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ weights = st.dictionaries(st.builds(TopicPartition, st.sampled_from(["t", "a.b",
 
 
 @given(weights)
-def test_what_is_written_is_read(written: dict[TopicPartition, float]) -> None:
-    """To six digits, and the same again from then on."""
+def test_written_weights_are_read_back(written: dict[TopicPartition, float]) -> None:
+    """With six digits; a second round changes nothing."""
     read = parse_weights(encode_weights(written), PATH)
     assert read.keys() == written.keys()
     assert all(read[each] == pytest.approx(load, rel=1e-5, abs=1e-300) for each, load in written.items())
@@ -32,14 +32,14 @@ def test_what_is_written_is_read(written: dict[TopicPartition, float]) -> None:
     assert checked_weights(printed_weights(read)) == read
 
 
-def test_it_is_packed_json() -> None:
-    """With its version; whole numbers as people write them."""
+def test_the_data_is_compressed_json() -> None:
+    """It has a version, and whole numbers without a fraction."""
     data = encode_weights({TopicPartition("t", 10): 2.0, TopicPartition("t", 9): 1234567.8})
     assert zlib.decompress(data) == b'{"version":1,"weights":{"t:10":2,"t:9":1234570}}'
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"", "weights packed by zlib were expected, found the beginning only of something"),
         (b"{}", "weights packed by zlib were expected, found b'{}'"),
@@ -70,31 +70,31 @@ def test_it_is_packed_json() -> None:
         "a bomb",
     ],
 )
-def test_anything_else_is_refused_in_one_line(data: bytes, told: str) -> None:
-    """With the path, in letters that any terminal prints; what unpacks to a gigabyte is not unpacked."""
+def test_other_data_is_refused_in_one_line(data: bytes, message: str) -> None:
+    """The error has the path and only printable characters. Data that expands to a gigabyte is not decompressed."""
     with pytest.raises(ProtocolError) as caught:
         parse_weights(data, PATH)
     assert str(caught.value).isprintable()
     assert str(caught.value).startswith(f"{PATH}: ")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("load", [-1, -0.5, float("nan"), float("inf"), 10**15 + 1, "1", None, True, [1]])
-def test_what_is_no_load(load: Any) -> None:
-    """Numbers from 0 on, in any unit."""
+def test_an_illegal_load_is_refused(load: Any) -> None:
+    """A load is a number from 0 on, in any unit."""
     with pytest.raises(ConfigError, match=r"^weights: .* given for t:0; expected a load, a number from 0 to 1,000"):
         checked_weights({"t:0": load})
 
 
 @pytest.mark.parametrize("name", ["", "t", "t:", ":1", "t:-1", "t:x", "t:01", "t:2147483648", *ILLEGAL_TOPICS])
-def test_what_is_no_partition(name: str) -> None:
-    """Each has one name only, of letters that Kafka allows: no lone surrogate, no escape sequence, no path."""
+def test_an_illegal_partition_is_refused(name: str) -> None:
+    """A partition has one name, of characters that Kafka allows: no lone surrogate, escape sequence or path."""
     with pytest.raises(ConfigError, match=r"^weights: .* given; expected a partition such as page-views:3$"):
         checked_weights({name: 1})
 
 
-def test_what_is_too_large_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packed and unpacked; a server would close the connection."""
+def test_weights_that_are_too_large_are_refused_with_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed and uncompressed size are limited; a server would close the connection."""
     many = {TopicPartition("t", number): number for number in range(1_000)}
     monkeypatch.setattr(partition_weights, "LARGEST_BYTES", 1 << 10)
     with pytest.raises(ConfigError, match=r"^weights: 1,000 partitions take \d+ KiB packed, expected at most 1; leave"):
@@ -105,8 +105,8 @@ def test_what_is_too_large_is_refused_with_its_size(monkeypatch: pytest.MonkeyPa
         encode_weights(many)
 
 
-def test_a_large_group_has_room() -> None:
-    """100,000 partitions, each of another load."""
+def test_the_weights_of_a_large_group_fit() -> None:
+    """It has 100,000 partitions, each with another load."""
     loads = {
         TopicPartition(f"topic-{number % 20}", number // 20): (number * 7919 % 99991) / 7 for number in range(100_000)
     }

@@ -1,4 +1,4 @@
-"""Message sets as columns: their layout, their bounds, and what the compiled half says to whoever lies to it."""
+"""Message sets as columns: their layout, their limits, and the refusal of invalid sets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETS = {"plain": encode(PLAIN), "wrapped": wrapper(encode(PLAIN), 12)}
 
 @pytest.fixture(autouse=True, params=WAYS)
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each way to read gives the same columns."""
+    """Run each test with each implementation; all decode to the same columns."""
     with reading(request.param):
         yield request.param
 
@@ -34,7 +34,7 @@ def read(data: bytes, position: int = 0, end: int | None = None, limit: int = 1 
 
 
 def rows(columns: Columns) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Offset, key and value, as whoever knows Arrow's layout reads them."""
+    """Return offset, key and value of each row, read by Arrow's layout."""
     offsets = array("q", columns.offsets)
     assert len(columns) == len(offsets)
     return list(zip(offsets, values(columns.keys), values(columns.values), strict=True))
@@ -51,7 +51,7 @@ def values(column: BinaryColumn) -> list[bytes | None]:
 
 
 def test_columns_have_the_layout_of_arrow() -> None:
-    """Offsets are int64, ends int32 from 0 on, bits count from the lowest, and no bits are needed without nulls."""
+    """Offsets are int64, ends int32 from 0 on. Validity bits count from the lowest; without nulls there are none."""
     columns = read(encode([(7, b"k", b"seven"), (8, b"", None), (12, b"key", b"")]))
     assert columns.offsets == struct.pack("=3q", 7, 8, 12)
     assert columns.keys == BinaryColumn(b"kkey", struct.pack("=4i", 0, 1, 1, 4), None, 0)
@@ -61,7 +61,7 @@ def test_columns_have_the_layout_of_arrow() -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 17])
 def test_bits_of_nulls_fill_their_bytes(count: int) -> None:
-    """Every third value is null, whatever the number of rows; bits after the last one are 0."""
+    """Every third value is null. Bits after the last row are 0."""
     sent = [(n, b"" if n % 2 else None, None if n % 3 == 0 else b"%d" % n) for n in range(count)]
     columns = read(encode(sent))
     assert rows(columns) == sent
@@ -73,8 +73,8 @@ def test_bits_of_nulls_fill_their_bytes(count: int) -> None:
 @pytest.mark.parametrize("kind", SETS)
 @pytest.mark.parametrize("position", range(6, 14))
 @pytest.mark.parametrize("end", [*range(6, 15), None])
-def test_position_and_end_bound_what_is_read(kind: str, position: int, end: int | None) -> None:
-    """The end is exclusive; whatever is at it or behind it proves that nothing is left before it."""
+def test_rows_are_limited_by_position_and_end(kind: str, position: int, end: int | None) -> None:
+    """The end is exclusive; a message at or after the end proves that all before it was read."""
     end = end if end is None else max(position, end)
     wanted = [one for one in PLAIN if position <= one[0] and (end is None or one[0] < end)]
     columns = read(SETS[kind], position, end)
@@ -82,16 +82,16 @@ def test_position_and_end_bound_what_is_read(kind: str, position: int, end: int 
     assert columns.next_offset == max(position, 13 if end is None else min(13, end))
 
 
-def test_what_stands_behind_the_end_is_not_looked_at() -> None:
-    """Neither garbage nor an unfinished message there is an error."""
+def test_data_after_the_end_is_not_read() -> None:
+    """So neither garbage nor an unfinished message there is an error."""
     for tail in (b"garbage" * 9, message(9, None, b"unfinished")[:-1], wrapper(encode(PLAIN), 12)):
         columns = read(encode(PLAIN[:2]) + tail, 0, 8)
         assert rows(columns) == PLAIN[:1]
         assert columns.next_offset == 8
 
 
-def test_an_unfinished_message_does_not_prove_that_nothing_is_left() -> None:
-    """Its offset may be garbage: only whole messages, with their CRC, are believed."""
+def test_an_unfinished_message_does_not_prove_the_end() -> None:
+    """Its offset may be garbage: only a complete message with a valid CRC is trusted."""
     with pytest.raises(PartialMessage) as caught:
         read(message(20, None, b"unfinished")[:-1], 5, 10)
     assert caught.value.needed_bytes == len(message(20, None, b"unfinished"))
@@ -99,35 +99,35 @@ def test_an_unfinished_message_does_not_prove_that_nothing_is_left() -> None:
         read(message(20, None, b"damaged")[:-1] + b"!", 5, 10)
 
 
-def test_a_gap_up_to_the_end_is_seen() -> None:
-    """Compaction took all that was wanted: there are no rows, and reading goes on at the end."""
+def test_a_gap_up_to_the_end_is_skipped() -> None:
+    """Compaction has removed these messages: there are no rows, and the next offset is the end."""
     columns = read(message(4, None, b"before") + message(20, None, b"behind") + b"rest", 5, 10)
     assert (rows(columns), columns.next_offset) == ([], 10)
 
 
 def test_older_messages_alone_leave_the_position() -> None:
-    """Nothing is wanted of them, and nothing is known of what follows."""
+    """They are skipped, and prove nothing about later messages."""
     columns = read(encode(PLAIN), 20, 30)
     assert (rows(columns), columns.next_offset) == ([], 20)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_is_read(kind: type) -> None:
-    """An answer's own buffer, without a copy."""
+    """So the buffer of an answer need not be copied."""
     assert rows(read(kind(SETS["plain"]))) == PLAIN
     assert rows(read(kind(SETS["wrapped"]))) == PLAIN
 
 
 def test_an_empty_set_makes_empty_columns() -> None:
-    """With the one end that Arrow wants."""
+    """They have one end, as Arrow requires."""
     columns = read(b"", 5)
     assert (rows(columns), columns.next_offset) == ([], 5)
     assert columns.keys == BinaryColumn(b"", struct.pack("=i", 0), None, 0)
 
 
 @pytest.mark.parametrize(("data", "offset", "words"), REFUSED.values(), ids=REFUSED)
-def test_garbage_is_refused_as_it_is_for_records(data: bytes, offset: int, words: str) -> None:
-    """What stands before it is returned first; then one line says what is wrong and where."""
+def test_invalid_sets_are_refused(data: bytes, offset: int, words: str) -> None:
+    """The messages before are returned first; then an error of one line has place and reason."""
     with pytest.raises(ProtocolError) as caught:
         read_on(data)
     assert str(caught.value).startswith(f"clicks:3 at offset {offset}: ")
@@ -135,14 +135,14 @@ def test_garbage_is_refused_as_it_is_for_records(data: bytes, offset: int, words
 
 
 def read_on(data: bytes) -> None:
-    """Read as fetch after fetch does, each from where the one before ended."""
+    """Read from offset to offset, as successive fetches do."""
     position = 0
     while columns := read(data, position):
         position = columns.next_offset
 
 
-def test_columns_stay_below_the_reach_of_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ends are int32: wrappers may not unpack beyond that, however much is allowed; what fits comes first."""
+def test_columns_stay_within_int32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends are int32, which limits the decompressed size. Messages that fit are returned first."""
     first, second = wrapper(message(0, None, b"v" * 500), 0), wrapper(message(1, None, b"v" * 500), 1)
     monkeypatch.setattr(columns_module, "_MOST_BYTES", 1000)
     assert [offset for offset, _, _ in rows(read(first + second))] == [0]

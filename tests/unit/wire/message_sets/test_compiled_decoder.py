@@ -1,4 +1,4 @@
-"""What the compiled half says to whoever lies to it: an exception, never a look beyond the bytes it was given."""
+"""The compiled module and invalid arguments: it raises an exception, and never reads outside its buffers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from tests.helpers.reference_codec import encode, int32, int64, message, raw_mes
 
 pytestmark = [
     pytest.mark.unit,
-    pytest.mark.skipif(
-        not compiled_decoder.COMPILED, reason="no C compiler was at hand when the package was installed"
-    ),
+    pytest.mark.skipif(not compiled_decoder.COMPILED, reason="the package was installed without a C compiler"),
 ]
 if compiled_decoder.COMPILED:
     from kiel_groups.wire import _messages
@@ -40,7 +38,7 @@ def records(given: Any, first: int = LOWEST, last: int = HIGHEST) -> Any:
 
 READERS = pytest.mark.parametrize("read", [columns, records])
 
-LIES = {
+INVALID_RUNS = {
     "stop beyond the bytes": (DATA, 0, len(DATA) + 1),
     "stop far beyond the bytes": (DATA, 0, sys.maxsize),
     "start before the bytes": (DATA, -1, len(DATA)),
@@ -60,9 +58,9 @@ LIES = {
 
 
 @READERS
-@pytest.mark.parametrize("run", LIES.values(), ids=LIES)
-def test_runs_that_are_none_are_refused(read: Callable[[Any], Any], run: tuple[bytes, int, int]) -> None:
-    """Whatever check() would have said of them: the bounds are looked at again."""
+@pytest.mark.parametrize("run", INVALID_RUNS.values(), ids=INVALID_RUNS)
+def test_invalid_runs_are_refused(read: Callable[[Any], Any], run: tuple[bytes, int, int]) -> None:
+    """The readers check the bounds again, and do not rely on check()."""
     with pytest.raises(ValueError, match="a run"):
         read((run,))
     with pytest.raises(ValueError, match="a run"):
@@ -73,21 +71,21 @@ def test_runs_that_are_none_are_refused(read: Callable[[Any], Any], run: tuple[b
 @pytest.mark.parametrize(
     "given", [None, [], [(DATA, 0, 1)], (None,), ((),), ((DATA,),), (("text", 0, 1),), ((DATA, 0.5, 1),), (DATA,)]
 )
-def test_other_things_than_runs_are_refused(read: Callable[[Any], Any], given: object) -> None:
-    """By their types."""
+def test_arguments_of_other_types_are_refused(read: Callable[[Any], Any], given: object) -> None:
+    """With a TypeError."""
     with pytest.raises(TypeError):
         read(given)
 
 
 @READERS
-def test_no_runs_hold_nothing(read: Callable[[Any], Any]) -> None:
-    """Neither do empty ones, wherever they stand."""
+def test_without_runs_there_are_no_messages(read: Callable[[Any], Any]) -> None:
+    """Nor with empty ones, wherever they begin."""
     assert read(()) == read(((DATA, 0, 0), (b"", 0, 0), (DATA, len(DATA), len(DATA))))
 
 
 @pytest.mark.parametrize("start", [-1, len(DATA) + 1, sys.maxsize, -sys.maxsize - 1])
 def test_a_check_begins_within_the_bytes(start: int) -> None:
-    """The end is allowed: nothing stands there."""
+    """It may begin at their end, where nothing is left to check."""
     assert _messages.check(DATA, len(DATA), -1, HIGHEST) == (len(DATA), -1, _messages.STOPPED)
     with pytest.raises(ValueError, match="start is"):
         _messages.check(DATA, start, -1, HIGHEST)
@@ -95,7 +93,7 @@ def test_a_check_begins_within_the_bytes(start: int) -> None:
 
 @pytest.mark.parametrize("size", [*range(300), 1_000, 1_023, 1_024, 10_000])
 def test_any_length_is_checked_to_its_last_byte(size: int) -> None:
-    """Short messages by tables, long ones by folding, whose ends are anywhere in a step: each byte counts."""
+    """The CRC of short messages is computed by tables, that of long ones by folding; each byte must count."""
     whole = message(1, None, random.Random(size).randbytes(size))
     assert _messages.check(whole, 0, -1, HIGHEST) == (len(whole), 1, _messages.STOPPED)
     for at in range(len(whole) - size, len(whole), max(1, size // 40)):
@@ -105,14 +103,14 @@ def test_any_length_is_checked_to_its_last_byte(size: int) -> None:
 
 
 def test_a_record_is_a_tuple() -> None:
-    """Other types have no room for the fields."""
+    """Objects of other types have no memory for the fields."""
     for kind in (dict, int, object, list):
         with pytest.raises(TypeError, match="a type of tuple"):
             _messages.records(((DATA, 0, len(DATA)),), LOWEST, HIGHEST, kind, "t", 0)  # type: ignore[arg-type]
 
 
 def test_bytes_that_change_after_the_check_are_read_within_their_bounds() -> None:
-    """A buffer may be somebody else's: every walk reads lengths anew."""
+    """The owner of a buffer may change it, so each pass reads the lengths again."""
     data = bytearray(DATA)
     stop, _, _ = _messages.check(data, 0, -1, HIGHEST)
     data[8:12] = int32(1 << 30)
@@ -122,8 +120,8 @@ def test_bytes_that_change_after_the_check_are_read_within_their_bounds() -> Non
 
 
 @READERS
-def test_buffers_are_let_go(read: Callable[[Any], Any]) -> None:
-    """After an answer and after a refusal: a bytearray that somebody looks into cannot grow."""
+def test_buffers_are_released(read: Callable[[Any], Any]) -> None:
+    """After a result and after an error: a bytearray that is in use cannot grow."""
     data = bytearray(DATA)
     read(((data, 0, len(data)), (data, 0, len(data))))
     with pytest.raises(ValueError, match="a run"):
@@ -133,8 +131,8 @@ def test_buffers_are_let_go(read: Callable[[Any], Any]) -> None:
 
 
 @READERS
-def test_nothing_is_left_behind(read: Callable[[Any], Any]) -> None:
-    """Neither of answers that are gone, nor of refusals: 1,000 of each take no more memory than the first."""
+def test_no_memory_is_leaked(read: Callable[[Any], Any]) -> None:
+    """A thousand results and a thousand errors take no more memory than the first of each."""
     large = encode([(n, b"k" * 100, b"v" * 1000 if n % 2 else None) for n in range(10)])
     whole, cut = ((large, 0, len(large)),), ((large, 0, len(large)), (large, 0, len(large) - 1))
 

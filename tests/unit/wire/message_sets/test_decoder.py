@@ -1,4 +1,4 @@
-"""Message sets, one case at a time: what is read, what is dropped, what is refused and in which words."""
+"""Message sets: records that are returned, messages that are skipped, and data that is refused."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SOURCE = TopicPartition("clicks", 3)
 
 @pytest.fixture(autouse=True, params=WAYS)
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each way to read judges alike, in the same words."""
+    """Run each test with each implementation; results and errors are the same."""
     with reading(request.param):
         yield
 
 
 def read(message_set: bytes | memoryview, position: int = 0, limit: int = 1 << 20) -> list[tuple[object, ...]]:
-    """Offset, key and value of what the decoder returns."""
+    """Return offset, key and value of the decoded records."""
     records = decode_message_set(message_set, SOURCE, position, max_decompressed_bytes=limit)
     assert all(type(record) is Record and record.topic_partition == SOURCE for record in records)
     return [record[2:] for record in records]
@@ -38,7 +38,7 @@ def read(message_set: bytes | memoryview, position: int = 0, limit: int = 1 << 2
 
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 def test_plain_messages_are_read(kind: type) -> None:
-    """Keys and values come back as bytes or None, empty is not null, offsets may have gaps."""
+    """Keys and values are bytes or None. Empty is not null, and offsets may have gaps."""
     assert read(kind(encode(PLAIN))) == PLAIN
 
 
@@ -48,7 +48,7 @@ def test_wrapper_is_unpacked_with_its_own_offsets() -> None:
 
 
 def test_plain_messages_and_wrappers_mix() -> None:
-    """One set may hold both, in any order."""
+    """One set may have both, in any order."""
     later = [(20, b"a", b"b"), (21, None, b"c")]
     data = message(1, None, b"one") + wrapper(encode(PLAIN), 12) + message(13, None, b"x") + wrapper(encode(later), 21)
     assert read(data + message(30, None, b"end")) == [
@@ -61,47 +61,47 @@ def test_plain_messages_and_wrappers_mix() -> None:
 
 
 def test_wrapper_may_carry_a_key() -> None:
-    """Nothing forbids it, and it means nothing."""
+    """The key has no meaning."""
     assert read(wrapper(encode(PLAIN), 12, key=b"whatever")) == PLAIN
 
 
 @pytest.mark.parametrize("position", range(14))
 def test_records_before_the_position_are_skipped(position: int) -> None:
-    """A wrapper brings all its records; the older ones were read before."""
+    """A wrapper has older records, too, which were read before."""
     expected = [one for one in PLAIN if one[0] >= position]
     assert read(encode(PLAIN), position) == expected
     assert read(wrapper(encode(PLAIN), 12), position) == expected
 
 
 def test_wrapper_that_ends_before_the_position_is_not_unpacked() -> None:
-    """Its content was read before, so it is neither checked nor paid for."""
+    """Its content was read before, so it need not be checked."""
     old = message(5, None, b"no gzip at all", attributes=1)
     assert read(old + message(6, None, b"new"), 6) == [(6, None, b"new")]
 
 
 @pytest.mark.parametrize("cut", range(1, len(message(12, b"k", b"twelve"))))
 def test_unfinished_last_message_is_dropped(cut: int) -> None:
-    """A broker cuts the set where max_bytes ends."""
+    """A broker truncates the set at max_bytes."""
     assert read(encode(PLAIN)[:-cut]) == PLAIN[:-1]
 
 
 @pytest.mark.parametrize("data", [message(7, None, b"v" * 100), wrapper(encode(PLAIN), 12)], ids=["plain", "wrapper"])
-def test_only_an_unfinished_message_asks_for_more_bytes(data: bytes) -> None:
-    """The signal names how many bytes the message needs, as soon as its size came through."""
+def test_a_single_unfinished_message_needs_more_bytes(data: bytes) -> None:
+    """The exception has the size of the message, if its size field was received."""
     for end in range(1, len(data)):
         with pytest.raises(PartialMessage, match=r"clicks:3 at offset 7: .* larger max_bytes") as caught:
             read(data[:end], 7)
         assert caught.value.needed_bytes == (len(data) if end >= 12 else None)
 
 
-def test_older_records_and_an_unfinished_message_ask_for_more_bytes() -> None:
-    """Nothing to return and more to come would make a fetcher ask for the same for ever."""
+def test_an_unfinished_message_after_older_records_needs_more_bytes() -> None:
+    """An empty result would make the fetcher repeat the same request for ever."""
     with pytest.raises(PartialMessage):
         read(message(1, None, b"old") + message(2, None, b"new")[:-1], 2)
 
 
 def test_partial_message_survives_pickling() -> None:
-    """Fields included: errors cross process borders."""
+    """With its fields, because errors are sent to other processes."""
     with pytest.raises(PartialMessage) as caught:
         read(message(1, None, b"x")[:-1])
     copy = pickle.loads(pickle.dumps(caught.value))
@@ -109,13 +109,13 @@ def test_partial_message_survives_pickling() -> None:
 
 
 def test_empty_set_holds_no_records() -> None:
-    """What a broker sends when nothing is new."""
+    """A broker sends it when it has no new records."""
     assert read(b"") == []
 
 
 @pytest.mark.parametrize(("data", "offset", "words"), REFUSED.values(), ids=REFUSED)
-def test_garbage_is_refused_by_topic_partition_and_offset(data: bytes, offset: int, words: str) -> None:
-    """One clear line says what is wrong and where; whatever the compiled codec raises stays inside."""
+def test_an_invalid_set_is_refused_with_topic_partition_and_offset(data: bytes, offset: int, words: str) -> None:
+    """The error has one line. Exceptions of the compiled codec are translated."""
     with pytest.raises(ProtocolError) as caught:
         read_on(data)
     assert str(caught.value).startswith(f"clicks:3 at offset {offset}: ")
@@ -124,7 +124,7 @@ def test_garbage_is_refused_by_topic_partition_and_offset(data: bytes, offset: i
 
 
 def read_on(data: bytes) -> None:
-    """Read as fetch after fetch does, each from where the one before ended."""
+    """Read from offset to offset, as successive fetches do."""
     position = 0
     while found := read(data, position):
         position = int(str(found[-1][0])) + 1
@@ -132,15 +132,15 @@ def read_on(data: bytes) -> None:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize("data", [data for data, _, _ in REFUSED.values()], ids=REFUSED)
-def test_what_stands_before_garbage_is_read(data: bytes, packed: bool) -> None:
-    """It comes back first, and the next fetch, which begins with the garbage, fails."""
+def test_messages_before_invalid_data_are_read(data: bytes, packed: bool) -> None:
+    """They are returned first; the next fetch begins with the invalid data and fails."""
     head = message(0, b"key", b"value")
     assert read((wrapper(head, 0) if packed else head) + data)[0] == (0, b"key", b"value")
 
 
 @pytest.mark.parametrize("cut", [1, 4, 8, 9, 20])
 def test_truncated_gzip_is_refused(cut: int) -> None:
-    """A stream without its end, trailer included, is not trusted."""
+    """The stream must be complete, its trailer included."""
     packed = zlib.compress(WRAPPED, 6, 31)
     with pytest.raises(ProtocolError, match=r"offset 12: .*gzip stream of .* is truncated"):
         read(message(12, None, packed[:-cut], attributes=1))
@@ -153,23 +153,23 @@ def test_bytes_after_the_gzip_stream_are_refused() -> None:
         read(message(12, None, packed + b"abc", attributes=1))
 
 
-def test_unpacking_stops_at_the_bound() -> None:
-    """What unpacks to exactly the bound is read, one byte more is an error that names the setting."""
+def test_decompression_stops_at_the_limit() -> None:
+    """Content of exactly this size is read; one byte more is an error that names the setting."""
     assert read(wrapper(WRAPPED, 12), limit=len(WRAPPED)) == PLAIN
     with pytest.raises(MessageTooLargeError, match=r"clicks:3 at offset 12: .*max_decompressed_bytes"):
         read(wrapper(WRAPPED, 12), limit=len(WRAPPED) - 1)
 
 
-def test_what_stands_before_too_large_a_wrapper_is_read() -> None:
-    """Then the wrapper is an error."""
+def test_messages_before_a_wrapper_that_is_too_large_are_read() -> None:
+    """The next fetch begins with the wrapper and fails."""
     data = message(4, None, b"before") + wrapper(WRAPPED, 12)
     assert read(data, limit=len(WRAPPED) - 1) == [(4, None, b"before")]
     with pytest.raises(MessageTooLargeError, match="clicks:3 at offset 12: "):
         read(data, position=5, limit=len(WRAPPED) - 1)
 
 
-def test_bomb_is_not_unpacked() -> None:
-    """Nothing near the 100 MB that a packed 100 kB stand for is allocated."""
+def test_a_decompression_bomb_is_refused() -> None:
+    """Without allocating the 100 MB that its 100 kB expand to."""
     bomb = wrapper(message(5, None, bytes(100_000_000)), 5)
     tracemalloc.start()
     with pytest.raises(MessageTooLargeError):
@@ -179,13 +179,13 @@ def test_bomb_is_not_unpacked() -> None:
     assert peak < 5_000_000
 
 
-def test_set_beyond_the_bound_comes_in_parts() -> None:
-    """Each wrapper fits, all together do not: what fits is returned, and the next fetch brings the rest."""
+def test_a_set_beyond_the_limit_is_read_in_parts() -> None:
+    """Each wrapper fits, all together do not. Those that fit are returned, and the next fetch reads the others."""
     parts = [[(n * 10 + i, None, b"v" * 50) for i in range(5)] for n in range(3)]
     data = b"".join(wrapper(encode(part), part[-1][0]) for part in parts)
-    bound = 2 * len(encode(parts[0]))
-    assert read(data, limit=bound) == parts[0] + parts[1]
-    assert read(data, position=20, limit=bound) == parts[2]
+    limit = 2 * len(encode(parts[0]))
+    assert read(data, limit=limit) == parts[0] + parts[1]
+    assert read(data, position=20, limit=limit) == parts[2]
 
 
 @pytest.mark.parametrize("compression", [None, *NUMBERS])
@@ -200,13 +200,13 @@ def test_written_sets_are_read_by_the_reference(compression: str | None) -> None
 
 @pytest.mark.parametrize("compression", [None, *NUMBERS])
 def test_no_messages_make_an_empty_set(compression: str | None) -> None:
-    """Not a wrapper around nothing."""
+    """And no empty wrapper."""
     assert encode_message_set([], compression) == b""
 
 
 @pytest.mark.parametrize(("codec", "number"), NUMBERS.items())
 def test_compressed_set_is_one_message(codec: str, number: int) -> None:
-    """Its offset is that of the last one inside, its attributes name the codec, it has no key."""
+    """It has the offset of the last one inside, the codec in its attributes, and no key."""
     data = encode_message_set([(None, b"v")] * 5, codec)
     assert data[:8] == int64(4)
     assert data[8:12] == int32(len(data) - 12)
@@ -215,7 +215,7 @@ def test_compressed_set_is_one_message(codec: str, number: int) -> None:
 
 @pytest.mark.parametrize("compression", ["zstd", "LZ4", "none", ""])
 def test_unsupported_compression_is_the_callers_error(compression: str) -> None:
-    """The error names the codecs that there are."""
+    """The error names the supported codecs."""
     expected = f"compression: '{compression}' is not supported; expected 'gzip', 'snappy', 'lz4' or None"
     with pytest.raises(ConfigError, match=expected):
         encode_message_set([(None, b"v")], compression)

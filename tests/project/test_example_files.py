@@ -1,24 +1,21 @@
-"""What is handed out for servers elsewhere agrees with what the tests run: there is no Docker engine to try it on."""
+"""The example files agree with the servers that the tests run; the tests do not need a Docker engine."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from kiel_groups.embedded.clusters.example_files import configuration_files
 from kiel_groups.embedded.jars.download import COPY_GOAL
 from tests.helpers.commands import REPOSITORY
+from tests.helpers.compose_file import COMPOSE, services
 
 pytestmark = pytest.mark.unit
 
-COMPOSE = REPOSITORY / "docker-compose.yml"
 
-#: What the image of ZooKeeper calls the lines of zoo.cfg.
+#: The variables of the ZooKeeper image, and the settings of zoo.cfg that they set.
 IMAGE_NAMES = {
     "ZOO_TICK_TIME": "tickTime",
     "ZOO_MAX_CLIENT_CNXNS": "maxClientCnxns",
@@ -27,38 +24,33 @@ IMAGE_NAMES = {
 }
 
 
-def services() -> dict[str, Any]:
-    with COMPOSE.open(encoding="utf-8") as file:
-        return json.loads(json.dumps(YAML(typ="safe").load(file)["services"]))  # type: ignore[no-any-return]
-
-
 def settings(name: str) -> dict[str, str]:
     lines = (REPOSITORY / name).read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
 
 @pytest.mark.parametrize("name", configuration_files())
-def test_files_stand_as_they_are_made(name: str) -> None:
-    """Run scripts/make-configurations where this fails."""
+def test_configuration_files_are_up_to_date(name: str) -> None:
+    """``scripts/make-configurations`` writes them."""
     assert (REPOSITORY / name).read_text(encoding="utf-8") == configuration_files()[name]
 
 
-def test_the_compose_file_keeps_to_its_schema() -> None:
-    """The compose specification's own schema, by the tool that carries it."""
+def test_the_compose_file_matches_its_schema() -> None:
+    """The schema is that of the compose specification."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout
 
 
-def test_the_image_of_zookeeper_is_told_what_stands_in_zoo_cfg() -> None:
-    """Same ticks, hence same session timeouts, and the same words for whoever asks."""
-    told = {IMAGE_NAMES[name]: value for name, value in services()["zookeeper"]["environment"].items()}
+def test_the_zookeeper_service_has_the_settings_of_zoo_cfg() -> None:
+    """The same ticks, and so the same session timeouts, and the same four-letter words."""
+    configured = {IMAGE_NAMES[name]: value for name, value in services()["zookeeper"]["environment"].items()}
     written = settings("zookeeper/zoo.cfg")
-    assert told == {name: written[name] for name in IMAGE_NAMES.values()}
+    assert configured == {name: written[name] for name in IMAGE_NAMES.values()}
 
 
 def test_names_and_ports_agree() -> None:
-    """The broker looks for ZooKeeper where it is, advertises where clients look, and stores where the volume is."""
+    """ZooKeeper's address, the advertised address and the log folder of the broker are those of the services."""
     broker, found = settings("docker/kafka/server.properties"), services()
     addresses = found["cli"]["environment"]
     assert broker["zookeeper.connect"] == addresses["KIEL_GROUPS_ZOOKEEPER"] == "zookeeper:2181"
@@ -69,8 +61,8 @@ def test_names_and_ports_agree() -> None:
     assert broker["port"] in found["kafka"]["healthcheck"]["test"][-1]
 
 
-def test_the_dockerfile_of_kafka_uses_what_is_made_for_it() -> None:
-    """The same goal of Maven's, and files that stand beside it."""
+def test_the_dockerfile_of_kafka_uses_the_generated_files() -> None:
+    """It has the Maven goal of the tests, and copies existing files."""
     folder = REPOSITORY / "docker" / "kafka"
     lines = (folder / "Dockerfile").read_text(encoding="utf-8").splitlines()
     assert any(COPY_GOAL in line for line in lines)
@@ -81,8 +73,8 @@ def test_the_dockerfile_of_kafka_uses_what_is_made_for_it() -> None:
     assert all((folder / name).is_file() for name in copied)
 
 
-def test_the_dockerfile_of_ours_copies_what_there_is() -> None:
-    """Seen from the repository, which is its context."""
+def test_the_dockerfile_of_kiel_groups_copies_existing_files() -> None:
+    """Relative to the repository, its build context."""
     lines = (REPOSITORY / "docker" / "kiel-groups" / "Dockerfile").read_text(encoding="utf-8").splitlines()
     copied = [name for line in lines if line.startswith("COPY ") for name in line.split()[1:-1]]
     assert "kiel_groups" in copied
@@ -90,8 +82,8 @@ def test_the_dockerfile_of_ours_copies_what_there_is() -> None:
     assert services()["allocator"]["build"]["dockerfile"] == "docker/kiel-groups/Dockerfile"
 
 
-def test_an_ensemble_is_three_servers_that_know_each_other() -> None:
-    """The same lines about all three in each, and ports that differ on one machine."""
+def test_the_three_servers_of_an_ensemble_agree() -> None:
+    """Each file lists all three. They can run on one computer, because their ports differ."""
     three = [settings(f"zookeeper/ensemble/zoo-{number}.cfg") for number in (1, 2, 3)]
     assert len({tuple(sorted((k, v) for k, v in each.items() if k.startswith("server."))) for each in three}) == 1
     assert len({each["clientPort"] for each in three}) == len({each["dataDir"] for each in three}) == 3

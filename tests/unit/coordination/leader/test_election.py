@@ -1,0 +1,67 @@
+"""The election driver: the znode that it creates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+
+from kiel_groups.coordination.leader.election import Election
+from kiel_groups.coordination.session.session_tasks import TaskSet
+from kiel_groups.group.leader.candidate import EnterElection
+from kiel_groups.group.znodes.layout import GroupLayout
+from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Operation
+from kiel_groups.metrics import Metrics
+from tests.helpers.waiting import run_ready_tasks
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = GroupLayout("g")
+ID = "g_box-1700000000123-10a"
+
+
+class FakeSession:
+    """Records transactions; ZooKeeper appends the sequence number 12 to each sequential znode."""
+
+    def __init__(self) -> None:
+        self.transactions: list[list[Operation]] = []
+        self.names: list[str] = []
+
+    async def transact(self, operations: Iterable[Operation]) -> Answer:
+        listed = list(operations)
+        self.transactions.append(listed)
+        paths = tuple(f"{each.path}0000000012" if isinstance(each, Create) else None for each in listed)
+        self.names += [path.rpartition("/")[2] for path in paths if path is not None]
+        return Done((None,) * len(listed), paths)
+
+    async def children(self, path: str) -> list[str]:
+        assert path == LAYOUT.election
+        return self.names
+
+
+async def test_the_election_znode_has_its_golden_bytes() -> None:
+    """An ephemeral sequential znode with the member id as its data, created only while the member znode exists."""
+    session = FakeSession()
+    led: list[tuple[str, bool]] = []
+    errors: list[BaseException] = []
+    election = Election(
+        cast("Any", session),
+        LAYOUT,
+        ID,
+        LAYOUT.member(ID),
+        TaskSet(errors.append),
+        Metrics(),
+        on_leading=lambda path, succeeds: led.append((path, succeeds)),
+        on_resigned=pytest.fail,
+    )
+    election.feed(EnterElection())
+    await run_ready_tasks()
+    ((check, create),) = session.transactions
+    assert check == Check("/kiel-groups/g/members/g_box-1700000000123-10a")
+    assert isinstance(create, Create)
+    prefix, infix, rest = create.path.partition("-n_")
+    assert (prefix.rpartition("/")[0], infix, rest) == ("/kiel-groups/g/election", "-n_", "")
+    assert (create.data, create.ephemeral, create.sequence) == (b"g_box-1700000000123-10a", True, True)
+    assert errors == []
+    assert led == [(f"{create.path}0000000012", False)]

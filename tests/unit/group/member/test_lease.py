@@ -1,0 +1,36 @@
+"""The lease: how long a member trusts its claims."""
+
+from __future__ import annotations
+
+import pytest
+
+from kiel_groups.group.member.lease import answer_limit_s, heartbeat_interval_s, lease_deadline
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_lease_lasts_half_the_granted_timeout_from_the_sending() -> None:
+    """The reserve is the part of the timeout that the lease leaves unused."""
+    assert lease_deadline(100.0, 10_000) == pytest.approx(105.0)
+    assert lease_deadline(100.0, 10_000, reserve=0.75) == pytest.approx(102.5)
+
+
+@pytest.mark.parametrize("reserve", [0.49, 1.0, 2.0, -1.0, float("nan")])
+def test_a_lease_keeps_at_least_half_in_reserve(reserve: float) -> None:
+    """A longer lease could outlast the session; a lease of no time would be useless."""
+    with pytest.raises(ValueError, match="reserve"):
+        lease_deadline(0.0, 10_000, reserve=reserve)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_a_lease_needs_a_timeout(timeout_ms: int) -> None:
+    """Before the session, no timeout has been granted."""
+    with pytest.raises(ValueError, match="session_timeout_ms"):
+        lease_deadline(0.0, timeout_ms)
+
+
+def test_two_heartbeats_may_be_lost_in_a_lease() -> None:
+    """Heartbeats are a sixth of the timeout apart, and an answer may take a sixth; the lease lasts half of it."""
+    assert heartbeat_interval_s(12_000) == pytest.approx(2.0)
+    assert answer_limit_s(12_000) == pytest.approx(2.0)
+    assert 2 * heartbeat_interval_s(10_000) + answer_limit_s(10_000) <= lease_deadline(0.0, 10_000) + 1e-9
