@@ -14,7 +14,7 @@ from kiel_groups.allocators import Allocator, allocator_of
 from kiel_groups.clients.calls.callers import ConsumeCall, consume_calls_here, current_caller, new_consume_call
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
 from kiel_groups.clients.calls.consume_future import Values, start_consume_call
-from kiel_groups.clients.calls.eager_methods import failed, spawn, started
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import MemberAttributes
 from kiel_groups.clients.delivery.connected_consumer import ConnectedConsumer, ConsumerSettings
@@ -260,7 +260,7 @@ class GroupedConsumer(MemberAttributes):
         delivery.finish_topics(takers=frozenset().union(*self._waiting_calls.values()))
         if finished:
             for taker in consume_calls_here(self):
-                taker.passed = True
+                taker.superseded = True
             delivery.finish_topics(takers=consume_calls_here(self))
         else:
             delivery.drop_values(consume_calls_here(self) if running else None)
@@ -305,7 +305,7 @@ class GroupedConsumer(MemberAttributes):
 
     # ------------------------------------------------------------------ consume and commit
 
-    @started
+    @starts_at_call
     async def subscribe(self, topics: str | Iterable[str]) -> None:
         """
         Replace the subscription; topics that stay in it are delivered without a pause.
@@ -358,7 +358,7 @@ class GroupedConsumer(MemberAttributes):
         try:
             taker = new_consume_call(self, check_name(topic, "topic"))
         except ConfigError as error:
-            return failed(error, "GroupedConsumer.consume")
+            return failed_future(error, "GroupedConsumer.consume")
         if self._consuming is not None:
             self._consuming.finish_topic(topic)
         self._waiting_calls[taker] = consume_calls_here(self)
@@ -401,12 +401,12 @@ class GroupedConsumer(MemberAttributes):
             ConfigError: Another loop is active, or values that ``consume()`` returned are in flight.
         """
         consuming = self._connected()
-        consuming.delivery.enter()
+        consuming.delivery.begin_loop()
         records = RecordLoop(consuming)
         self._records = weakref.ref(records)
         return records
 
-    @started
+    @starts_at_call
     async def commit(self) -> frozenset[TopicPartition]:
         """
         Commit all finished records and the record in flight.

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self, Unpack
 
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions, compression_name
-from kiel_groups.clients.calls.eager_methods import failed, spawn, started
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import ProducerAttributes
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
@@ -137,7 +137,7 @@ class Producer(ProducerAttributes):
             if kind is None:
                 raise
 
-    @started
+    @starts_at_call
     async def connect(self) -> None:
         """
         Connect to a broker and read the cluster's metadata now, rather than with the first record.
@@ -177,7 +177,7 @@ class Producer(ProducerAttributes):
             outcome = self._accept(topic, message, key, partition)
         except Exception as error:  # also the caller's own: of its key_maker, or its serialiser
             self.metrics.count("produce_failures")
-            return failed(error, "Producer.produce")
+            return failed_future(error, "Producer.produce")
         return outcome if self._round is None else self._join_round(topic, outcome)
 
     async def _produce_later(self, topic: str, value: Any, key: Any, partition: int | None) -> RecordMetadata:
@@ -250,7 +250,7 @@ class Producer(ProducerAttributes):
         """Whether ``close()`` was called."""
         return self._closed
 
-    @started
+    @starts_at_call
     async def drain(self) -> None:
         """
         Wait until at most half of ``max_buffered_bytes`` is buffered.
@@ -265,7 +265,7 @@ class Producer(ProducerAttributes):
                 self._sender.send_waiting()
                 await self._sender.progress()
 
-    @started
+    @starts_at_call
     async def flush(self) -> None:
         """
         Send all waiting records at once, and wait until every record produced before has an outcome, good or bad.

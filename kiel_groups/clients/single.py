@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Self, TypeAlias, Unpack
 
 from kiel_groups.clients.calls.client_arguments import BrokerSettings, broker_config, check_functions
-from kiel_groups.clients.calls.eager_methods import failed, spawn, started
+from kiel_groups.clients.calls.eager_methods import failed_future, spawn, starts_at_call
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.compat.attributes import ConsumerAttributes
 from kiel_groups.clients.compat.start_arguments import StartAt, offset_time
@@ -115,7 +115,7 @@ class SingleConsumer(ConsumerAttributes):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @started
+    @starts_at_call
     async def connect(self) -> None:
         """
         Connect to a broker and read the cluster's metadata.
@@ -126,7 +126,7 @@ class SingleConsumer(ConsumerAttributes):
         self._left_loop.remember()
         await self._cluster.refresh([], "connect")
 
-    @started
+    @starts_at_call
     async def subscribe(
         self, topics: str | Iterable[str], start: Start = END, partitions: Collection[int] | None = None
     ) -> None:
@@ -195,7 +195,7 @@ class SingleConsumer(ConsumerAttributes):
             check_name(topic, "topic")
             offset_time(start, datetime.now(UTC))
         except ConfigError as error:
-            return failed(error, "SingleConsumer.consume")
+            return failed_future(error, "SingleConsumer.consume")
         self._left_loop.remember()
         return spawn(self._consume(topic, start), "SingleConsumer.consume")
 
@@ -335,7 +335,7 @@ class SingleConsumer(ConsumerAttributes):
         self._closing = self._left_loop.close(self._closing, self._close, "SingleConsumer.close")
         return self._closing
 
-    @started
+    @starts_at_call
     async def wind_down(self) -> None:
         """Do nothing; kept for programs written for kiel. Without a group, there is nothing to release."""
 
@@ -399,7 +399,7 @@ class SingleConsumer(ConsumerAttributes):
         """Renew the metadata every ``metadata_max_age_ms``, and read partitions that were added to the topics."""
         while not self._ended.is_set():
             try:
-                await self._cluster.renew(lambda: self._topics)
+                await self._cluster.refresh_when_old(lambda: self._topics)
             except KielGroupsError as error:
                 log.warning("could not look for new partitions: %s", error)
             else:

@@ -58,16 +58,16 @@ class PartitionHandler(Protocol):
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
         """Ask the brokers for committed offsets; called only with the ``broker-v0`` offset store."""
 
-    def refused(self, topic: str, error: NoOffsetsError) -> None:
+    def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
         """Report that the start of a topic's claims is unknown; the member retries, and other topics continue."""
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> object:
         """Ask the brokers to store next offsets; called only with the ``broker-v0`` offset store."""
 
-    def moved(self, partition: TopicPartition, offset: int) -> None:
+    def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """Deliver from ``offset`` on, because another writer committed it, or the topic has a new log."""
 
-    def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+    def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """
         Use these leaders, which ZooKeeper names for the owned partitions, instead of those of the previous call.
 

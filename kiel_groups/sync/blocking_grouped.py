@@ -101,4 +101,4 @@ class _Records(Iterator[Record]):
     def __del__(self) -> None:
         # If ``__init__`` failed, there is no loop to leave.
         if hasattr(self, "_records"):
-            self._consumer._thread.post(partial(self._records.leave, finished=dropped_by_loop_exit()))
+            self._consumer._thread.post(partial(self._records.end_loop, finished=dropped_by_loop_exit()))

@@ -24,7 +24,7 @@ P0, P1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u",
 def received_call() -> ConsumeCall:
     """Return a call of ``consume()`` whose caller receives what it returns."""
     call = ConsumeCall()
-    call.got = True
+    call.received = True
     return call
 
 

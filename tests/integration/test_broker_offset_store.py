@@ -126,7 +126,7 @@ async def test_metadata_that_is_too_long_is_left_out(
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     view = ClusterMetadata(BrokerConfig(hosts=parse_hosts(cluster_39.brokers, 9092, "brokers")), Metrics())
-    await view.learn([topic])
+    await view.await_topics([topic])
     partition = TopicPartition(topic, 0)
     answers = await commit_offsets(view, Metrics(), name, {partition: 7}, "x" * 5000)
     view.close()

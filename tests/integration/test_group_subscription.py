@@ -138,7 +138,7 @@ async def test_a_slice_that_names_a_topic_not_subscribed_to(
                 lambda: reports.total("slices_of_other_topics") or owners(client, name, other), "the slice is read"
             )
             # Read again, and unchanged.
-            member.consumer._consuming.member._member_session.owned_partitions.look_again()  # type: ignore[union-attr]
+            member.consumer._consuming.member._member_session.owned_partitions.recheck()  # type: ignore[union-attr]
             values = await produce(cluster, topic, 20)
             await group.delivered(values)
             assert owners(client, name, other) == {}

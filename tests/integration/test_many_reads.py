@@ -34,7 +34,7 @@ async def test_a_silence_with_hundreds_of_requests_open(cluster_39: Cluster) -> 
         heartbeat = Heartbeat(session.connection, session.gate, "/", metrics, session.abandon)
         session.on_connected = heartbeat.beat_now
         heartbeat.start()
-        await session.trusted()
+        await session.wait_trusted()
         proxy.stall()
         proxy.cut()
         assert await events.get() is SessionEvent.SUSPENDED

@@ -33,7 +33,7 @@ PAGE = (REPOSITORY / "docs" / "migrating-from-kiel.rst").read_text(encoding="utf
 async def commit_as_kiel(cluster: Cluster, group: str, topic: str, offsets: dict[int, int]) -> None:
     """OffsetCommit v0 to a broker, which writes a znode with plain decimal for each partition."""
     view = ClusterMetadata(broker_config(cluster.brokers), Metrics())
-    await view.learn([topic])
+    await view.await_topics([topic])
     wanted = {
         TopicPartition(topic, partition): OffsetAndMetadata(offset, "committed by worker-1:140213")
         for partition, offset in offsets.items()

@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         "a believed leader that refuses and is asked for ever",
         _FETCHER,
-        "        self._cluster.doubt(state.topic_partition for state in waiting)\n",
+        "        self._cluster.drop_overrides(state.topic_partition for state in waiting)\n",
         "",
         _DEPOSED_LEADERS_TESTS,
     ),
@@ -292,7 +292,7 @@ MUTANTS = (
     Mutant(
         "a believed leader that fails a look-up of offsets and is asked again",
         _OFFSET_LOOKUP,
-        "    cluster.doubt(failures)\n",
+        "    cluster.drop_overrides(failures)\n",
         "",
         _DEPOSED_LEADERS_TESTS,
     ),
@@ -429,7 +429,7 @@ MUTANTS = (
     Mutant(
         "brokers that stay unreachable although they are back, where nothing is fetched",
         _CLUSTER_METADATA,
-        "                await self._sources.lost.wait()\n",
+        "                await self._sources.all_unreachable.wait()\n",
         "                await asyncio.Event().wait()\n",
         "tests/unit/clients/net/test_unreachable_brokers.py::test_unreachable_brokers_are_asked_until_one_answers",
     ),
@@ -457,14 +457,14 @@ MUTANTS = (
     Mutant(
         "leaders that only a reset looks at",
         "coordination/member/owned_partitions.py",
-        "        await self.confirm_leaders()\n        self.look_again()\n",
-        "        self.look_again()\n",
+        "        await self.confirm_leaders()\n        self.recheck()\n",
+        "        self.recheck()\n",
         "tests/sim/test_member_assignments.py",
     ),
     Mutant(
         "a leader that ZooKeeper named to a session which is over",
         "clients/delivery/connected_consumer.py",
-        "        self._cluster.doubt(partitions)\n",
+        "        self._cluster.drop_overrides(partitions)\n",
         "",
         _DEPOSED_LEADERS_TESTS,
     ),

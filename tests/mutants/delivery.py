@@ -173,15 +173,15 @@ MUTANTS = (
     Mutant(
         "values that a drain gave up and that a caller still gets",
         "clients/calls/consume_future.py",
-        "return Batch() if self._taker.given_up and values else values",
+        "return Batch() if self._taker.redelivered and values else values",
         "return values",
         _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(
         "a drain that waits for values which were declared finished",
         "clients/delivery/in_flight.py",
-        "delivered.done or (finishes and delivered.taker.over)",
-        "finishes and (delivered.done or delivered.taker.over)",
+        "delivered.done or (finishes and delivered.taker.ended)",
+        "finishes and (delivered.done or delivered.taker.ended)",
         _UNCLAIMED_VALUES_TESTS,
     ),
     Mutant(

@@ -135,7 +135,7 @@ MUTANTS = (
     Mutant(
         "a write of an owner that asks no gate",
         _FENCED_WRITES,
-        "        await self._session.trusted()\n",
+        "        await self._session.wait_trusted()\n",
         "",
         "tests/unit/coordination/session/test_gated_writes.py",
     ),

@@ -116,7 +116,7 @@ MUTANTS = (
         "a write that may have to wait after it was asked whether it still holds",
         "coordination/session/fenced_writes.py",
         "if not self._renew(pending, batch, renew) or not self._is_open:",
-        "if not self._renew(pending, batch, renew) or await self._session.trusted():",
+        "if not self._renew(pending, batch, renew) or await self._session.wait_trusted():",
         "tests/sim/test_recreated_topics.py",
     ),
     Mutant(

@@ -86,14 +86,14 @@ MUTANTS = (
     Mutant(
         "a reset while something older is in flight",
         _POSITION_RESET,
-        "        await self._delivery.put_down(partition, is_fetched)\n",
+        "        await self._delivery.wait_until_consumed(partition, is_fetched)\n",
         "",
         _POSITION_RESET_TESTS,
     ),
     Mutant(
         "records beyond the end of a log that are delivered",
         _POSITION_RESET,
-        "        dropped = self._delivery.cut(partition, reset.end)\n",
+        "        dropped = self._delivery.truncate(partition, reset.end)\n",
         "        dropped = 0\n",
         _POSITION_RESET_TESTS,
     ),
@@ -128,7 +128,7 @@ MUTANTS = (
     Mutant(
         "a record in flight that is cut off and counts",
         _RECORD_DELIVERY,
-        "            each.cut(partition, end)\n",
+        "            each.truncate(partition, end)\n",
         "            pass\n",
         _POSITION_RESET_TESTS,
     ),

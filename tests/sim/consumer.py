@@ -273,7 +273,7 @@ class Consumer:
         fetch = self._fetches.get(partition)
         return lambda: fetch is not None and self._fetches.get(partition) is fetch
 
-    def cut(self, partition: TopicPartition, end: int) -> int:
+    def truncate(self, partition: TopicPartition, end: int) -> int:
         """A reset is chosen; the log ends at ``end``."""
         state = self._subscription.state(partition)
         assert state is not None
@@ -285,7 +285,7 @@ class Consumer:
             hand.counts, hand.until = hand.start < end, min(hand.until, end)
         return 0
 
-    async def put_down(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
+    async def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
         while is_fetched() and partition in self.hands:
             self._put_down.clear()
             await self._put_down.wait()
@@ -346,7 +346,7 @@ class Consumer:
             self.hands.pop(partition, None)
             self._forget_fetch(partition)
 
-    def moved(self, partition: TopicPartition, offset: int) -> None:
+    def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         if partition in self.flowing:
             self.flowing[partition] = self._epoch(partition)
             self._forget_fetch(partition)
@@ -354,7 +354,7 @@ class Consumer:
         self.hands.pop(partition, None)
         self._put_down.set()
 
-    def refused(self, topic: str, error: Exception) -> None:
+    def start_unknown(self, topic: str, error: Exception) -> None:
         raise error
 
     async def fetch_offsets(self, partitions: Collection[TopicPartition]) -> object:
@@ -365,7 +365,7 @@ class Consumer:
         self.world.ledger.brokers.requested(self, offsets)
         return await self.world.brokers.commit(self, offsets)
 
-    def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+    def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """Logs are read wherever they are; only the looks are counted."""
         self.looks_at_leaders += 1
 

@@ -153,7 +153,7 @@ def test_an_offset_that_somebody_wrote_begins_an_interval(member: MemberSession)
     span = member.read(FIRST, 5)
     member.subscription.seek(FIRST, 2)
     member.subscription.mark_committed(FIRST, 2, 1)
-    member.handler.moved(FIRST, 2)
+    member.handler.offset_changed(FIRST, 2)
     assert member.handler.finish({FIRST: span}) == [OffsetRange(FIRST, 0, 5)]
     begun = member.handler.standing({FIRST: span})[FIRST]
     assert (begun.begin, begun.to) == (2, 2)

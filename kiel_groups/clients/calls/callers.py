@@ -34,23 +34,23 @@ class _Coroutine:
 class ConsumeCall:
     """One call of ``consume()``, and what is known of the coroutine that made it."""
 
-    __slots__ = ("_known_there", "coroutine", "given_up", "got", "passed")
+    __slots__ = ("_known_there", "coroutine", "received", "redelivered", "superseded")
 
     def __init__(self, coroutine: _Coroutine | None = None) -> None:
         self.coroutine = coroutine or _Coroutine()
         self.coroutine.latest = object()
         #: A caller has received what the call returned.
-        self.got = False
+        self.received = False
         #: The coroutine no longer waits for it: it has asked for the topic again, or closed the consumer.
-        self.passed = False
+        self.superseded = False
         #: Its values are delivered again, here or to the next owner; a late caller receives [].
-        self.given_up = False
+        self.redelivered = False
         self._known_there: weakref.ref[_Known] | None = None
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether the coroutine has asked for the topic again, closed the consumer, or ended."""
-        return self.passed or (self._known_there is not None and self._known_there() is None)
+        return self.superseded or (self._known_there is not None and self._known_there() is None)
 
     def known(self) -> _Known:
         """Return the object that only the context of the coroutine may keep: once it is gone, the call is over."""
@@ -77,7 +77,7 @@ def new_consume_call(consumer: object, topic: str) -> ConsumeCall:
     """Return a new call, and remember it as the latest one of the running coroutine for this topic."""
     key, latest = (id(consumer), topic), _LATEST.get()
     if key in latest:
-        latest[key].taker.passed = True
+        latest[key].taker.superseded = True
     coroutines = [known.taker.coroutine for (owner, _), known in latest.items() if owner == id(consumer)]
     taker = ConsumeCall(*coroutines[:1])
     _LATEST.set({**latest, key: taker.known()})
@@ -87,7 +87,9 @@ def new_consume_call(consumer: object, topic: str) -> ConsumeCall:
 def consume_calls_here(consumer: object) -> frozenset[ConsumeCall]:
     """Return the running coroutine's calls of a consumer; only this coroutine can still be processing their values."""
     latest = _LATEST.get().items()
-    return frozenset(known.taker for (owner, _), known in latest if owner == id(consumer) and not known.taker.passed)
+    return frozenset(
+        known.taker for (owner, _), known in latest if owner == id(consumer) and not known.taker.superseded
+    )
 
 
 def context_without_calls() -> Context:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from tornado import gen
 
 from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
-from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, kept
+from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive
 from kiel_groups.model import Batch
 
 __all__ = ["start_consume_call", "Values"]
@@ -44,19 +44,19 @@ class _ConsumeTask(LoggedTask[Values]):
             values = yield from super().__await__()
         except asyncio.CancelledError:
             # The event loop called result() before it cancelled the caller.
-            self._taker.got = False
+            self._taker.received = False
             raise
-        self._taker.got = True
+        self._taker.received = True
         return self._unless_given_up(values)
 
     def result(self) -> Values:
         values = super().result()
-        self._taker.got = self._taker.got or not _only_drops_outcome(sys._getframe(1))
+        self._taker.received = self._taker.received or not _only_drops_outcome(sys._getframe(1))
         return self._unless_given_up(values)
 
     def _unless_given_up(self, values: Values) -> Values:
         """Return the values, or [] if they are delivered again because no caller received them in time."""
-        return Batch() if self._taker.given_up and values else values
+        return Batch() if self._taker.redelivered and values else values
 
 
 def _only_drops_outcome(frame: FrameType) -> bool:
@@ -65,4 +65,4 @@ def _only_drops_outcome(frame: FrameType) -> bool:
 
 def start_consume_call(work: Coroutine[Any, Any, Values], taker: ConsumeCall, name: str) -> asyncio.Task[Values]:
     """Start a call of ``consume()``; ``taker`` records whether a caller received its values."""
-    return kept(_ConsumeTask(work, taker, name))
+    return keep_alive(_ConsumeTask(work, taker, name))

@@ -14,7 +14,7 @@ from tornado.platform.asyncio import AsyncIOLoop
 
 from kiel_groups.clients.calls.callers import context_without_calls
 
-__all__ = ["started", "spawn", "failed", "home_loop", "kept", "LoggedTask"]
+__all__ = ["starts_at_call", "spawn", "failed_future", "home_loop", "keep_alive", "LoggedTask"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,10 +53,10 @@ def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
     A failure that is never retrieved is logged under ``name`` when the task is dropped.
     """
-    return kept(LoggedTask(work, loop=home_loop(), name=name, context=context_without_calls()))
+    return keep_alive(LoggedTask(work, loop=home_loop(), name=name, context=context_without_calls()))
 
 
-def kept(task: LoggedTask[T]) -> asyncio.Task[T]:
+def keep_alive(task: LoggedTask[T]) -> asyncio.Task[T]:
     """Keep a task alive until it ends."""
     _running.add(task)
     # The callback gets its own context: otherwise it would keep the caller's alive for as long as the task runs.
@@ -66,7 +66,7 @@ def kept(task: LoggedTask[T]) -> asyncio.Task[T]:
     return task
 
 
-def failed(error: Exception, name: str) -> asyncio.Task[Any]:
+def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
     """Return a future that fails with this error; the error is logged if it is never retrieved."""
 
     async def fail() -> NoReturn:
@@ -75,7 +75,7 @@ def failed(error: Exception, name: str) -> asyncio.Task[Any]:
     return spawn(fail(), name)
 
 
-def started(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, asyncio.Task[T]]:
+def starts_at_call(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, asyncio.Task[T]]:
     """
     Make a coroutine function a plain function that returns an already started task.
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kiel_groups.clients.calls import interrupts
-from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, kept, spawn
+from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive, spawn
 
 __all__ = ["LeftLoop", "running_loop"]
 
@@ -162,7 +162,7 @@ def _run_on(
             log.error("%s: not done after %.0f s; given up", name, LONGEST_S)
         return closing
 
-    waiting = kept(LoggedTask(bounded(), loop=loop, name=f"wait for {name}"))
+    waiting = keep_alive(LoggedTask(bounded(), loop=loop, name=f"wait for {name}"))
     waiting.add_done_callback(lambda _: loop.stop())
     raised, again = interrupts.raised(), False
     while not waiting.done():

@@ -213,11 +213,11 @@ class ConnectedConsumer:
         await asyncio.sleep(0)
         while not self._over.done():
             # The newest call takes values first: the callers of older ones may have given up.
-            newest = callers[-1] is taker and not taker.passed
+            newest = callers[-1] is taker and not taker.superseded
             values = self.delivery.take_topic(topic, fetching.max_bytes, taker) if newest else Batch()
             remaining_s = give_up_s - loop.time()
-            if values or taker.passed or remaining_s <= 0:
-                if not values and not taker.passed and (unreachable := self._cluster.unreachable) is not None:
+            if values or taker.superseded or remaining_s <= 0:
+                if not values and not taker.superseded and (unreachable := self._cluster.unreachable) is not None:
                     raise unreachable
                 return values
             unclaimed = self.delivery.redeliver_unclaimed(topic)
@@ -265,7 +265,7 @@ class ConnectedConsumer:
     async def _renew_metadata(self) -> None:
         while True:
             # Also if this member owns no partition: its calls of consume() must notice that all brokers are gone.
-            await self._cluster.renew(lambda: self._subscription.subscription)
+            await self._cluster.refresh_when_old(lambda: self._subscription.subscription)
 
     async def _reset(self, partition: TopicPartition, position: int) -> int | None:
         return await self._position_reset(partition, position)
@@ -283,9 +283,9 @@ class ConnectedConsumer:
         """Ask the brokers for committed offsets."""
         return await fetch_offsets(self._cluster, self._settings.group.group, partitions)
 
-    def refused(self, topic: str, error: NoOffsetsError) -> None:
+    def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
         """Raise this error at the next request for the topic."""
-        self.delivery.refused(topic, error)
+        self.delivery.start_unknown(topic, error)
 
     async def send_commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         """Ask the brokers to store next offsets."""
@@ -306,13 +306,13 @@ class ConnectedConsumer:
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Drop all that is buffered of these at once; what is in flight does not count any more."""
         self.delivery.lost(partitions)
-        self._cluster.doubt(partitions)
+        self._cluster.drop_overrides(partitions)
 
-    def moved(self, partition: TopicPartition, offset: int) -> None:
+    def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """Deliver from another offset on."""
-        self.delivery.moved(partition, offset)
+        self.delivery.offset_changed(partition, offset)
 
-    def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+    def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """Fetch from these leaders, even if brokers name others."""
         self._cluster.override_leaders(leaders, brokers)
 

@@ -31,7 +31,7 @@ class InFlight(Protocol):
     def stop_counting(self, partitions: Collection[TopicPartition]) -> None:
         """Stop counting in-flight records of these partitions. The application may still be processing them."""
 
-    def cut(self, partition: TopicPartition, end: int) -> None:
+    def truncate(self, partition: TopicPartition, end: int) -> None:
         """Do as ``stop_counting``, for what is in flight of a partition from the offset ``end`` on."""
 
 
@@ -63,7 +63,7 @@ class RecordInFlight:
         if self.record is not None and self.record.topic_partition in partitions:
             self.state = None
 
-    def cut(self, partition: TopicPartition, end: int) -> None:
+    def truncate(self, partition: TopicPartition, end: int) -> None:
         if self.record is not None and self.record.topic_partition == partition and self.record.offset >= end:
             self.state = None
 
@@ -94,9 +94,9 @@ class _Delivered:
 
     def received(self, now_s: float) -> bool | None:
         """Whether a caller has received the values; None while a caller may still receive them."""
-        if self.taker.got:
+        if self.taker.received:
             return True
-        return False if self.taker.passed or now_s - self.at_s > UNCLAIMED_S else None
+        return False if self.taker.superseded or now_s - self.at_s > UNCLAIMED_S else None
 
 
 class ValuesInFlight:
@@ -135,7 +135,9 @@ class ValuesInFlight:
     def finish(self, takers: Collection[ConsumeCall] | None) -> None:
         """Declare finished what was received by these calls, or by any (None)."""
         for delivered in self._delivered:
-            delivered.done = delivered.done or (delivered.taker.got and (takers is None or delivered.taker in takers))
+            delivered.done = delivered.done or (
+                delivered.taker.received and (takers is None or delivered.taker in takers)
+            )
 
     def settle(self, now_s: float, *, finishes: bool = True) -> dict[TopicPartition, int]:
         """
@@ -154,7 +156,7 @@ class ValuesInFlight:
         undecided: set[TopicPartition] = set()
         busy: set[TopicPartition] = set()
         for delivered in self._delivered:
-            received, done = delivered.received(now_s), delivered.done or (finishes and delivered.taker.over)
+            received, done = delivered.received(now_s), delivered.done or (finishes and delivered.taker.ended)
             kept: dict[TopicPartition, Span] = {}
             for tp, span in delivered.spans.items():
                 if tp in resume_at and span.state is not None:
@@ -170,7 +172,7 @@ class ValuesInFlight:
                         span.state.finished = span.end
                     elif span.state is not None:
                         resume_at[tp] = span.start
-                        delivered.taker.given_up = True
+                        delivered.taker.redelivered = True
                     continue
                 kept[tp] = span
                 if span.state is not None:
@@ -184,7 +186,7 @@ class ValuesInFlight:
             for partition in delivered.spans.keys() & set(partitions):
                 delivered.spans[partition] = delivered.spans[partition]._replace(state=None)
 
-    def cut(self, partition: TopicPartition, end: int) -> None:
+    def truncate(self, partition: TopicPartition, end: int) -> None:
         for delivered in self._delivered:
             span = delivered.spans.get(partition)
             if span is not None and span.start >= end:

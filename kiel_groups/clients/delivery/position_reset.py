@@ -84,7 +84,7 @@ class PositionReset:
         reset = self._subscription.reset_of(partition) or await self._choose(partition, position, is_fetched)
         if reset is None:
             return None
-        await self._delivery.put_down(partition, is_fetched)
+        await self._delivery.wait_until_consumed(partition, is_fetched)
         return await self._store(partition, reset, is_fetched)
 
     async def _choose(
@@ -153,7 +153,7 @@ class PositionReset:
 
     def _cut(self, partition: TopicPartition, reset: PendingReset) -> None:
         """Drop fetched records that are not in the log any more."""
-        dropped = self._delivery.cut(partition, reset.end)
+        dropped = self._delivery.truncate(partition, reset.end)
         self._metrics.count("records_cut_off", dropped)
         log.warning(
             "%s: offset %d is out of range, the log has %d to %d; resetting to %s, %d, once all fetched records are"

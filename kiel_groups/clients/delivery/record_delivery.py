@@ -162,7 +162,7 @@ class RecordDelivery:
             values.add(spans, taker, boot_time_s())
             if not any(part.values for part in parts):
                 # The deserializer failed on all values, so none are in flight: finish them without a receiver.
-                taker.got = True
+                taker.received = True
                 self.finish_topics([topic], {taker})
         return Batch(part for part in parts if part.values)
 
@@ -275,7 +275,7 @@ class RecordDelivery:
         self._records, self._next = [], 0
         self._deserializing.close()
 
-    def enter(self) -> None:
+    def begin_loop(self) -> None:
         """
         Begin a loop.
 
@@ -292,7 +292,7 @@ class RecordDelivery:
         self._looping = self._iterated = True
         self._pause_at_s = boot_time_s() + QUANTUM_S
 
-    def leave(self, *, finished: bool) -> None:
+    def end_loop(self, *, finished: bool) -> None:
         """End the loop. If it was left by an exception, its record is not finished and is the next one again."""
         self._looping = False
         if finished:
@@ -316,7 +316,7 @@ class RecordDelivery:
         busy: defaultdict[object, frozenset[TopicPartition]] = defaultdict(frozenset)
         for values in list(self._topics.values()):
             for taker, partitions in values.busy():
-                busy[self._last_call if taker.over else taker.coroutine.latest] |= partitions
+                busy[self._last_call if taker.ended else taker.coroutine.latest] |= partitions
         return works + [Work(token, "processing", partitions) for token, partitions in busy.items()]
 
     # ------------------------------------------------------------------ the group's side
@@ -357,7 +357,7 @@ class RecordDelivery:
         self._refused = {topic: error for topic, error in self._refused.items() if topic in topics}
         self._fetch([partition for partition in self._ready if (partition.topic in topics) != (partition in fetched)])
 
-    def refused(self, topic: str, error: KielGroupsError) -> None:
+    def start_unknown(self, topic: str, error: KielGroupsError) -> None:
         """Raise this error at the next request for the topic: where to start in it is not known."""
         if topic in self._subscription.subscription:
             self._refused[topic] = error
@@ -395,7 +395,7 @@ class RecordDelivery:
         epoch = self._fetcher.epoch(partition)
         return lambda: epoch is not None and self._fetcher.epoch(partition) == epoch
 
-    def cut(self, partition: TopicPartition, end: int) -> int:
+    def truncate(self, partition: TopicPartition, end: int) -> int:
         """
         Drop what is buffered of a partition from ``end`` on, where its log ends now, and stop counting what is in
         flight from there on.
@@ -403,16 +403,16 @@ class RecordDelivery:
         Returns:
             How many buffered records were dropped.
         """
-        dropped = self._fetcher.cut(partition, end)
+        dropped = self._fetcher.truncate(partition, end)
         if self._batch_of == partition:
             left = [record for record in self._records if record.offset < end]
             dropped += len(self._records) - max(len(left), self._next)
             self._records = left
         for each in self._in_flight():
-            each.cut(partition, end)
+            each.truncate(partition, end)
         return dropped
 
-    async def put_down(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
+    async def wait_until_consumed(self, partition: TopicPartition, is_fetched: Callable[[], bool]) -> None:
         """Wait until nothing of a partition is buffered or in flight, or until ``is_fetched`` does not hold."""
         self._drains += 1
         try:
@@ -434,7 +434,7 @@ class RecordDelivery:
             each.stop_counting(partitions)
         self._calls.lost(partitions)
 
-    def moved(self, partition: TopicPartition, offset: int) -> None:
+    def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """Deliver from ``offset`` on, once the assigned hook has ended; what is in flight does not count any more."""
         for each in self._in_flight():
             each.stop_counting([partition])

@@ -48,11 +48,11 @@ class RecordLoop:
         """Make the record in flight the next one again: its caller did not receive it."""
         self._consuming.delivery.put_back()
 
-    def leave(self, *, finished: bool) -> None:
+    def end_loop(self, *, finished: bool) -> None:
         """End the loop; ``finished`` says whether the record in flight is finished."""
         if not self._left:
             self._left = True
-            self._consuming.delivery.leave(finished=finished)
+            self._consuming.delivery.end_loop(finished=finished)
 
     def __del__(self) -> None:
-        self.leave(finished=dropped_by_loop_exit())
+        self.end_loop(finished=dropped_by_loop_exit())

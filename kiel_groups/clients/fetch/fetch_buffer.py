@@ -61,11 +61,11 @@ class FetchBuffer:
             self.ready.add(state)
         return state, item
 
-    def cut(self, state: PartitionFetch, end: int) -> int:
+    def truncate(self, state: PartitionFetch, end: int) -> int:
         """Drop a partition's buffered records from the offset ``end`` on, and return how many they were."""
         if not state.buffered:
             return 0
-        records, size_bytes = state.cut(end)
+        records, size_bytes = state.truncate(end)
         self._bytes -= size_bytes
         if not state.buffered:
             self.ready.remove(state)

@@ -144,10 +144,10 @@ class Fetcher:
         state = self._partitions.get(topic_partition)
         return state is not None and bool(state.buffered)
 
-    def cut(self, topic_partition: TopicPartition, end: int) -> int:
+    def truncate(self, topic_partition: TopicPartition, end: int) -> int:
         """Drop a partition's buffered records from the offset ``end`` on, and return how many they were."""
         state = self._partitions.get(topic_partition)
-        return self._buffer.cut(state, end) if state else 0
+        return self._buffer.truncate(state, end) if state else 0
 
     # ------------------------------------------------------------------ delivery
 
@@ -389,7 +389,7 @@ class Fetcher:
         log.log(level, "cannot fetch %s (try %d): %s", some(state.topic_partition for state in waiting), failures, why)
         self._metrics.count("fetch_retries", len(waiting))
         if doubt:
-            self._cluster.doubt(state.topic_partition for state in waiting)
+            self._cluster.drop_overrides(state.topic_partition for state in waiting)
         self._start(self._recover(waiting, failures), "retry of fetches")
 
     async def _recover(self, states: list[PartitionFetch], failures: int) -> None:

@@ -131,7 +131,7 @@ class PartitionFetch:
             raise MessageTooLargeError(f"{text}; raise it, or seek past the message")
         self.needed_bytes = min(max(needed_bytes, 2 * share), most)
 
-    def cut(self, end: int) -> tuple[int, int]:
+    def truncate(self, end: int) -> tuple[int, int]:
         """
         Drop the buffered records from the offset ``end`` on.
 

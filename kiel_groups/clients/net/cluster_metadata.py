@@ -155,7 +155,7 @@ class ClusterMetadata:
             )
             self._metrics.count("leaders_corrected", len(moved))
 
-    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+    def drop_overrides(self, partitions: Iterable[TopicPartition]) -> None:
         """Use the brokers' metadata for these until ZooKeeper's leaders are given again: a leader failed or refused."""
         self._overrides.forget(partitions)
 
@@ -173,7 +173,7 @@ class ClusterMetadata:
         """
         known = self._topics.get(topic)
         if known is None or not known.partitions or self._is_old(known):
-            await self.learn([topic])
+            await self.await_topics([topic])
         return self._topics[topic].partitions
 
     def known_partitions(self, topic: str) -> tuple[int, ...] | None:
@@ -195,7 +195,7 @@ class ClusterMetadata:
         except KielGroupsError as error:
             log.warning("keeping the current metadata of %s: %s", topic, error)
 
-    async def renew(self, topics: Callable[[], Collection[str]]) -> None:
+    async def refresh_when_old(self, topics: Callable[[], Collection[str]]) -> None:
         """
         Wait for ``metadata_max_age_ms``, then refresh these topics from another broker than the last time.
 
@@ -207,7 +207,7 @@ class ClusterMetadata:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(self.config.metadata_max_age_ms / 1000):
-                await self._sources.lost.wait()
+                await self._sources.all_unreachable.wait()
         while wanted := topics():
             try:
                 await self.refresh(wanted, AGE)
@@ -223,7 +223,7 @@ class ClusterMetadata:
 
     # ------------------------------------------------------------------ refreshing
 
-    async def learn(self, topics: Collection[str]) -> None:
+    async def await_topics(self, topics: Collection[str]) -> None:
         """
         Refresh until every topic is known and has partitions; retry with backoff for topics that are being created.
 
@@ -263,7 +263,7 @@ class ClusterMetadata:
             if leader is not None:
                 return leader
             await asyncio.sleep(self.delay_s(attempt))
-            await self.learn([topic_partition.topic])
+            await self.await_topics([topic_partition.topic])
         if topic_partition.partition not in self._topics[topic_partition.topic].leaders:
             raise UNKNOWN_TOPIC_OR_PARTITION.exception(f"{topic_partition} does not exist")
         raise LEADER_NOT_AVAILABLE.exception(f"{topic_partition} has no leader; is the broker that holds it down?")

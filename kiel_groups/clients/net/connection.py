@@ -95,7 +95,7 @@ class Connection:
                 answer is late with all that follow.
             ProtocolError: The answer makes no sense, or is longer than ``max_response_bytes``.
         """
-        stream = await self.opened()
+        stream = await self.wait_open()
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) % _CORRELATION_IDS
         frame = encode_request(request, correlation_id, self._config.client_id)
@@ -108,7 +108,7 @@ class Connection:
         self._write(stream, frame)
         return await self._wait(request, answer, timeout_ms or self._config.request_timeout_ms)
 
-    async def opened(self) -> IOStream:
+    async def wait_open(self) -> IOStream:
         """
         Wait until the connection is open. A request that follows without an await in between is written.
 

@@ -59,7 +59,7 @@ class MetadataSources:
         self.failures = 0
         self._unanswered: NoBrokersError | None = None
         #: Set while ``unreachable`` is an error.
-        self.lost = asyncio.Event()
+        self.all_unreachable = asyncio.Event()
         self._warn_at_s = 0.0
         self._is_warned = False
         self._closed = False
@@ -112,7 +112,7 @@ class MetadataSources:
             log.warning("brokers answer again, after %s without an answer", counted(self.failures, "metadata request"))
             self._is_warned = False
         self.last, self.failures, self._unanswered = address, 0, None
-        self.lost.clear()
+        self.all_unreachable.clear()
         self._metrics.gauge("metadata_unanswered", 0)
 
     def _not_answered(self, error: NoBrokersError) -> None:
@@ -120,7 +120,7 @@ class MetadataSources:
         self._unanswered = copy(error)
         self._metrics.gauge("metadata_unanswered", self.failures)
         if self.failures >= UNREACHABLE_AFTER:
-            self.lost.set()
+            self.all_unreachable.set()
         now_s = asyncio.get_running_loop().time()
         if self.failures == 1:
             self._warn_at_s = now_s + _WARN_AFTER_S

@@ -52,7 +52,7 @@ async def list_offsets(
         BrokerError: The offset of a partition was not found in time; names the partition and the last reason.
     """
     missing = frozenset(partitions)
-    await cluster.learn(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
+    await cluster.await_topics(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
     found: dict[TopicPartition, int] = {}
     failures: dict[TopicPartition, Failure] = {}
     for attempt in range(_TRIES):
@@ -155,7 +155,7 @@ async def ask_leaders(
                 found[tp] = result
             else:
                 failures[tp] = result
-    cluster.doubt(failures)
+    cluster.drop_overrides(failures)
     return failures
 
 

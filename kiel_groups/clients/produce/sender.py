@@ -199,7 +199,7 @@ class Sender:
         timeout_ms = self._config.ack_timeout_ms + self._cluster.config.request_timeout_ms
         try:
             connection = self._cluster.connection(node_id, "produce")
-            await connection.opened()
+            await connection.wait_open()
             for batch in batches:
                 batch.unresolved_tries += 1
             answer = await connection.request(request, timeout_ms)

@@ -214,9 +214,9 @@ class GroupSession:
             # A warning like that of the break, so that an operator who saw one sees the other.
             log.warning("group %s: the connection to ZooKeeper is back, on the same session", self._config.group)
             self._check_heartbeat(strictly=False)
-            self._look_again()
+            self._recheck()
 
-    def _look_again(self) -> None:
+    def _recheck(self) -> None:
         """Read again everything that is watched: the watches may have been lost."""
         self._look_at_candidates()
 

@@ -137,9 +137,9 @@ class MemberSession(GroupSession):
         """Return the addresses of the brokers that ZooKeeper lists at this moment."""
         return list((await registered_brokers(self.session)).values())
 
-    def _look_again(self) -> None:
-        super()._look_again()
-        self.owned_partitions.look_again()
+    def _recheck(self) -> None:
+        super()._recheck()
+        self.owned_partitions.recheck()
 
     def _in_progress(self) -> Collection[Work]:
         return self._handler.in_progress()

@@ -119,10 +119,10 @@ class OwnedPartitions:
         """Apply the current subscription: only partitions of its topics are claimed."""
         self._feed(claims.Subscribed(self._subscription.subscription))
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Read everything that is watched again: watches may have been lost."""
         self._look.set()
-        self._topics.look_again()
+        self._topics.recheck()
         self._look_at_owners(self._watches)
 
     async def release_all(self) -> None:
@@ -225,7 +225,7 @@ class OwnedPartitions:
             self._feed(claims.ClaimGone(gone))
         await self._offsets.adopt_foreign_offsets()
         await self.confirm_leaders()
-        self.look_again()
+        self.recheck()
 
     async def confirm_leaders(self) -> None:
         """Read the leaders of the owned partitions; see ``PartitionLeaders``."""
@@ -383,12 +383,12 @@ class OwnedPartitions:
             starts = Starts({}, dict.fromkeys(partitions, error))
         if starts.failures:
             # Waiting loses nothing, and the claim keeps other members from starting at another position.
-            self._unopened.failed(topic, starts.failures)
+            self._unopened.attempt_failed(topic, starts.failures)
         refusals = [error for error in starts.failures.values() if isinstance(error, NoOffsetsError)]
         if refusals:
             # Only an operator may be able to fix this, so the caller that consumes this topic gets the error. Calls for
             # other topics do not.
-            self._handler.refused(topic, refusals[0])
+            self._handler.start_unknown(topic, refusals[0])
         return starts.found
 
     def _opened(self, starts: Mapping[TopicPartition, StartPosition]) -> None:

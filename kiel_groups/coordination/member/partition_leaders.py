@@ -63,7 +63,7 @@ class PartitionLeaders:
             SessionLostError: The session is over.
         """
         if not partitions:
-            self._handler.leaders({}, {})
+            self._handler.leaders_changed({}, {})
             return
         # A server that lags behind could name a leader that brokers already know to be deposed.
         await self._writer.prove()
@@ -77,7 +77,7 @@ class PartitionLeaders:
             if not self._is_refused:
                 self._is_refused = True
                 log.warning("the leaders of partitions cannot be read: %s; using those that brokers name", error)
-        self._handler.leaders(leaders, brokers)
+        self._handler.leaders_changed(leaders, brokers)
 
     async def _read(
         self, partitions: Sequence[TopicPartition]

@@ -42,7 +42,7 @@ class UnopenedClaims:
         self._metrics = metrics
         self._failures: dict[TopicPartition, _Failure] = {}
 
-    def failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
+    def attempt_failed(self, topic: str, errors: Mapping[TopicPartition, KielGroupsError]) -> None:
         """Record a failed attempt to open these claims, which will be repeated; warn once for each claim."""
         self._metrics.count("claims_not_opened")
         now_s = asyncio.get_running_loop().time()

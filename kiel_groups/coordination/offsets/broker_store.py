@@ -89,7 +89,7 @@ class BrokerOffsetStore(ZooKeeperOffsetStore):
             return {}, {}
         versions = {partition: version for partition, (_, version) in offsets.items()}
         _, before = await self._read_own_and_foreign(versions)
-        await self._writer.ready()
+        await self._writer.wait_ready()
         # Checked as late as possible: from here on the only waits are for broker connections and broker answers.
         wanted = {
             partition: offset

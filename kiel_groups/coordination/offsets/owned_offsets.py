@@ -234,7 +234,7 @@ class OwnedOffsets:
             for partition, found in current.items():
                 if found.offset is not None and self._subscription.state(partition) is states[partition]:
                     self._subscription.reset_recreated(partition, found.offset, found.version, created)
-                    self._handler.moved(partition, found.offset)
+                    self._handler.offset_changed(partition, found.offset)
                     self._warn_if_set(partition, earliest[partition], found.offset)
         return failures
 
@@ -267,5 +267,5 @@ class OwnedOffsets:
             offset,
         )
         self._subscription.adopt(partition, offset, version)
-        self._handler.moved(partition, offset)
+        self._handler.offset_changed(partition, offset)
         return False

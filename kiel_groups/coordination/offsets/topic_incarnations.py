@@ -50,7 +50,7 @@ class TopicIncarnations:
         """Return the creation zxid of a topic as last read, 0 if it was not."""
         return self._created.get(topic, 0)
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Read all topics again, because watches may be gone."""
         self._hint(*self._hints)
 

@@ -86,7 +86,7 @@ class FencedWriter:
             SessionLostError: The session is over, or the member znode is gone.
         """
         while True:
-            await self.ready()
+            await self.wait_ready()
             answer = await self._session.transact([self._proof])
             if isinstance(answer, Done):
                 return
@@ -117,7 +117,7 @@ class FencedWriter:
         outcome: Outcome[Key] = Outcome()
         pending = dict(items)
         while pending:
-            await self.ready()
+            await self.wait_ready()
             batch = _first_batch(pending, most)
             if not self._renew(pending, batch, renew) or not self._is_open:
                 continue
@@ -145,7 +145,7 @@ class FencedWriter:
     def _is_open(self) -> bool:
         return self._session.gate.is_open(runtime.boot_time_s())
 
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         """
         Wait until the gate is open and all watch events are processed: at that moment a write may be sent.
 
@@ -153,7 +153,7 @@ class FencedWriter:
             SessionLostError: The session is over.
         """
         while True:
-            await self._session.trusted()
+            await self._session.wait_trusted()
             # Callbacks that kazoo's thread has scheduled run in the next iteration of the loop.
             await asyncio.sleep(0)
             await self._catch_up()

@@ -131,7 +131,7 @@ class Session:
     def connected(self) -> bool:
         return self._connected.is_set() and self.ended is None
 
-    async def trusted(self) -> None:
+    async def wait_trusted(self) -> None:
         """
         Wait until the gate is open; to be awaited before every write that only an owner may make.
 

@@ -90,10 +90,10 @@ class BatchHandler:
                 state.finished = state.position = max(state.finished, reading.span.to)
             elif reading.span.to > reading.start:
                 unfenced.append(OffsetRange(partition, reading.start, reading.span.to))
-        self.put_down()
+        self.drop_batch()
         return unfenced
 
-    def put_down(self) -> None:
+    def drop_batch(self) -> None:
         """Drop the batch, done or not, so that its revoked partitions can be released."""
         self._batch = {}
         self._batch_ended.set()
@@ -120,7 +120,7 @@ class BatchHandler:
         for partition, first in firsts.items():
             if partition in self._intervals and self._subscription.is_assigned(partition):
                 self._subscription.seek(partition, first)
-                self.moved(partition, first)
+                self.offset_changed(partition, first)
 
     def standing(self, known: Mapping[TopicPartition, Span]) -> dict[TopicPartition, Span]:
         """
@@ -214,14 +214,14 @@ class BatchHandler:
         for partition in partitions:
             self._intervals.pop(partition, None)
             self._stopped.discard(partition)
-        self._cluster.doubt(partitions)
+        self._cluster.drop_overrides(partitions)
 
-    def moved(self, partition: TopicPartition, offset: int) -> None:
+    def offset_changed(self, partition: TopicPartition, offset: int) -> None:
         """Begin a new interval at this offset: another client committed it, or the topic was created again."""
         if partition in self._intervals:
             self._intervals[partition] = _Interval(offset, new_token(), planned=True)
 
-    def refused(self, topic: str, error: NoOffsetsError) -> None:
+    def start_unknown(self, topic: str, error: NoOffsetsError) -> None:
         """Have ``standing`` raise why the start offsets of a topic cannot be looked up."""
         self._refused[topic] = error
 
@@ -233,7 +233,7 @@ class BatchHandler:
         """Commit next offsets through the brokers."""
         await commit_offsets(self._cluster, self._metrics, self._group, offsets, metadata)
 
-    def leaders(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
+    def leaders_changed(self, leaders: Mapping[TopicPartition, int], brokers: Mapping[int, HostPort]) -> None:
         """Note the partitions' leaders, for lookups of log offsets."""
         self._cluster.override_leaders(leaders, brokers)
 

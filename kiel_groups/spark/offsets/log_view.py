@@ -125,7 +125,7 @@ class LogView:
             topics = {topic for topic in await self._topics() if options.topic_pattern.fullmatch(topic)}
         # Without ``all_must_exist``, the caller itself repeats the lookup. AGE makes each refresh ask another broker
         # than the last one: a broker that is cut off from ZooKeeper would never answer better.
-        await (self.cluster.learn(topics) if all_must_exist else self.cluster.refresh(topics, AGE))
+        await (self.cluster.await_topics(topics) if all_must_exist else self.cluster.refresh(topics, AGE))
         numbers = {topic: self.cluster.known_partitions(topic) or () for topic in topics}
         found = {TopicPartition(topic, number) for topic in topics for number in numbers[topic]}
         if not options.assigned:

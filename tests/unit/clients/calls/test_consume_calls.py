@@ -30,8 +30,8 @@ async def test_a_call_is_over_when_its_coroutine_has_ended() -> None:
 
     async def consumes() -> ConsumeCall:
         call = new_consume_call(consumer, "t")
-        call.got = await asyncio.wait_for(start_consume_call(values_soon(), ConsumeCall(), "a call"), 5) == [1]
-        assert not call.over
+        call.received = await asyncio.wait_for(start_consume_call(values_soon(), ConsumeCall(), "a call"), 5) == [1]
+        assert not call.ended
         return call
 
     @gen.coroutine
@@ -47,10 +47,10 @@ async def test_a_call_is_over_when_its_coroutine_has_ended() -> None:
     for start in (tornados, lambda: asyncio.create_task(consumes()), lambda: asyncio.create_task(starts_a_task(ended))):
         call = await start()
         await run_ready_tasks()
-        assert call.over, start
+        assert call.ended, start
     here = new_consume_call(consumer, "t")
     await run_ready_tasks()
-    assert not here.over
+    assert not here.ended
     ended.set()
 
 
@@ -115,7 +115,7 @@ async def test_a_caller_that_awaits_a_call_receives_its_values() -> None:
         call = ConsumeCall()
         found = await way(start_consume_call(values_soon(), call, "a call"))  # type: ignore[no-untyped-call]
         assert found in ([1], [[1]])
-        assert call.got, way
+        assert call.received, way
 
 
 async def test_a_caller_that_gave_up_does_not_receive_the_values() -> None:
@@ -128,7 +128,7 @@ async def test_a_caller_that_gave_up_does_not_receive_the_values() -> None:
     other = start_consume_call(values_soon(), unseen, "a call")
     await asyncio.wait({result, other})
     await run_ready_tasks()
-    assert (given_up.got, unseen.got) == (False, False)
+    assert (given_up.received, unseen.received) == (False, False)
 
 
 async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them() -> None:
@@ -146,7 +146,7 @@ async def test_a_caller_that_is_cancelled_as_values_arrive_does_not_receive_them
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert result.done()
-    assert not call.got
+    assert not call.received
 
 
 async def test_another_call_of_the_same_topic_replaces_the_former_one() -> None:
@@ -160,6 +160,6 @@ async def test_another_call_of_the_same_topic_replaces_the_former_one() -> None:
     first = new_consume_call(consumer, "t")
     new_consume_call(consumer, "u")
     others = await other_task
-    assert (first.passed, others.passed) == (False, False)
+    assert (first.superseded, others.superseded) == (False, False)
     new_consume_call(consumer, "t")
-    assert (first.passed, others.passed) == (True, False)
+    assert (first.superseded, others.superseded) == (True, False)

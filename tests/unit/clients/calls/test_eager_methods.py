@@ -8,7 +8,7 @@ import gc
 import pytest
 from tornado.ioloop import IOLoop
 
-from kiel_groups.clients.calls.eager_methods import started
+from kiel_groups.clients.calls.eager_methods import starts_at_call
 
 pytestmark = pytest.mark.unit
 
@@ -19,7 +19,7 @@ class Worker:
     def __init__(self) -> None:
         self.done: list[str] = []
 
-    @started
+    @starts_at_call
     async def work(self, name: str) -> str:
         await asyncio.sleep(0)
         if name == "bad":

@@ -27,13 +27,13 @@ def bench_of_one() -> DeliveryBench:
 def operator_resets(bench: DeliveryBench, offset: int) -> None:
     """Reset the position as a member does that follows an offset of another writer."""
     bench.subscription.seek(P0, offset)
-    bench.delivery.moved(P0, offset)
+    bench.delivery.offset_changed(P0, offset)
 
 
 def topic_is_recreated(bench: DeliveryBench, offset: int) -> None:
     """Reset the position as a member does when the topic was created again."""
     bench.subscription.reset_recreated(P0, offset, 7, 1)
-    bench.delivery.moved(P0, offset)
+    bench.delivery.offset_changed(P0, offset)
 
 
 async def start_assigned_hook(bench: DeliveryBench) -> asyncio.Task[None]:
@@ -147,7 +147,7 @@ async def test_values_of_a_dropped_topic_are_not_delivered() -> None:
     bench.fetcher.add(P0, 12)
     bench.subscription.subscribe(["u"])
     bench.delivery.follow_subscription()
-    abandoned.passed = received.passed = True
+    abandoned.superseded = received.superseded = True
     bench.delivery.finish_topics(["t"], ())
     assert take_values(bench) == []
     assert bench.finished == {P0: 11}
@@ -239,7 +239,7 @@ async def test_a_topic_that_is_dropped_during_the_assigned_hook_is_not_fetched()
 async def test_an_error_of_a_dropped_topic_is_not_raised() -> None:
     """Its start offsets do not matter any more."""
     bench = bench_of_one()
-    bench.delivery.refused("t", NoOffsetsError("no offsets"))
+    bench.delivery.start_unknown("t", NoOffsetsError("no offsets"))
     bench.subscription.subscribe(["u"])
     bench.delivery.follow_subscription()
     assert bench.take() is None

@@ -122,12 +122,12 @@ async def test_a_drain_ends_when_the_loop_is_left(finished: bool) -> None:
     """The record is not processed any more; it is finished if the loop was left in order."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
-    bench.delivery.enter()
+    bench.delivery.begin_loop()
     bench.take()
     draining = asyncio.ensure_future(bench.delivery.drained([P0]))
     await run_ready_tasks()
     assert not draining.done()
-    bench.delivery.leave(finished=finished)
+    bench.delivery.end_loop(finished=finished)
     await asyncio.wait_for(draining, 5)
     assert bench.finished == ({P0: 11} if finished else {})
 
@@ -136,14 +136,14 @@ async def test_a_second_loop_is_refused_while_one_runs() -> None:
     """Each would finish the other's records; once the first is left, the next may start."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10)
-    bench.delivery.enter()
+    bench.delivery.begin_loop()
     bench.take()
     with pytest.raises(ConfigError, match="another loop over this consumer goes on"):
-        bench.delivery.enter()
+        bench.delivery.begin_loop()
     assert bench.delivery.stop([P0]) == {P0}
     assert bench.finished == {}
-    bench.delivery.leave(finished=True)
-    bench.delivery.enter()
+    bench.delivery.end_loop(finished=True)
+    bench.delivery.begin_loop()
 
 
 @pytest.mark.parametrize(("finished", "following"), [(True, 11), (False, 10)])
@@ -151,11 +151,11 @@ async def test_the_next_loop_resumes_where_the_last_one_was_left(finished: bool,
     """It starts after the record if that was finished, and with the same record otherwise."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
-    bench.delivery.enter()
+    bench.delivery.begin_loop()
     bench.take()
-    bench.delivery.leave(finished=finished)
+    bench.delivery.end_loop(finished=finished)
     assert bench.delivery.stop([P1]) == frozenset()
-    bench.delivery.enter()
+    bench.delivery.begin_loop()
     assert bench.take() == following
     assert bench.delivery.stop([P0]) == {P0}
 
@@ -197,7 +197,7 @@ async def test_records_after_a_reset_come_from_the_new_offset() -> None:
     bench.take()
     bench.subscription.seek(P0, 50)
     bench.subscription.mark_committed(P0, 50, 2)
-    bench.delivery.moved(P0, 50)
+    bench.delivery.offset_changed(P0, 50)
     assert bench.fetcher.positions == {P0: 50, P1: 10}
     assert bench.take() is None
     assert bench.finished == {}
@@ -211,7 +211,7 @@ async def test_a_reset_of_another_partition_does_not_affect_the_record_in_flight
     await bench.delivery.assigned([P0, P1])
     bench.fetcher.add(P0, 10, 11)
     bench.take()
-    bench.delivery.moved(P1, 50)
+    bench.delivery.offset_changed(P1, 50)
     assert bench.take() == 11
     assert bench.finished == {P0: 11}
 
@@ -221,5 +221,5 @@ async def test_a_reset_does_not_start_a_revoked_partition() -> None:
     bench = DeliveryBench()
     await bench.delivery.assigned([P0, P1])
     bench.delivery.stop([P0])
-    bench.delivery.moved(P0, 50)
+    bench.delivery.offset_changed(P0, 50)
     assert bench.fetcher.positions == {P1: 10}

@@ -83,7 +83,7 @@ async def test_a_record_has_a_token_while_it_is_in_flight() -> None:
     assert (consumer.fencing_token(first), consumer.fencing_token(second)) == (None, 5)
     bench.delivery.count_in_flight()
     assert consumer.fencing_token(second) == 5
-    bench.delivery.moved(P1, 3)
+    bench.delivery.offset_changed(P1, 3)
     assert consumer.fencing_token(second) is None
 
 

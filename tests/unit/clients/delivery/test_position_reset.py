@@ -94,7 +94,7 @@ class ResetBench:
     def produce(self, count: int) -> None:
         self.broker.append(T0, message_set(*(b"%d" % n for n in range(count))))
 
-    def cut(self, start: int, end: int) -> None:
+    def truncate(self, start: int, end: int) -> None:
         """Keep only these offsets in the log."""
         log = self.broker.logs[T0]
         log.entries = [entry for entry in log.entries if start <= entry[0] < end]
@@ -150,7 +150,7 @@ async def test_records_that_are_still_in_the_log_are_delivered_before_a_reset(
         bench.produce(8)
         await bench.claim(0)
         assert await bench.next() == 0
-        bench.cut(0, 4)
+        bench.truncate(0, 4)
         await bench.wait_for_reset()
         assert bench.metrics.counter("records_cut_off") == 4
         fetches = bench.broker.count(FETCH)
@@ -170,7 +170,7 @@ async def test_a_record_in_flight_beyond_the_end_of_the_log_is_not_committed() -
         bench.produce(8)
         await bench.claim(0)
         assert [await bench.next() for _ in range(7)] == list(range(7))
-        bench.cut(0, 4)
+        bench.truncate(0, 4)
         await bench.wait_for_reset()
         assert bench.committed is None, "6 is finished, and the log ends at 4"
         assert bench.stored == []
@@ -188,8 +188,8 @@ async def test_values_in_flight_are_committed_up_to_the_end_of_the_log() -> None
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
         assert len(bench.delivery.take_topic("t", 1_000, call)) == 8
-        call.got = True
-        bench.cut(0, 4)
+        call.received = True
+        bench.truncate(0, 4)
         await bench.wait_for_reset()
         assert bench.stored == []
         bench.delivery.finish_topics(["t"])
@@ -209,8 +209,8 @@ async def test_values_in_flight_beyond_the_end_of_the_log_are_not_committed() ->
         bench.produce(4)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         bench.delivery.take_topic("t", 1_000, second)
-        first.got = second.got = True
-        bench.cut(0, 2)
+        first.received = second.received = True
+        bench.truncate(0, 2)
         await bench.wait_for_reset()
         bench.delivery.finish_topics(["t"])
         await eventually(lambda: bench.stored, "the reset is stored")
@@ -225,16 +225,16 @@ async def test_unclaimed_values_cancel_the_reset() -> None:
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
         call = ConsumeCall()
         bench.delivery.take_topic("t", 1_000, call)
-        bench.cut(0, 2)
+        bench.truncate(0, 2)
         await bench.wait_for_reset()
-        call.passed = True
+        call.superseded = True
         bench.delivery.finish_topics(["t"])
         bench.produce(1)
         offsets: list[int] = []
 
         def arrived() -> bool:
             other = ConsumeCall()
-            other.got = True
+            other.received = True
             offsets.extend(
                 r.offset for part in bench.delivery.take_topic("t", 1_000, other).parts for r in part.records
             )
@@ -262,7 +262,7 @@ async def test_a_topic_that_is_unsubscribed_during_a_reset(
         await bench.claim(0)
         for _ in range(8):
             await bench.next()
-        bench.cut(*cut)
+        bench.truncate(*cut)
         await bench.wait_for_reset()
         bench.produce(6)
         for topic in ("u", "t"):
@@ -284,7 +284,7 @@ async def test_records_that_cannot_be_deserialized_delay_no_reset() -> None:
         bench.produce(4)
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
-        bench.cut(2, 3)
+        bench.truncate(2, 3)
         await bench.wait_for_reset()
         assert bench.delivery.take() is None
         await eventually(lambda: bench.stored, "the reset is stored")
@@ -296,12 +296,12 @@ async def test_a_record_that_was_put_back_is_delivered_before_the_reset() -> Non
     async with reset_bench() as bench:
         bench.produce(4)
         await bench.claim(0)
-        bench.delivery.enter()
+        bench.delivery.begin_loop()
         assert [await bench.next(), await bench.next()] == [0, 1]
-        bench.cut(0, 2)
+        bench.truncate(0, 2)
         await bench.wait_for_reset()
-        bench.delivery.leave(finished=False)
-        bench.delivery.enter()
+        bench.delivery.end_loop(finished=False)
+        bench.delivery.begin_loop()
         assert await bench.next() == 1
         assert bench.stored == []
         assert bench.delivery.take() is None
@@ -330,7 +330,7 @@ async def test_an_operators_offset_during_the_look_up_is_kept() -> None:
         await bench.broker.wait_for_requests(LIST_OFFSETS, 1)
         (resetting,) = (task for task in bench.fetcher._tasks if "reset" in task.get_name())
         bench.subscription.adopt(T0, 3, 2)
-        bench.delivery.moved(T0, 3)
+        bench.delivery.offset_changed(T0, 3)
         bench.broker.gates[LIST_OFFSETS].set()
         await asyncio.wait({resetting})
         assert bench.state.reset is None
@@ -388,11 +388,11 @@ async def test_a_reset_ends_when_its_partition_is_lost_stopped_or_reset(event: s
         bench.produce(4)
         await bench.claim(0)
         await eventually(lambda: bench.fetcher.is_buffering(T0), "a batch is buffered")
-        bench.cut(0, 2)
+        bench.truncate(0, 2)
         await bench.wait_for_reset()
         if event == "moved":
             bench.subscription.seek(T0, 1)
-            bench.delivery.moved(T0, 1)
+            bench.delivery.offset_changed(T0, 1)
         elif event == "lost":
             bench.delivery.lost([T0])
         else:

@@ -82,7 +82,7 @@ async def test_finishing_a_record_in_flight_does_not_undo_a_reset() -> None:
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
     bench.subscription.seek(P0, 3)
-    bench.delivery.moved(P0, 3)
+    bench.delivery.offset_changed(P0, 3)
     bench.delivery.finish()
     assert bench.state().finished == 3
     assert bench.fetcher.positions == {P0: 3}
@@ -92,7 +92,7 @@ async def test_delivery_pauses_for_other_tasks_of_the_event_loop(monkeypatch: py
     """An application that never awaits must not delay rebalances for as long as there are records."""
     bench = DeliveryBench()
     bench.fetcher.add(P0, *range(10, 20))
-    bench.delivery.enter()
+    bench.delivery.begin_loop()
     assert bench.take() == 10
     monkeypatch.setattr(record_delivery, "QUANTUM_S", 0.0)
     await asyncio.wait_for(bench.delivery.wait(), 5)
@@ -228,7 +228,7 @@ async def test_the_error_of_a_topic_without_offsets_is_raised_once() -> None:
     bench = DeliveryBench()
     bench.fetcher.add(P0, 10, 11)
     assert bench.take() == 10
-    bench.delivery.refused("u", NoOffsetsError("no offsets of u"))
+    bench.delivery.start_unknown("u", NoOffsetsError("no offsets of u"))
     assert bench.take() == 11, "the rest of the batch comes first"
     with pytest.raises(NoOffsetsError, match="no offsets of u"):
         bench.take()
@@ -241,7 +241,7 @@ async def test_no_error_is_raised_for_a_topic_that_left_the_subscription() -> No
     """Its start offsets may still be requested until a plan revokes its partitions; the application needs no error."""
     bench = DeliveryBench()
     bench.subscription.subscribe("u")
-    bench.delivery.refused("t", NoOffsetsError("no offsets of t"))
+    bench.delivery.start_unknown("t", NoOffsetsError("no offsets of t"))
     assert bench.take() is None
 
 
@@ -250,7 +250,7 @@ async def test_a_topic_without_offsets_wakes_the_callers_that_wait_for_it() -> N
     bench = DeliveryBench()
     waiting = asyncio.ensure_future(bench.delivery.wait("u"))
     await run_ready_tasks()
-    bench.delivery.refused("u", NoOffsetsError("no offsets of u"))
+    bench.delivery.start_unknown("u", NoOffsetsError("no offsets of u"))
     await asyncio.wait_for(waiting, 5)
     bench.fetcher.add(P0, 10)
     assert bench.delivery.take_topic("t", 1_000, ConsumeCall()) == [10]
@@ -266,7 +266,7 @@ async def test_a_reset_waits_for_the_rest_of_its_batch_only() -> None:
     bench.fetcher.add(P1, 10, 11)
     assert bench.take() == 10
     bench.delivery.finish()
-    waiting = asyncio.ensure_future(bench.delivery.put_down(P0, lambda: True))
+    waiting = asyncio.ensure_future(bench.delivery.wait_until_consumed(P0, lambda: True))
     await run_ready_tasks()
     assert not waiting.done(), "11 is not delivered yet"
     assert bench.take() == 11
@@ -289,7 +289,7 @@ async def test_a_reset_does_not_wait_for_the_batch_after_its_own() -> None:
     bench.fetcher.add(P0, 10, 11, 12)
     bench.fetcher.add(P1, *range(10, 100))
     assert bench.take() == 10
-    waiting = asyncio.ensure_future(bench.delivery.put_down(P0, lambda: True))
+    waiting = asyncio.ensure_future(bench.delivery.wait_until_consumed(P0, lambda: True))
     await asyncio.sleep(0)
     assert bench.take() == 11
     assert bench.take() == 10

@@ -23,11 +23,11 @@ async def test_unclaimed_values_are_fetched_again_while_earlier_ones_are_in_flig
     for offset, call in ((10, slow), (11, abandoned)):
         bench.fetcher.add(P0, offset)
         take_values(bench, call=call)
-    abandoned.passed = True
+    abandoned.superseded = True
     assert not bench.delivery.redeliver_unclaimed("t")
     assert bench.fetcher.positions == {P0: 11}
     assert bench.finished == {}
-    slow.passed = True
+    slow.superseded = True
     bench.delivery.finish_topics(["t"], ())
     assert bench.finished == {P0: 11}
 
@@ -41,7 +41,7 @@ async def test_unclaimed_values_are_fetched_again() -> None:
     take_values(bench, call=abandoned)
     bench.fetcher.add(P0, 12)
     take_values(bench)
-    abandoned.passed = True
+    abandoned.superseded = True
     bench.delivery.finish_topics(["t"])
     assert bench.finished == {}
     assert bench.fetcher.positions == {P0: 10, P1: 10}
@@ -60,14 +60,14 @@ async def test_a_drain_waits_for_values_in_flight_after_unclaimed_ones() -> None
     take_values(bench, call=abandoned)
     bench.fetcher.add(P0, 11)
     take_values(bench, call=slow)
-    abandoned.passed = True
+    abandoned.superseded = True
     assert not bench.delivery.redeliver_unclaimed("t")
     assert bench.fetcher.positions == {P0: 10}
     assert bench.delivery.stop([P0]) == {P0}
     draining = asyncio.ensure_future(bench.delivery.drained([P0]))
     await run_ready_tasks()
     assert not draining.done()
-    slow.passed = True
+    slow.superseded = True
     bench.delivery.finish_topics(["t"], ())
     await asyncio.wait_for(draining, 5)
     assert bench.finished == {}, "the values before them are fetched again"
@@ -81,12 +81,12 @@ async def test_a_drain_waits_for_a_caller_that_receives_values_after_unclaimed_o
     take_values(bench, call=abandoned)
     bench.fetcher.add(P0, 11)
     take_values(bench, call=late)
-    abandoned.passed = True
+    abandoned.superseded = True
     assert bench.delivery.redeliver_unclaimed("t")
-    late.got = True
+    late.received = True
     assert not bench.delivery.redeliver_unclaimed("t")
     assert bench.delivery.stop([P0]) == {P0}
-    late.passed = True
+    late.superseded = True
     bench.delivery.finish_topics(["t"], ())
     assert bench.delivery.stop([P0]) == frozenset()
     assert bench.finished == {}
@@ -111,7 +111,7 @@ async def test_a_drain_gives_up_unclaimed_values(monkeypatch: pytest.MonkeyPatch
     bench.fetcher.add(P1, 10)
     take_values(bench, call=abandoned)
     helper.known()
-    assert helper.over
+    assert helper.ended
     bench.delivery.stop([P0, P1])
     busy = asyncio.ensure_future(bench.delivery.drained([P0]))
     await asyncio.wait_for(bench.delivery.drained([P1]), 5)
@@ -168,9 +168,9 @@ async def test_a_drain_waits_for_values_that_a_caller_is_about_to_receive(monkey
     bench.delivery.stop([P0])
     draining = asyncio.ensure_future(bench.delivery.drained([P0]))
     await asyncio.sleep(0.05)
-    late.got = True
+    late.received = True
     assert not draining.done()
-    late.passed = True
+    late.superseded = True
     bench.delivery.finish_topics(["t"], ())
     await asyncio.wait_for(draining, 5)
     assert bench.finished == {P0: 11}
@@ -185,7 +185,7 @@ async def test_values_before_unclaimed_ones_are_finished() -> None:
     bench.fetcher.add(P0, 12)
     abandoned = ConsumeCall()
     take_values(bench, call=abandoned)
-    abandoned.passed = True
+    abandoned.superseded = True
     bench.delivery.finish_topics()
     assert bench.finished == {P0: 12, P1: 11}
     assert bench.fetcher.positions == {P0: 12}
@@ -202,7 +202,7 @@ async def test_values_that_a_caller_is_about_to_receive_stay_in_flight(monkeypat
     bench.delivery.finish_topics(["t"])
     assert bench.finished == {}
     assert bench.delivery.stop([P0]) == {P0}
-    other.got = True
+    other.received = True
     bench.delivery.finish_topics(["t"])
     assert bench.finished == {P0: 12}
     await bench.delivery.assigned([P0])
@@ -224,7 +224,7 @@ async def test_unclaimed_values_of_a_revoked_partition_are_not_fetched_again() -
     bench.fetcher.add(P1, 10)
     abandoned = ConsumeCall()
     take_values(bench, call=abandoned)
-    abandoned.passed = True
+    abandoned.superseded = True
     bench.delivery.lost([P0])
     bench.delivery.stop([P1])
     bench.delivery.finish_topics(["t"])

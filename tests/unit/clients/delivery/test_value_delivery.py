@@ -109,7 +109,7 @@ async def test_values_of_a_lost_or_reset_partition_are_not_finished(event: str) 
         bench.subscription.unassign([P0])
         bench.subscription.assign_from_subscribed({P0: StartPosition(10, 2, 2)})
     else:
-        bench.delivery.moved(P0, 10)
+        bench.delivery.offset_changed(P0, 10)
     assert bench.delivery.stop([P0]) == {P0}, "the caller still processes them"
     bench.delivery.finish_topics()
     assert bench.finished == {P1: 11}
@@ -147,11 +147,11 @@ async def test_a_partition_is_finished_up_to_the_first_value_in_flight() -> None
     bench.delivery.finish_topics(["t"], ())
     assert bench.finished == {}
     assert bench.delivery.stop([P0]) == {P0}
-    slow.passed = True
+    slow.superseded = True
     bench.delivery.finish_topics(["t"], ())
     assert bench.finished == {P0: 13}, "all but what came last"
     assert bench.delivery.stop([P0]) == {P0}
-    later.passed = True
+    later.superseded = True
     bench.delivery.finish_topics(["t"], ())
     assert bench.finished == {P0: 14}
     assert bench.delivery.stop([P0]) == frozenset()
@@ -193,8 +193,8 @@ async def test_a_loop_and_consume_calls_exclude_each_other() -> None:
     bench.fetcher.add(P0, 10)
     take_values(bench)
     with pytest.raises(ConfigError, match="not both"):
-        bench.delivery.enter()
+        bench.delivery.begin_loop()
     bench.delivery.finish_topics()
-    bench.delivery.enter()
+    bench.delivery.begin_loop()
     with pytest.raises(ConfigError, match="not both"):
         take_values(bench)

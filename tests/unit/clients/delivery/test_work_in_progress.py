@@ -74,7 +74,7 @@ async def test_a_coroutine_that_asks_for_values_does_not_hide_one_that_is_stuck(
         bench.fetcher.add(P0, 10)
         call = new_consume_call(bench, "t")
         bench.delivery.take_topic("t", 1 << 20, call)
-        call.got = True
+        call.received = True
         await may_end.wait()
 
     stuck_task = asyncio.ensure_future(stuck())

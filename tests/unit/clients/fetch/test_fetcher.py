@@ -256,11 +256,11 @@ async def test_records_that_are_cut_off_are_not_delivered() -> None:
         bench.broker.append(T1, message_set(b"other"))
         bench.fetcher.assign({T0: 0, T1: 0})
         await eventually(lambda: bench.fetcher.is_buffering(T0) and bench.fetcher.is_buffering(T1), "both buffered")
-        assert bench.fetcher.cut(T0, 3) == 2
+        assert bench.fetcher.truncate(T0, 3) == 2
         assert bench.fetcher.is_buffering(T0)
-        assert bench.fetcher.cut(T0, 0) == 3
+        assert bench.fetcher.truncate(T0, 0) == 3
         assert not bench.fetcher.is_buffering(T0)
-        assert bench.fetcher.cut(T0, 0) == 0
+        assert bench.fetcher.truncate(T0, 0) == 0
         assert values(await bench.next_batch()) == [b"other"]
         assert bench.fetcher.poll() is None
         bench.fetcher.seek(T0, 4)

@@ -148,7 +148,7 @@ async def test_a_topic_that_was_known_is_asked_for_longer() -> None:
     """
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(), Metrics())
-        await cluster.learn(["t"])
+        await cluster.await_topics(["t"])
         known = broker.logs.pop(T0)
 
         async def remember() -> None:
@@ -156,7 +156,7 @@ async def test_a_topic_that_was_known_is_asked_for_longer() -> None:
             broker.logs[T0] = known
 
         remembering = asyncio.ensure_future(remember())
-        await cluster.learn(["t"])
+        await cluster.await_topics(["t"])
         await remembering
         assert cluster.known_partitions("t") == (0,)
         cluster.close()

@@ -154,7 +154,7 @@ async def test_a_leader_that_zookeeper_does_not_name_again_is_forgotten() -> Non
         assert [bench.cluster.leader_of(tp) for tp in (T0, T1, T2)] == [ELECTED, ELECTED, DEPOSED]
         bench.override_leaders(T1)
         assert [bench.cluster.leader_of(tp) for tp in (T0, T1)] == [DEPOSED, ELECTED]
-        bench.cluster.doubt([T1])
+        bench.cluster.drop_overrides([T1])
         assert bench.cluster.leader_of(T1) == DEPOSED
 
 
@@ -163,7 +163,7 @@ async def test_a_refresh_by_age_asks_another_broker() -> None:
     async with leader_bench(metadata_max_age_ms=20) as bench:
         assert bench.cluster.leader_of(T0) == DEPOSED
         for _ in range(4):
-            await bench.cluster.renew(lambda: ["t"])
+            await bench.cluster.refresh_when_old(lambda: ["t"])
             assert bench.cluster.leader_of(T0) == ELECTED
         assert bench.deposed.count(METADATA) == 1
         await bench.cluster.refresh(["t"], "fetch")
@@ -197,7 +197,7 @@ async def test_refreshes_by_age_ask_all_brokers_in_turn() -> None:
         cluster = ClusterMetadata(one.config(metadata_max_age_ms=1), Metrics())
         await cluster.refresh(["t"], "test")
         for _ in range(5):
-            await cluster.renew(lambda: ["t"])
+            await cluster.refresh_when_old(lambda: ["t"])
         assert [broker.count(METADATA) for broker in brokers] == [2, 2, 2]
         cluster.close()
 
@@ -361,7 +361,7 @@ async def test_leaders_named_by_zookeeper_are_forgotten_with_the_claims() -> Non
         zookeeper=ZooKeeperConfig(hosts="127.0.0.1:1"),
     )
     consuming = ConnectedConsumer(settings, SubscriptionState())
-    consuming.leaders({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
+    consuming.leaders_changed({T0: ELECTED}, {ELECTED: HostPort("127.0.0.1", 1)})
     assert consuming._cluster.leader_of(T0) == ELECTED
     consuming.lost([T0])
     assert consuming._cluster.leader_of(T0) is None

@@ -69,7 +69,7 @@ async def two_brokers(first: Reply, second: Reply) -> AsyncIterator[tuple[FakeBr
     ):
         zero.peers = one.peers = [zero, one]
         cluster = ClusterMetadata(zero.config(), Metrics())
-        await cluster.learn(["t"])
+        await cluster.await_topics(["t"])
         yield zero, one, cluster
         cluster.close()
 

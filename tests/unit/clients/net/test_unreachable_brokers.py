@@ -72,7 +72,7 @@ async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
     async with FakeBroker({"t": 1}) as broker:
         cluster = ClusterMetadata(broker.config(metadata_max_age_ms=3_600_000), Metrics())
         await cluster.refresh(["t"], "test")
-    renewing = asyncio.ensure_future(cluster.renew(lambda: topics))
+    renewing = asyncio.ensure_future(cluster.refresh_when_old(lambda: topics))
     while cluster.unreachable is None:
         with pytest.raises(NoBrokersError):
             await cluster.refresh(["t"], "test")
@@ -81,7 +81,7 @@ async def test_unreachable_brokers_are_asked_until_one_answers() -> None:
         assert cluster.unreachable is not None
         topics.append("t")
         async with broker:
-            await cluster.renew(lambda: topics)
+            await cluster.refresh_when_old(lambda: topics)
             assert cluster.unreachable is None
     cluster.close()
 

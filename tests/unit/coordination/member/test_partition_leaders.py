@@ -25,7 +25,7 @@ class RecordingHandler:
     def __init__(self) -> None:
         self.calls: list[tuple[dict[TopicPartition, int], dict[int, HostPort]]] = []
 
-    def leaders(self, leaders: dict[TopicPartition, int], brokers: dict[int, HostPort]) -> None:
+    def leaders_changed(self, leaders: dict[TopicPartition, int], brokers: dict[int, HostPort]) -> None:
         self.calls.append((dict(leaders), dict(brokers)))
 
 

@@ -23,20 +23,20 @@ async def test_each_claim_has_one_warning(monkeypatch: pytest.MonkeyPatch, caplo
         {P0: BrokerError("no leader")},
         {P0: BrokerError("still no leader"), P1: BrokerError("nor of this")},
     ):
-        claims.failed("t", errors)
+        claims.attempt_failed("t", errors)
     assert [message.split("(")[1] for message in caplog.messages] == [
         "t:0): no leader; the brokers are asked again",
         "t:1): nor of this; the brokers are asked again",
     ]
     claims.forget([P0])
-    claims.failed("t", {P0: BrokerError("once more")})
+    claims.attempt_failed("t", {P0: BrokerError("once more")})
     assert "(t:0): once more" in caplog.messages[-1]
 
 
 async def test_a_temporary_failure_has_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """The partitions of a new topic have no leaders for some tenths of a second."""
     metrics = Metrics()
-    UnopenedClaims("g", metrics).failed("t", {P0: BrokerError("no leader")})
+    UnopenedClaims("g", metrics).attempt_failed("t", {P0: BrokerError("no leader")})
     assert caplog.messages == []
     assert metrics.counter("claims_not_opened") == 1
     assert ("claims_unopened", (), 1.0) in list(metrics.samples())

@@ -39,7 +39,7 @@ class Session:
         self.gate.renew(boot_time_s())
         self.released: list[str] = []
 
-    async def trusted(self) -> None:
+    async def wait_trusted(self) -> None:
         """Always."""
 
     async def transact(self, operations: Sequence[Operation]) -> Answer:

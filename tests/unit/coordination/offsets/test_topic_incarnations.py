@@ -39,7 +39,7 @@ class Topics:
         await self.incarnations.follow({"t"})
         self.may_answer.clear()
         self.czxid = 2
-        self.incarnations.look_again()
+        self.incarnations.recheck()
 
 
 async def test_catch_up_waits_for_a_check_in_progress() -> None:
@@ -102,7 +102,7 @@ async def test_a_failed_check_on_a_lost_session_is_not_repeated() -> None:
         raise SessionLostError("the session is over")
 
     topics.exists = lost  # type: ignore[method-assign]
-    topics.incarnations.look_again()
+    topics.incarnations.recheck()
     await run_ready_tasks(50)
     assert topics.reads == before + 1
     # The topic does not count as checked either.

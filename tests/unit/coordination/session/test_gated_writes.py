@@ -50,7 +50,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualRuntime]:
 class FakeSession:
     """A session with a real gate, on which every transaction succeeds; ``sent`` records them."""
 
-    trusted = Session.trusted
+    wait_trusted = Session.wait_trusted
 
     def __init__(self, runtime: ManualRuntime) -> None:
         self._runtime = runtime
@@ -246,7 +246,7 @@ async def test_a_watch_that_fires_right_before_a_write_is_handled_first(runtime:
     """
     The event loop has the watch's callback, from kazoo's thread, and has not run it yet.
 
-    ``ready`` lets it run: with an open gate and nothing to catch up with, it would return in the same turn.
+    ``wait_ready`` lets it run: with an open gate and nothing to catch up with, it would return in the same turn.
     """
     owner, reads = Owner(runtime), list[str]()
     exists = owner.session.exists
@@ -258,6 +258,6 @@ async def test_a_watch_that_fires_right_before_a_write_is_handled_first(runtime:
     owner.session.exists = recorded  # type: ignore[method-assign]
     await owner.topics.follow({"t"})
     reads.clear()
-    asyncio.get_running_loop().call_soon(owner.topics.look_again)
-    await owner.writer.ready()
+    asyncio.get_running_loop().call_soon(owner.topics.recheck)
+    await owner.writer.wait_ready()
     assert reads == ["/brokers/topics/t"]
