@@ -1,4 +1,4 @@
-"""The clients: where reading starts, what is known of the cluster, what a drain waits for, how a close ends."""
+"""Mutants of the clients: start positions, metadata, leaders, fetches, drains and closes."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ MUTANTS = (
         "",
         _DEPOSED_LEADERS_TESTS,
     ),
-    # Brokers that do not answer, and answers that cannot be read
+    # Brokers that do not answer, and unreadable answers
     Mutant(
         "an answer does not end a row of unanswered metadata requests",
         _METADATA_SOURCES,

@@ -1,4 +1,4 @@
-"""Delivery: which claims, which topics, and what becomes of values that cannot be deserialized."""
+"""Mutants of delivery: drains, the assigned hook, the subscription, deserializers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leader: its election, its plans, and how they are published."""
+"""Mutants of the leader: its election, its plans and their publication, and the ownership monitor."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ MUTANTS = (
         "    if len(lower) < 2:\n",
         "tests/unit/group/leader/test_candidate.py",
     ),
-    # What a plan writes
+    # The writes of a plan
     Mutant(
         "a write of a publication does not check the version of the group state",
         _PLANNER,
@@ -171,7 +171,7 @@ MUTANTS = (
         "if chunk and len(chunk) == MOST_OPERATIONS:",
         "tests/unit/group/leader/test_planner.py",
     ),
-    # What a plan is made from, and when
+    # The inputs and the time of a plan
     Mutant(
         "a leader plans although its leadership was not proved",
         _LEADER_DRIVER,
@@ -293,7 +293,7 @@ MUTANTS = (
         "            return {}\n",
         "tests/unit/coordination/leader/test_plan_reader.py",
     ),
-    # Whom the leader trusts
+    # Checks of allocators, owners and leadership
     Mutant(
         "an allocator may assign a partition twice",
         _VALIDATION,

@@ -1,4 +1,4 @@
-"""The lease, the gate that it keeps, heartbeats, and the watchdog."""
+"""Mutants of the lease, the gate, heartbeats and the watchdog."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ MUTANTS = (
         "        if sent_s is not None and now_s - sent_s >= 1000 * limit_s:",
         "tests/failures/test_ensembles.py::test_ensemble_member_killed_and_frozen",
     ),
-    # The lease's end, and the paths that ask for it
+    # The end of the lease, and the callers that check it
     Mutant(
         "the end of the lease does not shut the gate",
         _DELIVERY_GATE,
@@ -168,7 +168,7 @@ MUTANTS = (
         "if self._member_session is None:",
         f"{ON_SERVERS}_watchdog.py::test_an_application_hangs_in_a_record",
     ),
-    # What proves the session
+    # Proofs of the session
     Mutant(
         "an answered transaction does not renew the lease",
         _ZK_SESSION,

@@ -1,4 +1,4 @@
-"""A member: its slice, its claims, and how it hands them over."""
+"""Mutants of a member: its assignment, its claims, their release, and releases by force."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MUTANTS = (
         "        mine, _ = await self._owned_and_free(partitions)\n",
         "tests/sim/test_claims.py",
     ),
-    # Hand-over
+    # Releases
     Mutant(
         "a release does not commit the finished offset",
         _OWNER_ZNODES,
@@ -73,7 +73,7 @@ MUTANTS = (
         "return (self._store.write(partition, offset, state.version), deletion)",
         "return (deletion,)",
     ),
-    # Static members, resets
+    # Static members, offsets that operators set
     Mutant(
         "a replaced member keeps its partitions and claims more",
         _CLAIMS,
@@ -95,7 +95,7 @@ MUTANTS = (
         "if False",
         f"{ON_SERVERS}_resets.py::test_a_busy_owner",
     ),
-    # What a slice says, and what nobody says
+    # Drains, assignments, audits
     Mutant(
         "a drain does not wait for records in flight",
         _OWNED_PARTITIONS,
@@ -216,7 +216,7 @@ MUTANTS = (
         "                except KeyError:\n",
         "tests/unit/coordination/offsets/test_topic_incarnations.py",
     ),
-    # Joining, and the application's callbacks
+    # Joins, and the application's listener
     Mutant(
         "a member joins while foreign members are in the group",
         _ADMISSION,

@@ -1,4 +1,4 @@
-"""Offsets: where a claim starts, what is committed, and whose word counts."""
+"""Mutants of offsets: start positions, recreated topics, commits, and offsets of other writers."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ MUTANTS = (
         "False",
         "tests/sim/test_interrupted_commits.py",
     ),
-    # Whose commit it was
+    # Commits whose answer was lost
     Mutant(
         "a refused commit still counts as in flight",
         _OWNED_OFFSETS,
@@ -476,7 +476,7 @@ MUTANTS = (
         "asyncio.timeout_at(None)",
         "tests/unit/coordination/session/test_gated_writes.py",
     ),
-    # What people do to offsets
+    # Offsets that operators change
     Mutant(
         "a claim overwrites an offset that was stored after its read",
         _ZOOKEEPER_STORE,

@@ -1,4 +1,4 @@
-"""Producers that are stopped, interrupts, and Spark's readers and writers: records stored twice, or not at all."""
+"""Mutants of the producer and its close, of interrupts, connections, and Spark's readers and writers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MUTANTS = (
         "    for _ in range(1):\n",
         _INTERRUPTS_TESTS,
     ),
-    # What is unknown, and how long a close takes
+    # Unknown outcomes, and the duration of a close
     Mutant(
         "a refusal by a leader that may have appended the records counts as failed",
         _SENDER,

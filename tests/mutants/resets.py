@@ -1,4 +1,4 @@
-"""Resets: a log that does not have the position of an owner; and claims that were never opened."""
+"""Mutants of resets, for positions that a log does not have, and of the release of unopened claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One session: its end, and the fences around what is written on it."""
+"""Mutants of one ZooKeeper session: fenced writes, its end, its close, and the answers to its requests."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ MUTANTS = (
         "            except KeyError as error:\n",
         "tests/sim/test_joining.py",
     ),
-    # Its close
+    # The close of a session
     Mutant(
         "a session whose client has no connection is not resumed to be closed",
         _SESSION_CLOSE,
@@ -181,7 +181,7 @@ MUTANTS = (
         "asked, waiting = waiting, []",
         "tests/sim/test_reading.py",
     ),
-    # What stops a member for good
+    # Errors that stop a member for good
     Mutant(
         "an error that the next session would not have stops the member for good",
         "coordination/member/group_session.py",
