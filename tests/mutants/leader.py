@@ -24,6 +24,13 @@ MUTANTS = (
         "tests/sim/test_leading.py",
     ),
     Mutant(
+        "a leader proves its leadership by a check of the root instead of its election znode",
+        _LEADER_DRIVER,
+        "proving = self._session.submit([Check(candidate)])",
+        'proving = self._session.submit([Check("/")])',
+        "tests/unit/coordination/leader/test_leader_driver.py",
+    ),
+    Mutant(
         "a plan is published without a check of the leader's election znode",
         _PLANNER,
         "    proof = Check(candidate)\n",

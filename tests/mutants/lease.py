@@ -91,6 +91,13 @@ MUTANTS = (
         "tests/sim/test_fences.py",
     ),
     Mutant(
+        "a heartbeat does not end the session whose member znode is gone",
+        _HEARTBEAT,
+        "        elif any(isinstance(result, NoNodeError) for result in answer.value):\n",
+        "        elif False:\n",
+        "tests/unit/coordination/session/test_lease_renewal.py",
+    ),
+    Mutant(
         "a gate that was shut opens again when kazoo opens another session",
         _DELIVERY_GATE,
         "return not self.suspended and self.shut_reason is None",

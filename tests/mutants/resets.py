@@ -49,6 +49,13 @@ MUTANTS = (
         "tests/sim/test_resets.py",
     ),
     Mutant(
+        "the store of a reset does not end when the topic is created again",
+        "coordination/offsets/owned_offsets.py",
+        "while state is not None and state.reset is reset and not state.outdated:",
+        "while state is not None and state.reset is reset:",
+        "tests/sim/test_resets.py",
+    ),
+    Mutant(
         "a release does not store the position that a reset chose",
         _OWNER_ZNODES,
         "        if chosen is not None:\n",
