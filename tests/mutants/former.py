@@ -23,10 +23,6 @@ FORMER = {
         "the result of RecordDelivery.stop only decides which partitions drain together; RecordDelivery.drained waits"
         " for all of them until nothing is in flight"
     ),
-    "a commit does not wait until topics whose watch has fired are read": (
-        "no commit waits for that by itself: FencedWriter.ready does so for every write, and the catalogue has a mutant"
-        " of it"
-    ),
     "a release does not wait until topics whose watch has fired are read": (
         "no release waits for that by itself: FencedWriter.ready does so for every write, and the catalogue has a"
         " mutant of it"

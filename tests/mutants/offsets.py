@@ -106,6 +106,13 @@ MUTANTS = (
         "tests/sim/test_topics_made_anew.py",
     ),
     Mutant(
+        "brokers are asked to store offsets before topics whose watch has fired are read",
+        "coordination/offsets/broker_store.py",
+        "        await self._writer.ready()\n",
+        "",
+        "tests/unit/coordination/session/test_gated_writes.py",
+    ),
+    Mutant(
         "a fenced write does not let scheduled watch callbacks run first",
         "coordination/session/fenced_writes.py",
         "            await asyncio.sleep(0)\n            await self._catch_up()\n",
